@@ -16,9 +16,9 @@ from workbench.launch.plan import Plan
 from workbench.launch.processes import MARK, end_processes
 
 MONITOR_S = 0.5
-"""Seconds between two looks of the agent for dead ranks.
+"""Seconds between the elastic agent's checks for dead ranks.
 
-When it finds one, it stops all other ranks, so the recorders must notice a dead rank earlier.
+When the agent finds a dead rank, it stops all others, so the recorders must notice a dead rank earlier to take dumps.
 """
 
 
@@ -27,8 +27,8 @@ class Outcome:
     """How a job ended: `status` is completed, failed or interrupted.
 
     `exit_codes` maps each failed rank to its exit status (negative: killed by that signal); `exit_code` is the status
-    of a command that is not a rank. `logs` is the folder of the logs that this node's ranks wrote; `first_rank` is the
-    global rank of this node's local rank 0, if known.
+    of a command that was run once and is no rank. `logs` is the folder of the logs that this node's ranks wrote;
+    `first_rank` is the global rank of this node's local rank 0. Both are None if unknown.
     """
 
     status: str
@@ -62,8 +62,8 @@ def environment_set(settings: Mapping[str, str]) -> Iterator[None]:
 def run_command(plan: Plan, job: str) -> Outcome:
     """Run the user's command once, and return how it ended.
 
-    `job` is the id in the environment of all processes of the job. It is unknown which ranks the command starts, so its
-    exit status is not assigned to a rank.
+    `job` is the id of the job, which all its processes inherit in an environment variable. It is unknown which ranks
+    the command starts, so its exit status is not assigned to a rank.
     """
     status, interrupted = run_child(plan.words, plan.logs)
     if interrupted:
@@ -81,7 +81,10 @@ def silence_loggers(prefix: str) -> None:
 
 
 def run_under_agent(plan: Plan) -> Outcome:
-    """Run the Python module of a plan (our trainer or another) under torchrun's elastic agent; return how it ended."""
+    """Start the ranks of a plan under torchrun's elastic agent, wait for their end, and return how they ended.
+
+    Each rank runs a Python module (our trainer or another) or the user's command.
+    """
     warnings.filterwarnings("ignore")
     from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
@@ -125,6 +128,9 @@ def run_under_agent(plan: Plan) -> Outcome:
 
 
 def launch_folder(logs: object) -> Path | None:
-    """Return the folder that torchrun's `LogsSpecs` object created for this launch; None before it exists."""
+    """Return the log folder that torchrun has created for this launch; None before it exists.
+
+    `logs` is torchrun's `LogsSpecs` object.
+    """
     made = getattr(logs, "_run_log_dir", None)
     return Path(made) if made else None

@@ -20,8 +20,8 @@ FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 class Cause(TypedDict):
     """The first error of a job, as stored under `cause` in `run.json`.
 
-    It says which rank failed on which host (`node`), the error and its message, the source line (`file`), the path of
-    the rank's log, and the time.
+    It has the rank, its host (`node`), the type and message of the error, the source line (`file`), the path of the
+    rank's log, and the time.
     """
 
     rank: int
@@ -48,7 +48,10 @@ class ErrorMessage(msgspec.Struct):
 
 
 class ErrorFile(msgspec.Struct):
-    """The content of an `error.json`, which torch writes when a worker fails; some errors have only a text."""
+    """The content of an `error.json`, which torch writes when a worker (the process of a rank) fails.
+
+    For some errors, `message` is a plain text.
+    """
 
     message: ErrorMessage | str
 
@@ -56,7 +59,8 @@ class ErrorFile(msgspec.Struct):
 def first_error(logs: Path, since: float, first_rank: int = 0) -> Cause | None:
     """Return the earliest error that a worker wrote below `logs` since the Unix time `since`; None if there is none.
 
-    The folders of a node's workers are numbered from 0 on each node; `first_rank` is the global rank of worker 0.
+    A worker is torchrun's word for the process of a rank. Its folder on this node is named by its local rank;
+    `first_rank` is the global rank of local rank 0, and is added to it.
     """
     causes = [cause for path in logs.glob("**/attempt_*/*/error.json") if (cause := read_error(path, since))]
     cause = earliest(causes)
@@ -71,7 +75,10 @@ def earliest(causes: Iterable[Cause]) -> Cause | None:
 
 
 def read_error(path: Path, since: float) -> Cause | None:
-    """Return the error in the `error.json` at `path`; None if the file is older than `since` (Unix time) or invalid."""
+    """Return the error in the `error.json` at `path`; None if it is invalid or older than the Unix time `since`.
+
+    The rank in the result is the local rank.
+    """
     changed_s = path.stat().st_mtime
     if changed_s < since:
         return None
@@ -94,23 +101,26 @@ def read_error(path: Path, since: float) -> Cause | None:
 
 
 def failure_time_s(timestamp: str, changed_s: float) -> float:
-    """Return when a worker failed, in Unix seconds; `changed_s` is the modification time of its error file.
+    """Return when a worker failed, in Unix seconds.
 
-    `timestamp` is the time in the file. It has whole seconds only, and ranks often fail within one second, so the more
-    precise modification time is returned if it is within the second of the timestamp. A later modification time means
-    that the file is a copy; then the end of the second of the timestamp is returned.
+    `timestamp` is the time in the worker's error file, in whole seconds, and `changed_s` the file's modification
+    time. Ranks often fail within one second, so the more precise `changed_s` is returned, but at most the end of the
+    second of `timestamp`: a later modification time means that the file is a copy.
     """
     return min(changed_s, int(timestamp) + 0.999999) if timestamp.isdecimal() else changed_s
 
 
 def innermost_frame(callstack: str) -> str:
-    """Return `file:line function` of the last frame in the text of a traceback; empty if there is none."""
+    """Return `file:line function` of the last frame in `callstack`, the text of a traceback; empty if it has none."""
     frames = FRAME.findall(callstack)
     return "{}:{} {}".format(*frames[-1]) if frames else ""
 
 
 class GroupsFile(msgspec.Struct):
-    """The fields that are read from `groups_R.json`, a file about rank R: its ranks, and a path in its log folder."""
+    """The fields that are read from `groups_R.json`, which the recorders write about rank R.
+
+    They are its global and its local rank, and the path of its error file, which lies in its log folder.
+    """
 
     rank: int
     local_rank: int
@@ -118,9 +128,10 @@ class GroupsFile(msgspec.Struct):
 
 
 def first_rank_here(dumps: Path, logs: Path) -> int | None:
-    """Return the global rank of this node's local rank 0, read from files in the folder `dumps`; None if unknown.
+    """Return the global rank of this node's local rank 0, read from the recorders' files in `dumps`; None if unknown.
 
-    `logs` is the log folder of this node's launch, by which the files of its ranks are recognised.
+    `logs` is the log folder of this node's launch; a `groups_R.json` that names a path in it belongs to a rank of
+    this node.
     """
     for path in dumps.glob("groups_*.json"):
         try:

@@ -16,16 +16,16 @@ from typing import BinaryIO
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE_S = 40.0
-"""Seconds after a signal until the command is killed; launchers give their own ranks 30 s."""
+"""Seconds that the command has to end after a signal, before it is killed; launchers give their own ranks 30 s."""
 DRAIN_S = 2.0
-"""Seconds to wait for the end of the output, which daemons that the command leaves behind may hold open."""
+"""Seconds to wait for the rest of the output after the command's end; a daemon that it started may keep it open."""
 
 
 def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:
-    """Run a command to its end, and copy its output to the folder `logs`.
+    """Run a command to its end; pass its output on to our own, and copy it to files in the folder `logs`.
 
-    Returns two values: the command's exit status, which is -N if signal N killed it, and whether the launcher received
-    a signal to end meanwhile.
+    Returns (exit status, whether the launcher received a signal meanwhile). The exit status is -N if signal N killed
+    the command.
     """
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context((logs / name).open("wb")) for name in ("stdout.log", "stderr.log")]
@@ -51,7 +51,10 @@ def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:
 
 
 def in_foreground() -> bool:
-    """Return whether stdin is a terminal; then Ctrl-C reaches the command as well as this process."""
+    """Return whether this process is in the foreground of the terminal on stdin.
+
+    Then Ctrl-C in that terminal reaches the command as well as this process.
+    """
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
@@ -59,9 +62,9 @@ def in_foreground() -> bool:
 
 
 def channel(sink: BinaryIO) -> tuple[int, int]:
-    """Return (our end, the command's end) of a channel for the command's output, as file descriptors.
+    """Return (our end, the command's end) of a pipe or pseudo-terminal for the command's output, as file descriptors.
 
-    The channel is a pseudo-terminal if `sink`, our own output, is a terminal, else a pipe.
+    It is a pseudo-terminal if `sink`, the stream to which we pass the output on, is a terminal.
     """
     if not sink.isatty():
         return os.pipe()
@@ -75,7 +78,10 @@ def channel(sink: BinaryIO) -> tuple[int, int]:
 
 
 def read_chunk(source: int) -> bytes:
-    """Return the next bytes of the file descriptor `source`; empty at its end, which a terminal reports as an error."""
+    """Return the next bytes of the file descriptor `source`; empty at its end.
+
+    A pseudo-terminal reports its end as an error.
+    """
     try:
         return os.read(source, 1 << 16)
     except OSError:
@@ -99,10 +105,10 @@ def copy(source: int, sink: BinaryIO, file: BinaryIO) -> None:
 
 @contextlib.contextmanager
 def passing_on(process: "subprocess.Popen[bytes]", *, own_group: bool) -> Iterator[list[float]]:
-    """Return a context in which the signals that this process receives are passed on to the command.
+    """Return a context in which SIGINT, SIGTERM and SIGHUP are passed on to the command.
 
-    It yields a list to which the time of each signal is added, in seconds of the monotonic clock. `own_group` says
-    whether the command leads a process group of its own, which then gets the signals.
+    The context yields a list to which the time of each signal is added, in seconds of the monotonic clock.
+    `own_group` says that the command leads a process group of its own; then the whole group gets the signals.
     """
     received: list[float] = []
 
@@ -126,8 +132,8 @@ def passing_on(process: "subprocess.Popen[bytes]", *, own_group: bool) -> Iterat
 def wait(process: "subprocess.Popen[bytes]", received: list[float]) -> int:
     """Wait for the command and return its exit status.
 
-    `received` has the times of the signals that were passed on to the command. If the command ignores a signal, it is
-    killed after some seconds, or at once when a third signal comes.
+    `received` has the times of the signals that were passed on to the command. A command that does not end is killed
+    `PATIENCE_S` seconds after the first signal, or soon after a third one.
     """
     while True:
         try:

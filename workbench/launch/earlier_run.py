@@ -16,8 +16,8 @@ SCHEMA = "workbench.run/1"
 def set_aside_earlier_run(folder: Path, more: tuple[str, ...] = ()) -> None:
     """Move the files of a finished run in `folder` to `previous/<start time of that run>/`.
 
-    `more` are names of files and folders that the job's own program writes and that belong to a single run.
-    Files of a run in progress stay: the launcher of another node of this job has started it.
+    `more` has names of files and folders that the job's own program writes for a single run. If the run is still in
+    progress, nothing is moved: the launcher of another node of this job has then started it.
     """
     manifest = read_manifest(folder / "run.json")
     if manifest.get("schema") != SCHEMA or is_running_elsewhere(manifest):
@@ -33,7 +33,10 @@ def set_aside_earlier_run(folder: Path, more: tuple[str, ...] = ()) -> None:
 
 
 def is_running_elsewhere(manifest: Manifest) -> bool:
-    """Return whether another launcher wrote the manifest (run.json) and is still running."""
+    """Return whether the run of a manifest (`run.json`) is in progress, as far as known.
+
+    A launcher on another host, which cannot be checked, counts as running.
+    """
     launcher = manifest.get("launcher")
     return manifest.get("status") == "running" and isinstance(launcher, dict) and is_running(launcher) is not False
 

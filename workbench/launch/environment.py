@@ -12,13 +12,14 @@ WITHOUT_EFFECT = {
     "TRAIN_FILE": "give the module of another trainer as --trainer MODULE",
     "TORCHFT_LIGHTHOUSE": "there is no torchft",
 }
-"""{environment variable of torchtitan's scripts that has no effect here: the note to print about it}."""
+"""{environment variable of torchtitan's scripts that has no effect here: why}, for the note to print."""
 
 
 def from_environment(request: Request, variables: Mapping[str, str] | None = None) -> tuple[Request, list[str]]:
-    """Return the launch request, completed from environment variables such as NGPU, and a note on each variable used.
+    """Return the launch request, completed from environment variables such as NGPU, and a note on each variable.
 
-    The command line takes precedence. The variables count only for our trainer, not for a command after `--`.
+    The command line takes precedence; a note then says so. The variables count only for a trainer, not for a command
+    after `--`.
 
     Raises:
         UsageProblem: A variable has an unusable value, or two variables contradict each other.
@@ -45,7 +46,9 @@ def from_environment(request: Request, variables: Mapping[str, str] | None = Non
 
 
 def with_config(request: Request, given: Mapping[str, str]) -> Request:
-    """Return the request with the configuration named by the variables in `given`, unless the command line names one.
+    """Return the request with the configuration that the environment variables in `given` name.
+
+    A request that has a configuration from the command line is returned unchanged.
 
     Raises:
         UsageProblem: The variables name two configurations, or a module without a configuration.
@@ -63,7 +66,7 @@ def with_config(request: Request, given: Mapping[str, str]) -> Request:
 
 
 def rank_count(text: str) -> int:
-    """Return the value of NGPU, the number of ranks.
+    """Return the number of ranks in `text`, the value of NGPU.
 
     Raises:
         UsageProblem: It is not a positive integer.

@@ -1,9 +1,9 @@
-"""The guard, a process that outlives the launcher: if the launcher is killed, it ends the job's processes.
+"""The guard: a process that ends the job's processes if the launcher is killed, and records that in `run.json`.
 
     python -P -m workbench.launch.guard FOLDER JOB LAUNCHER_PID < pipe
 
-The launcher holds the other end of the pipe. It writes "done" to it when it ends normally; if the pipe closes without
-that, the launcher was killed, and the guard records this in `run.json`.
+The launcher holds the other end of the pipe, and writes "done" to it at a normal end. If the pipe closes without
+that, the launcher was killed.
 """
 
 import contextlib
@@ -23,9 +23,10 @@ DONE = b"done"
 
 @contextlib.contextmanager
 def guarded_job(folder: Path, job: str) -> Iterator[None]:
-    """Return a context for launching a job, in which a guard process runs; without Linux's /proc there is no guard.
+    """Run a guard process while the context is active; without Linux's /proc there is no guard.
 
-    `folder` is the run's folder, and `job` the id in the environment of all processes of the job.
+    `folder` is the run's folder, and `job` the id of the job, which all its processes inherit in an environment
+    variable.
     """
     if not Path("/proc/self/environ").exists():
         yield

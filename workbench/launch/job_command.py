@@ -1,6 +1,6 @@
-"""Analyse the command after `--` on the command line of `workbench launch -- COMMAND`.
+"""Analyse the command after `--` in `workbench launch -- COMMAND`: does it start ranks itself, or is it one?
 
-It is a Python program to run once per rank, a launcher such as torchrun, or another program.
+It is a Python program to run once per rank, a launcher such as torchrun, or any other program.
 """
 
 import re
@@ -28,7 +28,7 @@ WRAPPERS = frozenset(
         "hatch",
     )
 )
-"""Programs that run the command in their arguments."""
+"""Programs that run the command in their own arguments, such as `env` and `nohup`."""
 LAUNCHER_MODULES = (
     *("torch.distributed.run", "torch.distributed.launch", "accelerate.commands", "deepspeed.launcher"),
     *("composer.cli", "lightning.fabric.cli", "horovod.runner", "torchx"),
@@ -39,7 +39,7 @@ STARTS_RANKS = re.compile(
     r"\bmp\.spawn\b|\bmultiprocessing\b|\bstart_processes\b|\belastic_launch\b|\b(?:notebook|debug)_launcher\b"
     r"|\bimport (?:pytorch_)?lightning\b|\bfrom (?:pytorch_)?lightning\b"
 )
-"""The calls and imports in the source of a script by which it starts its ranks itself."""
+"""Calls and imports in the source of a script that starts its ranks itself."""
 SCRIPT_BYTES = 1 << 20
 
 
@@ -47,7 +47,7 @@ class Form(StrEnum):
     """The form of a command, which decides how the ranks of the job are started."""
 
     PYTHON = "python"
-    """A Python program: each rank runs it."""
+    """A Python program, which may be one rank of the job."""
     LAUNCHER = "launcher"
     """A launcher that starts the ranks itself."""
     OTHER = "other"
@@ -56,7 +56,10 @@ class Form(StrEnum):
 
 @dataclass(frozen=True)
 class JobCommand:
-    """A command that can be started: its words, its `Form`, and the source file of its Python program, if known."""
+    """A command that can be started: its words, its `Form`, and the source file of its Python program.
+
+    `source` is None if the file is unknown, or the program is not Python.
+    """
 
     words: tuple[str, ...]
     form: Form
@@ -78,7 +81,7 @@ class JobCommand:
 
 
 def job_command(words: Sequence[str]) -> JobCommand:
-    """Return the `JobCommand` for the words after `--`; a script such as `train.py` is run by this Python interpreter.
+    """Return the `JobCommand` for the words after `--`; a script such as `train.py` is run by this interpreter.
 
     Raises:
         UsageProblem: There are no words.
@@ -118,7 +121,9 @@ def python_command(words: tuple[str, ...]) -> JobCommand:
 
 
 def program_of(words: Sequence[str]) -> tuple[str, str]:
-    """Return what a Python command line runs: ("-m", module), ("-c", code) or ("", script), or ("", "") for nothing.
+    """Return what a Python command line runs: ("-m", module), ("-c", code) or ("", script).
+
+    The result is ("", "") if it runs nothing.
 
     >>> program_of(["python", "-X", "dev", "-um", "package.train", "--lr", "1"])
     ('-m', 'package.train')
@@ -135,7 +140,7 @@ def program_of(words: Sequence[str]) -> tuple[str, str]:
 
 
 def module_file(module: str) -> Path | None:
-    """Return the source file of a module if it is in the working folder, else None."""
+    """Return the source file of a module or of a package's `__main__` in the working folder; None if not there."""
     home = Path(*module.split("."))
     return next((path for path in (home.with_suffix(".py"), home / "__main__.py") if path.is_file()), None)
 

@@ -1,4 +1,4 @@
-"""Plan a launch: derive the command, environment and folder of a job from command-line options."""
+"""Plan a launch: derive the command, environment variables and folder of a job from the command-line options."""
 
 import os
 import shlex
@@ -22,9 +22,9 @@ from workbench.python_path import search_path, search_path_last
 
 OWN_TRAINER = "workbench"
 IN_ONE_PROCESS = ("fake_backend", "local_tensor")
-"""The values of `comm.mode` with which one process simulates all ranks."""
+"""The values of the configuration key `comm.mode` for which one process simulates all ranks."""
 TORCHTITAN = ("torchtitan", "torchtitan.train")
-"""The values of `--trainer` that mean torchtitan, which has a plan of its own."""
+"""The values of `--trainer` that mean the real torchtitan, whose launch is planned in `launch/torchtitan`."""
 PROCESSES_WITHOUT_GPU = 2
 KEYS_INSTEAD = {
     "--timeout": "the trainer has --comm.train_timeout_seconds",
@@ -33,14 +33,14 @@ KEYS_INSTEAD = {
 # torchtitan's default for comm.trace_buf_size.
 RING_ENTRIES = 20_000
 FR_NAMES_SINCE = (2, 8)
-"""The first version of torch that knows the TORCH_FR_ names of variables.
+"""The first version of torch that reads environment variables named TORCH_FR_...
 
-Older versions know only the TORCH_NCCL_ names, and newer ones print a warning about those on each rank.
+Older versions read only the names TORCH_NCCL_..., for which newer ones print a warning on each rank.
 """
 LAUNCHER_OPTIONS = {"torchrun": "--nproc-per-node N", "accelerate": "--num_processes N", "deepspeed": "--num_gpus N"}
-"""The option of a launcher that sets its number of ranks."""
+"""{launcher: its option for the number of ranks}."""
 OUTPUTS = Path("outputs")
-"""The folder in which the files of another trainer's module are recorded, relative to the working folder."""
+"""The folder of the recorded files if another trainer's module is launched, relative to the working folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Request:
     command: tuple[str, ...] | None = None
     """The words after `--`; None where there is no `--`."""
     timeout: float | None = None
-    """Seconds until a collective gives up; None leaves it to the script."""
+    """Seconds until a collective times out; None leaves it to the script."""
     profile_step: int | None = None
     recorders: bool = True
     watch: bool = True
@@ -76,8 +76,9 @@ class Request:
 class Plan:
     """A job that is ready to start: its command, its environment variables and the folder that it writes to.
 
-    If `module` is set, the job runs that Python module, and `command` has only its arguments. If `starts_ranks`, our
-    agent starts each rank; otherwise the command runs once, and may start ranks itself.
+    If `module` is set, the job runs that Python module, and `command` has only its arguments. If `starts_ranks`,
+    torchrun's elastic agent in this process starts each rank; otherwise the command runs once, and may start ranks
+    itself.
     """
 
     request: Request
@@ -91,9 +92,9 @@ class Plan:
     is_dry_run: bool = False
     """Whether the job is a single process that simulates all ranks, does one step, and prints what it finds."""
     earlier_files: tuple[str, ...] | None = None
-    """The files and folders of an earlier job that the job's own program writes, next to those of the recorders.
+    """What the job's own program writes into `folder`; such files and folders of an earlier job are moved away.
 
-    None for our trainer, and other modules, which set their earlier files aside themselves.
+    Those of the recorders are moved too. With None the launcher moves nothing.
     """
 
     @property
@@ -108,7 +109,7 @@ class Plan:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The command line as a list of words; it starts a single rank if `starts_ranks`, else the whole job."""
+        """The full command line as a list of words; it starts a single rank if `starts_ranks`, else the whole job."""
         return self.command if self.module is None else (sys.executable, "-u", "-m", self.module, *self.command)
 
     def shell(self) -> str:
@@ -163,7 +164,12 @@ def refuse_options_of_commands(request: Request) -> None:
 
 
 def plan_own_trainer(request: Request) -> Plan:
-    """Return the plan for our trainer; its configuration sets the folder of the run."""
+    """Return the plan for our trainer; its configuration names the folder of the run.
+
+    Raises:
+        UsageProblem: The configuration is wrong, or needs a device that is missing.
+        InputError: The configured data are missing.
+    """
     arguments = trainer_arguments(request)
     world_size = request.processes_per_node * request.nnodes
     config = training_config(arguments, world_size)
@@ -221,7 +227,7 @@ def plan_command(request: Request, command: JobCommand) -> Plan:
 
 
 def plan_module(request: Request) -> Plan:
-    """Return the plan to run another trainer's Python module on each rank; its options are passed to it unchanged."""
+    """Return the plan to run the Python module of another trainer on each rank; options are passed to it unchanged."""
     module = request.trainer
     # The `workbench` script does not look into the working folder, but `python -m MODULE` of the ranks does.
     if PathFinder.find_spec(module.partition(".")[0], [str(Path.cwd()), *sys.path]) is None:
@@ -284,12 +290,15 @@ def gpu_count() -> int:
 
 
 def own_environment(request: Request) -> dict[str, str]:
-    """Return environment variables that make processes of our trainer import our modules rather than the user's."""
+    """Return the environment variables for ranks of our trainer, which import our modules and not the user's."""
     return {**rank_environment(request), **search_path(), "PYTHONSAFEPATH": "1"}
 
 
 def rank_settings(request: Request) -> dict[str, str]:
-    """Return the environment variables to set for any rank that we start, without those that the user has set."""
+    """Return the environment variables that any rank needs; those that the user has set are left out.
+
+    They limit a rank's threads and turn off Python's output buffer.
+    """
     # Each rank would start a thread per core of the whole machine, and they would wait for each other.
     threads = max(1, (os.cpu_count() or 1) // request.processes_per_node)
     wanted = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
@@ -300,9 +309,9 @@ def rank_settings(request: Request) -> dict[str, str]:
 
 
 def rank_environment(request: Request) -> dict[str, str]:
-    """Return the environment variables to set for the ranks of a trainer's module, without those that the user has set.
+    """Return the environment variables for the ranks of a trainer's module; those that the user has set are left out.
 
-    These are those of `rank_settings` and, on a machine with GPUs, a setting of the allocator.
+    They are those of `rank_settings` and, on a machine with GPUs, a setting of PyTorch's allocator.
     """
     wanted = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"} if gpu_count() else {}
     return rank_settings(request) | {name: value for name, value in wanted.items() if name not in os.environ}
@@ -317,9 +326,9 @@ def torch_version() -> tuple[int, ...]:
 
 
 def flight_recorder_settings(dumps: Path, entries: int) -> dict[str, str]:
-    """Return the environment variables that configure PyTorch's Flight Recorder, without those that the user has set.
+    """Return the environment variables for PyTorch's Flight Recorder; those that the user has set are left out.
 
-    They set the size of its ring buffer, `entries`, and the folder to which NCCL's watchdog writes dumps, `dumps`.
+    They give its ring buffer `entries` entries, and make NCCL's watchdog write dumps into the folder `dumps`.
     """
     prefix = str(dumps.resolve() / "rank_")
     wanted = {"TORCH_FR_BUFFER_SIZE": str(entries), "TORCH_FR_DUMP_TEMP_FILE": prefix}

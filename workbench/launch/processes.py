@@ -7,17 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MARK = "WORKBENCH_JOB"
-"""The environment variable that holds the id of the job that a process belongs to."""
+"""The environment variable with the id of the job; all processes of the job inherit it."""
 END_BY_THEMSELVES = {b"workbench.recorders.hang.collector", b"analyzers.reader_server", b"analyzers.child"}
-"""The modules of processes that inherit the id and are not ended: the dump collectors end after they took dumps of the
-ranks, and the readers of files with the launcher, which started them.
+"""Modules whose processes inherit the job's id but are not ended with the job.
+
+Dump collectors end when they have taken the dumps of the ranks. Readers of files end with the launcher, which started
+them.
 """
 GRACE_S = 30.0
 POLL_S = 0.2
 
 
 def processes_of(job: str) -> Iterator[int]:
-    """Yield the process ids of a job on this machine, without this process and those that end by themselves.
+    """Yield the ids of the processes of a job on this machine, except this process and those in `END_BY_THEMSELVES`.
 
     `job` is the job's id, which its processes have in the environment variable `MARK`. Linux only.
     """
@@ -31,7 +33,10 @@ def processes_of(job: str) -> Iterator[int]:
 
 
 def end_processes(job: str, grace_s: float = GRACE_S) -> int:
-    """End the processes of a job with SIGTERM, and after `grace_s` seconds with SIGKILL; return their number."""
+    """End the processes of a job with SIGTERM, and those that remain after `grace_s` seconds with SIGKILL.
+
+    Returns the number of processes that were running at first.
+    """
     first = set(processes_of(job))
     send(first, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
@@ -42,7 +47,7 @@ def end_processes(job: str, grace_s: float = GRACE_S) -> int:
 
 
 def send(pids: set[int], number: signal.Signals) -> None:
-    """Send a signal to the processes with the ids `pids`; processes that have ended are skipped."""
+    """Send a signal to the processes with the ids `pids`, except those that have ended or belong to another user."""
     for pid in pids:
         try:
             os.kill(pid, number)

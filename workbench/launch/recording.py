@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from workbench.launch.plan import Request
 
 VARIABLE = "WORKBENCH_RECORD"
-"""The environment variable that tells the start-up hook of a rank what to record, as JSON."""
+"""The environment variable that tells the start-up hook in each Python process what to record, as JSON."""
 START_UP = PACKAGE_ROOT / "workbench" / "recorders" / "startup"
-"""The folder whose `sitecustomize` attaches the recorders."""
+"""The folder whose module `sitecustomize` attaches the recorders when Python imports it at start-up."""
 USED_KEYS = (
     *("job.dump_folder", "comm.train_timeout_seconds", "comm.trace_buf_size", "profiling.enable_profiling"),
     *("profiling.save_traces_folder", "profiling.profile_freq", "profiling.profiler_active"),
     "profiling.profiler_warmup",
 )
-"""The keys of our trainer's configuration that have an effect on a foreign job."""
+"""The keys of our trainer's configuration that also apply to a command after `--`."""
 
 
 def recording_config(request: "Request") -> JobConfig:
-    """Return the trainer configuration made from the launcher's options, of which the recorders use `USED_KEYS`.
+    """Return our trainer's configuration with the launcher's overrides; of it, the recorders use only `USED_KEYS`.
 
     Raises:
-        UsageProblem: An option belongs to our trainer and has no effect on a command.
+        UsageProblem: An option only applies to our trainer and has no effect on a command after `--`.
     """
     given = {"--config": request.config, "--module": request.module, "--incident": request.incident}
     if without_effect := [name for name, value in given.items() if value]:
@@ -48,7 +48,10 @@ def no_effect(option: str, hint: str) -> UsageProblem:
 
 
 def recording(request: "Request", config: JobConfig) -> dict[str, object]:
-    """Return the settings of the recorders for a command after `--`, as JSON values that its ranks read at start-up."""
+    """Return the settings of the recorders for a command after `--`, which its Python processes read at start-up.
+
+    They are JSON values, with the field names of `workbench.recorders.startup.settings.Settings`.
+    """
     profiling = config.profiling
     timeout_key = any("train_timeout" in word for word in request.overrides)
     timeout_s = request.timeout or (config.comm.train_timeout_seconds if timeout_key else None)

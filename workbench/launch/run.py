@@ -64,7 +64,7 @@ def dry_run(job: Plan) -> Exit:
 
 
 def warn_of_clashes() -> None:
-    """Warn about modules that Python imports instead of our packages, before the job starts."""
+    """Warn, before the job starts, about modules of the user that Python would import instead of our packages."""
     for clash in clashes():
         if clash.severity is not Severity.INFO:
             note(f"warning: {clash.title}. {clash.why}\nnext: {clash.next}")
@@ -80,7 +80,7 @@ def give_to_scheduler(job: Plan) -> Exit:
 
 
 def launch(job: Plan) -> Outcome:
-    """Run the job with its progress display, record its outcome in `run.json`, and return the outcome."""
+    """Run the job, show its progress, record its outcome in `run.json`, and return the outcome."""
     began = time.time()
     is_command = job.request.command is not None
     if job.earlier_files is not None:

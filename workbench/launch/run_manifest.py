@@ -1,4 +1,4 @@
-"""Write to a run's manifest `run.json` what only its launcher knows: how the job ended, and its first error."""
+"""Write into a run's manifest `run.json` what only the launcher knows: how the job ended, and its first error."""
 
 import contextlib
 import fcntl
@@ -24,9 +24,10 @@ Manifest = dict[str, object]
 
 
 class LauncherPart(msgspec.Struct):
-    """The fields of `run.json` that the launchers of all nodes write.
+    """The fields of `run.json` to which the launchers of several nodes contribute.
 
-    Each launcher adds the exit codes of its ranks; the earliest error of all nodes is stored as the cause.
+    Each launcher adds the exit codes of its ranks (`exit_codes`) and where it ran (`launches`); `cause` is the
+    earliest error on any node.
     """
 
     exit_codes: dict[str, int] = {}
@@ -35,7 +36,7 @@ class LauncherPart(msgspec.Struct):
 
 
 def record_start(folder: Path, command: Sequence[str], world_size: int | None) -> None:
-    """Write the `run.json` of a job that starts now and whose command writes none itself.
+    """Write the `run.json` of a job that starts now, for a command that writes none itself.
 
     `world_size` is None if it is unknown.
     """
@@ -54,9 +55,9 @@ def record_start(folder: Path, command: Sequence[str], world_size: int | None) -
 
 
 def memory_limits() -> dict[str, int]:
-    """Return {name: bytes} of the soft memory limits `data` and `address_space` that child processes inherit.
+    """Return {name: bytes} of the soft memory limits that the job inherits from this process.
 
-    Limits that are not set are left out.
+    The names are `data` and `address_space`; limits that are not set are left out.
     """
     kinds = {"data": resource.RLIMIT_DATA, "address_space": resource.RLIMIT_AS}
     limits = {name: resource.getrlimit(kind)[0] for name, kind in kinds.items()}
@@ -64,10 +65,10 @@ def memory_limits() -> dict[str, int]:
 
 
 def record_lost_launcher(folder: Path, pid: int, ended: int, began: float) -> None:
-    """Record in `run.json` that the launcher with process id `pid` was killed, so that the job failed.
+    """Record in `run.json` that the launcher with process id `pid` was killed, and that the job failed.
 
-    `ended` is the number of processes of the job that the guard process then ended. `began` is the Unix time at which
-    the guard noticed that the launcher was killed. A job that had finished before keeps its status.
+    `ended` is the number of processes of the job that the guard process then had to end, and `began` the Unix time at
+    which it noticed. If there were none, and the job has a final status already, nothing is written.
     """
     with settling(folder):
         manifest = read_manifest(folder / "run.json")
@@ -79,7 +80,7 @@ def record_lost_launcher(folder: Path, pid: int, ended: int, began: float) -> No
 
 @contextlib.contextmanager
 def settling(folder: Path) -> Iterator[None]:
-    """Return a context that holds a lock on the `run.json` in `folder`, which launchers of several nodes may write."""
+    """Hold a lock on the `run.json` in `folder` while the context is active; other nodes' launchers may write it."""
     folder.mkdir(parents=True, exist_ok=True)
     # Not on `run.json` itself: each write replaces that file, and a lock on the old one excludes nobody.
     with (folder / ".settling").open("w") as lock:
@@ -96,7 +97,7 @@ def record_outcome(folder: Path, began: float, outcome: "Outcome") -> None:
 def write_outcome(path: Path, began: float, outcome: "Outcome") -> None:
     """Add the outcome to the `run.json` at `path`, which the trainer and other launchers may already have written.
 
-    The manifest of an earlier run is replaced.
+    A manifest that was last written before the Unix time `began` is of an earlier run, and is replaced.
     """
     manifest = read_manifest(path)
     # Not by `started_ns`: the launcher of another node may have begun, and written, before this one began.
@@ -123,7 +124,8 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 def node_part(folder: Path, began: float, outcome: "Outcome", before: LauncherPart) -> Manifest:
     """Return the manifest fields `launches`, with this node's launch added, and `cause`, the earliest error so far.
 
-    `before` has these fields as they are in the manifest now; launchers of other nodes may have written them.
+    `folder` is the run's folder, `began` the Unix time at which the launch began. `before` has these fields as they
+    are in the manifest now.
     """
     first = outcome.first_rank
     if first is None and outcome.logs:
@@ -135,7 +137,7 @@ def node_part(folder: Path, began: float, outcome: "Outcome", before: LauncherPa
 
 
 def launcher_part(manifest: Manifest) -> LauncherPart:
-    """Return the fields of a manifest that launchers write; all fields are empty if one is malformed."""
+    """Return the fields of a manifest that launchers write; all fields are empty if one of them is malformed."""
     known = {name: value for name in LauncherPart.__struct_fields__ if (value := manifest.get(name))}
     try:
         return msgspec.convert(known, LauncherPart)

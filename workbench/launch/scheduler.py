@@ -33,7 +33,12 @@ def submit(job: Plan) -> None:
 
 
 def run_submission(command: Sequence[str], script: str | None = None) -> str:
-    """Run the scheduler's command and return its output; `script` is passed to its standard input."""
+    """Run the scheduler's command and return its output; `script` is passed to its standard input.
+
+    Raises:
+        MissingExtra: The command is not installed.
+        UsageProblem: The scheduler rejects the job.
+    """
     name = command[0]
     if shutil.which(name) is None:
         raise MissingExtra(f"no {name} on this machine", "submit from a login node, or add --dry-run to see the job")
@@ -63,9 +68,9 @@ srun {shlex.join(launcher(job.request))} --rdzv-endpoint "$rendezvous" {shlex.jo
 
 
 def launcher(request: Request) -> list[str]:
-    """Return the `workbench launch` command line to run on each node, with the options of the request.
+    """Return the `workbench launch` command line to run on each node, with the options of `request`.
 
-    Without --nproc each node counts its own devices to choose the number of processes.
+    If the number of processes was not given, each node chooses it from its own devices.
     """
     options = {
         "--config": request.config,
@@ -93,6 +98,9 @@ def torchx_command(job: Plan) -> str:
     """Return the command line that submits the job to TorchX as a `dist.ddp` component.
 
     The user's `.torchxconfig` names the cluster.
+
+    Raises:
+        UsageProblem: The job runs a command and no Python module.
     """
     if job.module is None:
         raise UsageProblem("TorchX starts a module, not a command", "give --trainer MODULE, or use --scheduler slurm")

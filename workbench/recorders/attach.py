@@ -1,12 +1,10 @@
-"""Attach the recorders to a training script that was not written for them.
-
-It takes two lines:
+"""Attach the recorders to a training script that was not written for them, with two lines:
 
     from workbench import recorders
     recorders.start("outputs")          # on every rank, after init_process_group
 
-The steps of such a script are unknown. So its heartbeat, a time stamp in a file whose stop shows a hang, advances with
-each collective.
+The heartbeat of a rank is a time stamp in a file; when it stops advancing, the rank hangs. Such a script does not say
+when a step begins, so the heartbeat advances with each collective.
 """
 
 import atexit
@@ -46,12 +44,13 @@ def start(
 ) -> "Attached":
     """Start the recorders on this rank: when the job hangs or dies, dumps are collected in `folder`/dumps.
 
-    `timeout_s` is the timeout of the job's collectives, by default that of its default group; dumps are taken well
-    before it expires. An error that ends the script is recorded too. A second call returns the first call's object.
+    `timeout_s` is the timeout of the job's collectives, by default that of the default process group; dumps are taken
+    well before it expires. An exception that ends the script is recorded too. A second call returns the object of the
+    first.
 
-    With `steps`, all that `workbench launch --` records is recorded as well: steps and their phases, on CUDA the memory
-    history with a snapshot when memory runs out, and profiler traces, of step `profile_step` (from 1) and after
-    SIGUSR1. Steps are counted from the first optimizer step after this call.
+    With `steps` or `profile_step`, everything that `workbench launch -- COMMAND` records is recorded: steps and their
+    phases; on CUDA the memory history, with a snapshot when memory runs out; and profiler traces of step
+    `profile_step` (from 1) and after SIGUSR1. Steps are counted from the first optimizer step after this call.
     """
     if Attached.now is None and (steps or profile_step):
         record_steps(Path(folder), timeout_s, profile_step)
@@ -61,7 +60,7 @@ def start(
 
 
 def record_steps(folder: Path, timeout_s: float | None, profile_step: int | None) -> None:
-    """Attach the recorders of hangs, steps, memory and traces, as the start-up hook of the launcher does."""
+    """Attach the recorders of hangs, steps, memory and traces, with hooks on the steps of all optimizers."""
     from workbench.recorders.startup.recording import Recording
     from workbench.recorders.startup.settings import Settings
 
@@ -79,11 +78,11 @@ def attach(
     steps: StepRecorder,
     on_error: Callable[[BaseException], None],
 ) -> "Attached":
-    """Attach the recorders of hangs to this rank, and return them.
+    """Start the hang recorders on this rank, and return the object that holds them.
 
-    `timeouts_s` are the timeouts of collectives before and after the end of the first step; None stands for that of the
-    default group. `steps` is the step recorder, from which they read the current step. `on_error` is called with an
-    exception that ends the script.
+    `timeouts_s` has the timeouts of collectives before and after the end of the first step; None stands for the
+    timeout of the default process group. The hang recorders read the current step from `steps`. `on_error` is called
+    with an exception that ends the script.
     """
     init, train = (default_timeout() if timeout is None else timeout for timeout in timeouts_s)
     Attached.now = Attached(folder, init, steps, on_error, train_timeout_s=train)
@@ -99,7 +98,7 @@ def default_timeout() -> float:
 class Attached:
     """The hang recorders of a rank whose training script does not call the recorders itself.
 
-    `Attached.now` is the object that records this process, or None.
+    `Attached.now` is the object that is active in this process, or None.
     """
 
     now: "Attached | None" = None
@@ -139,7 +138,7 @@ class Attached:
             Finalize(None, self._end_of_child, exitpriority=100)
 
     def close(self) -> None:
-        """Record that the rank ended without an error, unless it called `sys.exit` with a failure status or raised.
+        """Record how the rank ended: without an error, or with an exception or a failing call of `sys.exit`.
 
         This method is called when the interpreter exits, but not after `os._exit`.
         """
@@ -155,17 +154,18 @@ class Attached:
         self.flight.close()
 
     def _hidden_error(self) -> BaseException | None:
-        """Return the uncaught exception that another `sys.excepthook` handled, which the script set later.
+        """Return the uncaught exception that this object did not see, because the script replaced `sys.excepthook`.
 
-        Python keeps it in `sys.last_value`. The result is None if there is none, or if this object's hook is in place.
+        Python keeps such an exception in `sys.last_value`. The result is None if there is none, or if this object's
+        hook is still in place.
         """
         return None if sys.excepthook == self._uncaught else getattr(sys, "last_value", None)
 
     def _exiting(self, status: str | int | None = None) -> NoReturn:
-        """Exit like `sys.exit`, which this method replaces, but store the error if the status means a failure.
+        """Exit like `sys.exit`, which this method replaces, and remember the SystemExit if its status means a failure.
 
-        `close` then records it: Python does not call `sys.excepthook` for a SystemExit. A script may also catch the
-        SystemExit and continue.
+        `close` records it later, because Python does not call `sys.excepthook` for a SystemExit, and because the
+        script may catch it and continue.
         """
         try:
             self._previous_exit(status)
@@ -182,7 +182,7 @@ class Attached:
 
     @property
     def _position(self) -> tuple[int, str]:
-        """The current (step, phase) of this rank; (0, "running") if the script's steps are not timed."""
+        """Return the current (step, phase) of this rank; (0, "running") if the script's steps are not timed."""
         return (self._steps.current_step, self._steps.current_phase) if self._steps else (0, "running")
 
     def _beat(self) -> None:
@@ -190,7 +190,7 @@ class Attached:
         self._heartbeat.beat(step, phase.encode())
 
     def _end_of_child(self) -> None:
-        """Record how a `multiprocessing` child process ends.
+        """Record how this process ends, if it was started by Python's `multiprocessing`.
 
         Such a process calls neither `atexit` functions nor `sys.excepthook`.
         """
@@ -203,10 +203,11 @@ class Attached:
             self._record(error)
 
     def _watch(self) -> None:
-        """Advance the heartbeat whenever this rank has issued new collectives.
+        """Advance the heartbeat whenever this rank has issued new collectives; a thread runs this until the rank ends.
 
-        A stuck rank issues none, and this thread does not run while the GIL is held: in both cases the heartbeat stops.
-        When the script destroys its process groups, the heartbeat says so: others may still wait for this rank.
+        A stuck rank issues none, and this thread cannot run while the GIL is held: in both cases the heartbeat stops.
+        When the script destroys its process groups, the phase `NO_GROUP` is written, because other ranks may still
+        wait for this one.
         """
         before: dict[str, int] = {}
         while not self._ended.wait(self._check_interval_s):
@@ -224,9 +225,10 @@ class Attached:
             before = now
 
     def _beat_unless_ended(self, phase: str | None = None) -> None:
-        """Advance the heartbeat, in `phase` if given, unless the rank has just recorded its end.
+        """Write a heartbeat, in `phase` or else the current phase, unless the rank's end has already been recorded.
 
-        A script destroys its process groups right before its end, which this thread notices at any time.
+        The watching thread may notice the destroyed process groups only after that end; its heartbeat must not
+        replace it.
         """
         with self._last_beat:
             if not self._ended.is_set():
@@ -248,7 +250,7 @@ class Attached:
 
 
 def warn_without_ring() -> None:
-    """Warn if Flight Recorder is off.
+    """Warn if Flight Recorder, PyTorch's log of recent collectives, is off.
 
     It can no longer be turned on, because PyTorch has already read the size of its ring buffer.
     """

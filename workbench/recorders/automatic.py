@@ -1,4 +1,4 @@
-"""Stop the recorders that were attached to a script automatically when the script itself starts recorders."""
+"""Stop the recorders that were attached to an unchanged script, when the script turns out to start its own."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +8,10 @@ _on_flight: list[Callable[[], None]] = []
 
 
 def register(on_steps: Callable[[Any], None], on_flight: Callable[[], None]) -> None:
-    """Register functions that stop the automatic recorders when the script itself starts recorders.
+    """Register functions that stop the automatically attached recorders when the script starts its own.
 
-    `on_steps` is called with the script's step recorder, `on_flight` when the script starts a flight recorder.
+    `on_steps` is called with the script's step recorder when that starts, and `on_flight` without arguments when the
+    script starts a `FlightRecorder`.
     """
     _on_steps.append(on_steps)
     _on_flight.append(on_flight)
@@ -23,12 +24,12 @@ def give_way_to_steps(recorder: object) -> None:
 
 
 def give_way_to_flight() -> None:
-    """Stop the automatic flight recorder, if there is one, because the script starts its own."""
+    """Stop the automatic hang recorder, if there is one, because the script starts its own `FlightRecorder`."""
     while _on_flight:
         _on_flight.pop()()
 
 
 def forget() -> None:
-    """Drop the registered functions in a forked child, where the automatic recorders do not run."""
+    """Drop the registered functions; called in a forked child, where the automatic recorders do not run."""
     _on_steps.clear()
     _on_flight.clear()

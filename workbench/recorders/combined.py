@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 class Recorders:
     """Records memory, traces, steps and hangs of one rank, as configured by `options`.
 
-    Create it after the process group and the model; call `prepare` before the process group is created. Call `failed`
-    and `close` before the process group is destroyed.
+    Call `prepare` before the process group is created; create this object after the process group and the model. Call
+    `failed` and `close` before the process group is destroyed.
     """
 
     def __init__(
@@ -68,7 +68,8 @@ class Recorders:
     def step(self, step: int) -> Iterator[StepLine]:
         """Record the training step `step` inside this context.
 
-        It yields the step's line of the step log, in which the training loop stores the loss and other values.
+        The context yields the step's `StepLine`, in which the training loop stores the loss and other values for the
+        step log.
         """
         plan = self.traces.plan if self.traces else self.memory.traces if self.memory else None
         traced = plan is not None and plan.is_traced(step)
@@ -138,7 +139,7 @@ class Recorders:
 
 
 def trace_recorder(options: RecorderOptions, device: str) -> TraceRecorder:
-    """Return the trace recorder that the options configure."""
+    """Return a recorder of profiler traces, configured by `options`, for the device type `device` (cpu or cuda)."""
     return TraceRecorder(
         Path(options.folder) / options.save_traces_folder,
         freq=options.profile_freq,
@@ -149,7 +150,7 @@ def trace_recorder(options: RecorderOptions, device: str) -> TraceRecorder:
 
 
 def start_flight(options: RecorderOptions) -> FlightRecorder:
-    """Start and return a flight recorder; from now on this rank can be asked for dumps."""
+    """Start and return a `FlightRecorder`; from now on this rank can be asked for dumps."""
     flight = FlightRecorder(
         options.folder, init_timeout_s=options.init_timeout_s, train_timeout_s=options.train_timeout_s
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RankInfo:
-    """The rank of this process, its host and restart attempt, from the launcher's environment variables."""
+    """The rank and world size of this process, its host, and how often the job has been restarted (`attempt`)."""
 
     rank: int
     local_rank: int

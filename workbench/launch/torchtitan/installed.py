@@ -1,4 +1,4 @@
-"""Find the installed torchtitan: its version, the form of its options, and which packages are incompatible with it."""
+"""Find the installed torchtitan: its version, the form of its options, and packages that do not suit it."""
 
 import shlex
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ UNKNOWN = "of unknown version"
 UNDECLARED = ("torch", "triton")
 """Modules that torchtitan imports at its start and does not name in its requirements."""
 TORCH_SINCE = {(0, 3): (2, 14)}
-"""{version of torchtitan from which on: the oldest torch that it trains with}."""
+"""{version of torchtitan from which on it needs a newer torch: the oldest torch with which it trains}."""
 BACKEND_OPTION = "parallelism.spmd_backend"
 BACKEND_OF_OLDER_TORCH = "partial_dtensor"
-"""The value of `parallelism.spmd_backend` with which torchtitan 0.3 also trains with torch 2.13."""
+"""The value of the option `parallelism.spmd_backend` with which torchtitan 0.3 trains with torch 2.13 as well."""
 
 
 class Form(StrEnum):
@@ -29,12 +29,12 @@ class Form(StrEnum):
     TOML = "toml"
     """Up to 0.2: a TOML file, and `--job.dump_folder`."""
     REGISTRY = "registry"
-    """Since 0.3: a function in Python, `--module llama3 --config llama3_debugmodel`, and `--dump_folder`."""
+    """Since 0.3: a Python function, named by `--module llama3 --config llama3_debugmodel`, and `--dump_folder`."""
 
 
 @dataclass(frozen=True)
 class Torchtitan:
-    """An installed torchtitan: its version (`UNKNOWN` for a folder without metadata) and the form of its options."""
+    """An installed torchtitan: its version (`UNKNOWN` for a folder without metadata) and the `Form` of its options."""
 
     version: str
     form: Form
@@ -47,9 +47,9 @@ class Torchtitan:
 
 @dataclass(frozen=True)
 class Conflict:
-    """A package that is incompatible with the installed torchtitan, and the command that installs a compatible version.
+    """A package whose version does not suit the installed torchtitan, and the command that installs one that does.
 
-    If `prevents_training`, no training with this torchtitan can begin.
+    If `prevents_training`, no training can begin with this package.
     """
 
     title: str
@@ -61,7 +61,7 @@ class Conflict:
 def installed_torchtitan(path: list[str]) -> Torchtitan | None:
     """Return the torchtitan that Python finds in the search path `path`; None if there is none.
 
-    The form is read from its files, because a checkout may have an old version number.
+    How it is configured is read from its files, because a checkout may have an old version number.
     """
     spec = PathFinder.find_spec(PACKAGE, path)
     if spec is None or not spec.origin:
@@ -79,9 +79,9 @@ def package_version(name: str) -> str | None:
 
 
 def conflicts(found: Torchtitan, options: tuple[str, ...] = ()) -> list[Conflict]:
-    """Return the packages that are incompatible with an installed torchtitan.
+    """Return a `Conflict` for each package that does not suit the installed torchtitan.
 
-    `options` are its command-line options: one of them lets torchtitan 0.3 train with an older torch.
+    `options` are torchtitan's command-line options: one of them lets torchtitan 0.3 train with an older torch.
     """
     declared = requires(PACKAGE) or [] if found.version != UNKNOWN else []
     missing = list(missing_packages(declared))
@@ -90,7 +90,7 @@ def conflicts(found: Torchtitan, options: tuple[str, ...] = ()) -> list[Conflict
 
 
 def missing_conflict(found: Torchtitan, missing: list[str]) -> Conflict:
-    """Return the conflict for packages that are not installed, given as requirements such as `torchdata>=0.8.0`."""
+    """Return the `Conflict` for packages that are not installed; `missing` has requirements like `torchdata>=0.8.0`."""
     names = ", ".join(Requirement(each).name for each in missing)
     return Conflict(f"{found.name} lacks {names}", "Its import fails, or a part of it does not work.", pip(missing))
 
@@ -98,7 +98,7 @@ def missing_conflict(found: Torchtitan, missing: list[str]) -> Conflict:
 def missing_packages(declared: list[str]) -> Iterator[str]:
     """Yield a requirement for pip for each package that torchtitan needs and that is not installed.
 
-    `declared` are the requirements in its metadata.
+    `declared` has the requirements in torchtitan's metadata.
     """
     for needed in required(declared):
         if package_version(needed.name) is None:
@@ -107,7 +107,10 @@ def missing_packages(declared: list[str]) -> Iterator[str]:
 
 
 def wrong_packages(found: Torchtitan, declared: list[str]) -> Iterator[Conflict]:
-    """Yield a conflict for each installed package whose version torchtitan's metadata exclude."""
+    """Yield a `Conflict` for each installed package whose version torchtitan's metadata exclude.
+
+    `declared` has the requirements in these metadata.
+    """
     for needed in required(declared):
         have = package_version(needed.name)
         if have is not None and not needed.specifier.contains(have, prereleases=True):
@@ -118,7 +121,7 @@ def wrong_packages(found: Torchtitan, declared: list[str]) -> Iterator[Conflict]
 
 
 def old_torch(found: Torchtitan, options: tuple[str, ...]) -> Iterator[Conflict]:
-    """Yield a conflict if the installed torch is older than this torchtitan needs, which its metadata do not say."""
+    """Yield a `Conflict` if the installed torch is older than this torchtitan needs; its metadata do not say so."""
     have = package_version("torch")
     needed = max((torch for since, torch in TORCH_SINCE.items() if release(found.version)[:2] >= since), default=None)
     if have is None or needed is None or release(have) >= needed or uses_older_backend(options):
@@ -145,7 +148,9 @@ def pip(requirements: list[str]) -> str:
 
 
 def required(declared: list[str]) -> Iterator[Requirement]:
-    """Yield the requirements in a package's metadata that hold here; those of optional extras are left out.
+    """Yield the requirements that apply to this machine, from those in a package's metadata (`declared`).
+
+    Requirements of optional extras are left out.
 
     >>> [str(each) for each in required(["datasets<4.8.0,>=3.6.0", "pytest; extra == 'dev'"])]
     ['datasets<4.8.0,>=3.6.0']

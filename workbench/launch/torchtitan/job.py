@@ -18,7 +18,7 @@ ON_CPU = (
 )
 
 OWN_FILES = ("comm_traces", "profile_trace", "profiling", "structured_logs")
-"""The folders of dumps, traces and step logs that torchtitan writes into its dump folder."""
+"""The folders in its dump folder to which torchtitan writes dumps, traces and step logs."""
 
 
 def plan_torchtitan(request: Request) -> Plan:
@@ -49,9 +49,9 @@ def plan_torchtitan(request: Request) -> Plan:
 
 
 def environment(request: Request, settings: Settings) -> dict[str, str]:
-    """Return the environment variables that attach the recorders to the ranks, and the patches where they need them.
+    """Return the environment variables that attach the recorders to the ranks, and on a CPU patch torchtitan.
 
-    Those of Flight Recorder are not among them: torchtitan sets them itself.
+    The variables of Flight Recorder are not among them, because torchtitan sets them itself.
     """
     recorded = {
         "folder": str(Path(settings.dump_folder).resolve()),
@@ -64,7 +64,7 @@ def environment(request: Request, settings: Settings) -> dict[str, str]:
 
 
 def one_process(request: Request) -> dict[str, str]:
-    """Return the environment variables of a process in which torchtitan simulates all ranks."""
+    """Return the environment variables with which torchtitan simulates all ranks in one process."""
     world_size = str(request.processes_per_node * request.nnodes)
     return {"NGPU": world_size, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": world_size}
 

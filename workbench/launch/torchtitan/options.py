@@ -26,14 +26,14 @@ SINCE_0_3 = {
         )
     },
 }
-"""{name of an option in torchtitan 0.2: its name in 0.3}, for those whose value means the same."""
+"""{name of an option in torchtitan 0.2: its name in 0.3}, for options whose value means the same in both."""
 
 
 def torchtitan_options(request: "Request", found: Torchtitan) -> tuple[tuple[str, ...], list[str]]:
     """Return the command-line options for the installed torchtitan, and a note on each option that was renamed.
 
     Raises:
-        UsageProblem: The request has a configuration of another version, or an option that only our trainer knows.
+        UsageProblem: The configuration is one for another version, or an option applies only to our trainer.
     """
     if request.incident:
         raise UsageProblem(
@@ -75,7 +75,7 @@ def registry_options(request: "Request", found: Torchtitan) -> tuple[str, ...]:
 
 
 def renamed(overrides: tuple[str, ...], found: Torchtitan) -> tuple[tuple[str, ...], list[str]]:
-    """Return the options with the names that this version has for them, and a note on each that was renamed."""
+    """Return the overrides with the option names of the installed version, and a note on each that was renamed."""
     names = SINCE_0_3 if found.form is Form.REGISTRY else {new: old for old, new in SINCE_0_3.items()}
     words, notes = [], []
     for word in overrides:
@@ -88,5 +88,5 @@ def renamed(overrides: tuple[str, ...], found: Torchtitan) -> tuple[tuple[str, .
 
 
 def normal(option: str) -> str:
-    """Return an option with underscores: torchtitan takes `--job.dump-folder` and `--job.dump_folder` for the same."""
+    """Return an option with underscores in place of hyphens: to torchtitan, both mean the same."""
     return "--" + option[2:].replace("-", "_") if option.startswith("--") else option

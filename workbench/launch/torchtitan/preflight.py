@@ -15,14 +15,14 @@ from workbench.python_path import command, environment
 PATIENCE_S = 300.0
 BOX = "│╭╰─╮╯ "
 TESTED_TORCH = "2.13"
-"""The version of torch with which torchtitan 0.2.2 is tested here."""
+"""The version of torch with which torchtitan 0.2.2 is known to work."""
 
 
 class Settings(msgspec.Struct):
     """The settings of a torchtitan job that the launcher needs.
 
-    `mode` is its `comm.mode`, `assets` the folder of its tokenizer, and `device` the type of the accelerator that
-    torchtitan finds on this machine, None for a CPU alone.
+    `mode` is torchtitan's `comm.mode`, and `assets` the folder of the tokenizer. `device` is the type of the
+    accelerator that torchtitan finds on this machine; None if it finds only the CPU.
     """
 
     dump_folder: str
@@ -34,7 +34,10 @@ class Settings(msgspec.Struct):
 
 
 class Failure(msgspec.Struct):
-    """Why torchtitan made no configuration: its `import`, its `options`, or its `config` failed."""
+    """Why torchtitan made no configuration: `failed` is "import", "options" or "config", the step that failed.
+
+    `name` is the module that could not be imported, if known.
+    """
 
     failed: str
     message: str = ""
@@ -42,10 +45,12 @@ class Failure(msgspec.Struct):
 
 
 def resolved_settings(found: Torchtitan, options: tuple[str, ...]) -> Settings:
-    """Return the settings that torchtitan itself makes of its command-line options, its TOML file and its defaults.
+    """Return the settings that torchtitan itself derives from its options, its TOML file and its defaults.
+
+    They are read in a child process, which imports torchtitan.
 
     Raises:
-        UsageProblem: It does not accept the options.
+        UsageProblem: torchtitan does not accept the options.
         InputError: It cannot be imported, or gave no answer.
     """
     words = command("workbench.launch.torchtitan.resolved_config", *options)
@@ -66,7 +71,7 @@ def resolved_settings(found: Torchtitan, options: tuple[str, ...]) -> Settings:
 
 
 def converted(found: Torchtitan, answer: str, output: str) -> Settings:
-    """Return the settings in the JSON line of the child process, whose other output is `output`.
+    """Return the settings in `answer`, the JSON line of the child process; `output` is all that it printed besides.
 
     Raises:
         WorkbenchError: The line says what failed.
@@ -84,7 +89,7 @@ def converted(found: Torchtitan, answer: str, output: str) -> Settings:
 
 
 def import_error(found: Torchtitan, failure: Failure) -> InputError:
-    """Return the error for a torchtitan that cannot be imported: a missing package, or a torch of another time."""
+    """Return the error for a torchtitan that cannot be imported: a missing package, or the wrong torch."""
     if failure.message.startswith("No module named") and failure.name:
         package = failure.name.partition(".")[0]
         return InputError(f"{found.name} cannot be imported: {failure.message}", pip([package]))
@@ -94,7 +99,7 @@ def import_error(found: Torchtitan, failure: Failure) -> InputError:
 
 
 def box_lines(output: str) -> Iterator[str]:
-    """Yield the lines in the first box of an error message that torchtitan's parser of options (tyro) prints."""
+    """Yield the lines in the first box that torchtitan's option parser (tyro) has drawn around an error message."""
     rows = [line for line in output.splitlines() if line.startswith(("│", "╭", "╰"))]
     for row in rows:
         if row.startswith("╰"):
@@ -105,13 +110,13 @@ def box_lines(output: str) -> Iterator[str]:
 
 
 def hint_of(advice: list[str]) -> str:
-    """Return the hint in the lines of tyro's message: the option that it takes for the meant one, or where to look."""
+    """Return the hint for an option that tyro does not know: a similar option in its message, or where to look."""
     options = [line.split()[0] for line in advice if line.startswith("--")]
     return f"did you mean {options[0]}?" if options else "list its options: python -m torchtitan.train --help"
 
 
 def missing_assets(settings: Settings) -> str | None:
-    """Return a note if the folder of the tokenizer does not exist: its packages on PyPI come without one."""
+    """Return a note if the folder of the tokenizer does not exist; a torchtitan from PyPI comes without one."""
     if settings.assets is None or Path(settings.assets).exists():
         return None
     return f"warning: hf_assets_path {settings.assets} does not exist: torchtitan needs a folder with a tokenizer.json"

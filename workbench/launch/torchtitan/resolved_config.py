@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 MARK = "workbench-torchtitan: "
-"""The beginning of the line of JSON: torchtitan and what it imports print other lines."""
+"""The beginning of the line of JSON; torchtitan and the modules that it imports print lines of their own."""
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def settings(options: list[str]) -> dict[str, Any]:
 
 
 def config_manager() -> Any:
-    """Return torchtitan's object that reads options; versions up to 0.1 have it in a module of another name."""
+    """Return torchtitan's object that reads options; up to version 0.1 it is in a module of another name."""
     try:
         return import_module("torchtitan.config").ConfigManager()
     except ModuleNotFoundError:

@@ -16,14 +16,14 @@ COMMAND_LENGTH = 200
 
 
 def describe_children(worker: RankProcess) -> bytes:
-    """Return a description of a rank's child processes as text, with the stacks of forked ones; empty without any."""
+    """Return a text about the child processes of a rank, with the stacks of forked ones; empty if it has none."""
     if worker.side_file is None or worker.has_exited:
         return b""
     return b"".join(describe(worker, pid) for pid in find_children(worker.side_file["pid"])[:MOST_CHILDREN])
 
 
 def find_children(pid: int) -> list[int]:
-    """Return the ids of the child processes of `pid`, ascending, without the calling process."""
+    """Return the process ids of the children of process `pid`, ascending, without the calling process."""
     found: list[int] = []
     # Linux lists a child under the thread that started it, not under the process.
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -34,8 +34,9 @@ def find_children(pid: int) -> list[int]:
 
 
 def describe(worker: RankProcess, pid: int) -> bytes:
-    """Return a description of process `pid`: `Process 123: python train.py`, then its stacks if a signal can request
-    them.
+    """Return a text about process `pid`: `Process 123: python train.py`, then its stacks.
+
+    The stacks are left out unless the process has a handler for the signal that requests them.
     """
     stacks = b""
     if catches_stack_signal(pid):

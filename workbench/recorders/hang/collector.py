@@ -1,4 +1,4 @@
-"""The collector: a process on each node that collects the dumps of its ranks when one of them stalls, fails or dies.
+"""The collector: a process on each node that takes dumps of the node's ranks when a rank stalls, fails or dies.
 
 It is separate from the ranks, so that it can read a rank that holds the GIL, and survives a rank that is killed. It
 uses the standard library only. `FlightRecorder.start` starts it; by hand, for a job that hangs right now:
@@ -37,10 +37,11 @@ BY_HAND = "by hand"
 
 @dataclass(frozen=True)
 class Cause:
-    """The reason to take dumps: `reason` is stalled, died, failed or asked, and `detail` is a sentence about it.
+    """The reason to take dumps.
 
-    For a stalled rank, `stalled_s` says how long its heartbeat has stood still, and `timeout_s` is the timeout of its
-    collectives.
+    `reason` is "stalled" (no progress), "died" (the process has disappeared), "failed" (an exception) or "asked"
+    (after SIGTERM or by hand); `detail` is a sentence about it. For a stalled rank, `stalled_s` says for how many
+    seconds its heartbeat has not advanced, and `timeout_s` is the timeout of its collectives.
     """
 
     reason: str
@@ -50,7 +51,7 @@ class Cause:
 
     @property
     def second_round_after_s(self) -> float:
-        """Seconds between the two rounds of dumps, whose comparison distinguishes a slow rank from a stuck one."""
+        """Seconds between the two rounds of dumps: a slow rank differs between them, a stuck one does not."""
         if self.reason == "stalled":
             return min(SECOND_ROUND_AFTER * self.timeout_s, SECOND_ROUND_AT_MOST_S)
         return SECOND_ROUND_BY_HAND_S if self.job_continues else SECOND_ROUND_ENDING_S
@@ -63,9 +64,10 @@ class Cause:
 
 @dataclass(frozen=True)
 class Plan:
-    """The arguments of a collector: run folder, ranks of this node, restart attempt, and timeouts in seconds.
+    """The arguments of a collector: run folder, global ranks of this node, number of restarts so far, and timeouts.
 
-    `init_timeout_s` is the timeout of collectives until a rank has finished its first step, `train_timeout_s` later.
+    `init_timeout_s` is the timeout of collectives, in seconds, until a rank has finished its first step; later it is
+    `train_timeout_s`.
     """
 
     folder: Path
@@ -89,7 +91,10 @@ class Collector:
         self._stall_share = STALLED_AFTER
 
     def run(self) -> None:
-        """Watch the ranks and collect dumps until all have ended; then delete the sockets of ranks that were killed."""
+        """Watch the ranks and take dumps until all ranks have ended, or the folder of the dumps is deleted.
+
+        At the end the folders of the ranks' Unix sockets are deleted, because a killed rank leaves its own behind.
+        """
         while True:
             if cause := self._cause():
                 self.collect(cause)
@@ -102,7 +107,7 @@ class Collector:
                 shutil.rmtree(Path(worker.side_file["server"]).parent, ignore_errors=True)
 
     def collect(self, cause: Cause) -> Path:
-        """Take dumps of all ranks on this node in two rounds, store both in a new folder, and return it."""
+        """Take two rounds of dumps of all ranks on this node into a folder of their own, and return that folder."""
         if not cause.job_continues:
             self._settle()
         set_folder, asked_ns = claim_set(self.dumps), time.time_ns()
@@ -132,10 +137,10 @@ class Collector:
         return self._request() or self._stalled_rank()
 
     def _dead_rank(self) -> Cause | None:
-        """Return a `Cause` that says that the process of a rank has disappeared; None if none has.
+        """Return the `Cause` "died" if the process of a rank has newly disappeared, else None.
 
-        A process has disappeared if it ended without recording a clean end or an error. If no rank's heartbeat has
-        advanced since the last dumps, no new ones are needed, and the result is None too.
+        A process has disappeared if it ended without recording a clean end or an error. The result is also None if no
+        rank's heartbeat has advanced since the last dumps, because new dumps would show nothing else.
         """
         lost = [w for w in self.workers if w.rank not in self._reported_dead and w.has_exited and not w.ended_cleanly]
         self._reported_dead.update(worker.rank for worker in lost)
@@ -145,9 +150,10 @@ class Collector:
         return Cause("died", f"process of rank {', '.join(str(worker.rank) for worker in lost)} is gone")
 
     def _request(self) -> Cause | None:
-        """Return the `Cause` that a rank gives in its request for dumps; None if no rank requests dumps.
+        """Return the `Cause` in the request for dumps that a rank has written to a file; None if there is none.
 
-        It is also None if no rank's heartbeat has advanced since the last dumps.
+        If several ranks request dumps, one that failed takes precedence, then the earliest. The result is also None
+        if no rank's heartbeat has advanced since the last dumps.
         """
         if not self._any_moved():
             return None
@@ -179,14 +185,14 @@ class Collector:
         return all(self._beats_since())
 
     def _beats_since(self) -> list[bool]:
-        """Return for each rank whether its heartbeat has advanced since the last dumps."""
+        """Return for each rank of this node whether its heartbeat has advanced since the last dumps."""
         beats = [worker.heartbeat for worker in self.workers]
         return [beat is not None and beat.time_ns > self._last_dump_ns for beat in beats]
 
     def _settle(self) -> None:
-        """Wait, at most SETTLE_S seconds, until the heartbeats of the remaining ranks stop.
+        """Wait, at most SETTLE_S seconds, until the heartbeats of all ranks that still run have stopped.
 
-        Then these ranks have reached the collective in which they wait for the lost rank.
+        Then each of them has reached the collective in which it waits for the rank that failed or died.
         """
         deadline = time.time_ns() + int(SETTLE_S * 1e9)
         while time.time_ns() < deadline:
@@ -206,7 +212,10 @@ class Collector:
         return [path for path in self.dumps.glob(".ask_*.json") if int(path.stem.rpartition("_")[2]) in ranks]
 
     def _answer_requests(self) -> None:
-        """Delete the ranks' request files if dumps are not needed any more; a rank waits until its file is deleted."""
+        """Delete the ranks' request files if all requested dumps have been taken, or no more will be taken.
+
+        A rank that requested dumps waits until its file is deleted.
+        """
         if not self._any_moved() or self._sets >= MAX_SETS:
             for path in self._requests():
                 path.unlink(missing_ok=True)
@@ -226,10 +235,10 @@ def is_deleted(folder: Path) -> bool:
 def collection_document(
     cause: Cause, asked_ns: int, rounds: list[dict[str, object]], attempt: int
 ) -> dict[str, object]:
-    """Return the content of `collection.json`, which describes a set of dumps.
+    """Return the content of `collection.json`, which describes a set of dumps (one or two rounds).
 
-    `asked_ns` is the time of the first request to a rank; `rounds` has the results of `take_round`. `attempt` is the
-    number of restarts of the job before these dumps.
+    `asked_ns` is the time of the first request to a rank (Unix time), `rounds` has what `take_round` returned for
+    each round, and `attempt` is the number of restarts of the job before these dumps.
     """
     return {
         "schema": "workbench.collection/1",
@@ -261,9 +270,9 @@ def claim_set(dumps: Path) -> Path:
 
 
 def ranks_on_this_host(folder: Path) -> tuple[list[int], int]:
-    """Return (ranks of the run that are running on this host, number of the newest restart attempt).
+    """Return (ranks of the run whose process runs on this host, ascending; number of the newest restart).
 
-    They are read from the file `groups_R.json` of each rank R.
+    Both are read from the files `groups_R.json` that each rank R has written.
     """
     found = [side for path in (folder / "dumps").glob("groups_*.json") if (side := read_json(path))]
     attempt = max((int(side["attempt"]) for side in found), default=0)
@@ -272,7 +281,7 @@ def ranks_on_this_host(folder: Path) -> tuple[list[int], int]:
 
 
 def once(folder: Path) -> Path | None:
-    """Take one set of dumps of the ranks on this host now, even if another collector is running.
+    """Take one set of dumps of the ranks on this host now, whether or not another collector is running.
 
     Returns the folder of the dumps, or None if no rank of the run is on this host.
     """

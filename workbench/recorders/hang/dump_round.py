@@ -1,6 +1,7 @@
-"""Take the dumps of all ranks of a node once: Flight Recorder dumps, then Python stacks, by a signal if needed.
+"""Take one round of dumps: of each rank on the node the Flight Recorder dump and Python stacks.
 
-This module uses only the standard library, because it runs in the collector, a process outside of the ranks.
+Stacks are requested from the rank's HTTP server, then read with py-spy, then requested by a signal, until one way
+works. This module uses only the standard library, because it runs in the collector, a process outside of the ranks.
 """
 
 import shutil
@@ -28,10 +29,10 @@ Answer = dict[str, Any]
 def take_round(
     workers: Sequence[RankProcess], folder: Path, number: int, *, send_signals: bool = True
 ) -> dict[str, object]:
-    """Take dumps of all ranks at once into `folder`, and return the entry of this round for `collection.json`.
+    """Take dumps of all ranks in parallel into `folder`, and return the entry for this round in `collection.json`.
 
-    `number` is the number of the round in its set, from 1. Without `send_signals` no rank gets a signal: a signal would
-    interrupt a sleep, and so a stuck rank might continue.
+    `number` is 1 or 2, the number of the round. Without `send_signals` no rank gets a signal, because a signal
+    interrupts a sleep and so could change what a stuck rank does.
     """
     asked_ns = time.time_ns()
     for worker in workers:
@@ -50,9 +51,10 @@ def ask_all(
     answers: dict[int, Answer],
     folder: Path,
 ) -> None:
-    """Call the function `question` for all ranks in parallel, and wait until all calls have returned.
+    """Call the function `question` once for each rank, in parallel, and wait until all calls have returned.
 
-    Each call asks its rank for one kind of dump, stores that in `folder`, and completes the rank's entry in `answers`.
+    Each call gets (rank, the rank's entry in `answers`, `folder`). It requests one kind of dump from the rank, writes
+    it to `folder`, and records the result in the entry.
     """
     with ThreadPoolExecutor(max_workers=max(1, len(workers))) as pool:
         # `map` raises a worker's exception only when its results are read.
@@ -60,9 +62,10 @@ def ask_all(
 
 
 def unanswered(worker: RankProcess) -> Answer:
-    """Return a rank's entry for `collection.json` as it is before the rank is asked for dumps.
+    """Return a rank's entry for `collection.json` as it is before any dump has been requested.
 
-    It holds the state of the rank's process and its last heartbeat; the requests for dumps fill in the rest.
+    It holds the state of the rank's process and its last heartbeat. The functions that request dumps fill in the
+    rest.
     """
     beat = worker.heartbeat
     return {
@@ -79,13 +82,16 @@ def unanswered(worker: RankProcess) -> Answer:
 
 
 def send_recv_counts(worker: RankProcess, _answer: Answer, folder: Path) -> None:
-    """Store the rank's counts of its sends and receives, which are read from a file without the help of the rank."""
+    """Store the rank's counts of sends and receives, read from a file; this needs no answer from the rank."""
     if counts := worker.send_recv_counts:
         write_bytes(folder / f"p2p_{worker.rank}.bin", counts)
 
 
 def flight_recorder_dump(worker: RankProcess, answer: Answer, folder: Path) -> None:
-    """Store the rank's Flight Recorder dump: a pickle with stack frames, or JSON without frames if the GIL is held."""
+    """Store the rank's Flight Recorder dump: a pickle with stack frames, or else JSON without frames.
+
+    Making the pickle needs the GIL, making the JSON does not.
+    """
     # A stopped process never answers: asking it would only keep the other ranks waiting.
     if answer["status"] != "timeout" or answer["process"] == "stopped":
         return
@@ -97,9 +103,10 @@ def flight_recorder_dump(worker: RankProcess, answer: Answer, folder: Path) -> N
 
 
 def fetch(worker: RankProcess, answer: Answer, folder: Path, channel: str, timeout: float) -> bool:
-    """Fetch the Flight Recorder dump within `timeout` seconds, and return whether it arrived.
+    """Request the rank's Flight Recorder dump and write it to `folder`; return whether it came in time.
 
-    `channel` selects the form of the dump, pickle or JSON; the result is recorded in `answer`.
+    `channel` is the form of the dump, "pickle" or "json", and `timeout` is in seconds. The status and the name of the
+    file are stored in `answer`.
     """
     handler, name = {
         "pickle": ("workbench_fr_trace", f"rank_{worker.rank}"),
@@ -131,12 +138,15 @@ def stacks_by_http(worker: RankProcess, answer: Answer, folder: Path) -> None:
 
 
 def needs_stacks(worker: RankProcess, answer: Answer) -> bool:
-    """Return whether a rank is running and its stacks have not been stored yet."""
+    """Return whether a rank still runs, and no stacks of it have been stored in this round."""
     return not answer["stacks"] and answer["status"] in ("ok", "timeout") and not worker.has_exited
 
 
 def stacks_by_py_spy(worker: RankProcess, answer: Answer, folder: Path) -> None:
-    """Store the Python stacks that py-spy reads from outside the process, if the rank holds the GIL or is stopped."""
+    """Store the Python stacks that py-spy reads from outside the process, if no stacks are stored yet.
+
+    It works for a rank that holds the GIL or is stopped, but py-spy must be installed.
+    """
     tool = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
     if not needs_stacks(worker, answer) or worker.side_file is None or not tool:
         return

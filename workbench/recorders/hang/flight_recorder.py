@@ -1,14 +1,13 @@
-"""Save what a rank was doing when a job hangs or dies: its Flight Recorder dump, Python stacks and process groups.
+"""Save what each rank was doing when a job hangs or dies: Flight Recorder dump, Python stacks and process groups.
 
 In any training script, after `init_process_group`:
 
     flight = FlightRecorder("outputs")
     flight.start()
 
-A collector process on each node takes the dumps of all ranks, into `outputs/dumps`, when a rank dies or when the
-heartbeat of a `StepRecorder` in the same folder stops, so the dumps also come from a rank that hangs. In an `except`
-block call `failed(error)` before you raise the error again. Each node's collector takes the dumps of its own ranks; the
-analyzers join the dumps that belong together.
+A collector process on each node takes dumps of the node's ranks, into `outputs/dumps`, when a rank dies or when its
+heartbeat stops, so the dumps also come from a rank that hangs. A `StepRecorder` in the same folder writes the
+heartbeat. In an `except` block call `failed(error)` before you raise the error again.
 """
 
 import contextlib
@@ -50,7 +49,7 @@ def dump_ring() -> bytes:
 def process_groups() -> dict[str, dict[str, object]]:
     """Return every process group of this rank, as {name: {"desc": description, "ranks": global ranks}}.
 
-    Flight Recorder's own list of groups is wrong on gloo.
+    They are read from torch.distributed, because the list of groups in a Flight Recorder dump is wrong on gloo.
     """
     world = dist.distributed_c10d._world  # noqa: SLF001
     return {
@@ -76,7 +75,7 @@ def answer_trace(_request: object, response: Response) -> None:
 
 
 class FlightRecorder:
-    """Provides dumps of this rank to the collector of its node, which stores them in `folder`/dumps."""
+    """Makes dumps of this rank available to the collector of its node, which stores them in `folder`/dumps."""
 
     def __init__(self, folder: str | Path, *, init_timeout_s: float = 300.0, train_timeout_s: float = 100.0) -> None:
         self._folder = Path(folder).absolute()
@@ -91,9 +90,9 @@ class FlightRecorder:
 
     @staticmethod
     def prepare(folder: str | Path, buffer: int = 20000) -> None:
-        """Set the environment variables that PyTorch reads when the process group is created.
+        """Set the environment variables of Flight Recorder, which PyTorch reads when the process group is created.
 
-        `buffer` is the number of entries in the ring buffer; variables that the user has set are kept.
+        `buffer` is the number of collectives that the ring buffer keeps; variables that the user has set are kept.
         """
         late = Path(folder).absolute() / "dumps" / "watchdog"
         for name, value in (
@@ -110,7 +109,7 @@ class FlightRecorder:
             )
 
     def start(self) -> None:
-        """Provide dumps of this rank from now on; local rank 0 also starts the collector of its node."""
+        """Make dumps of this rank available from now on; on local rank 0, also start the collector of the node."""
         automatic.give_way_to_flight()
         self._dumps.mkdir(parents=True, exist_ok=True)
         self._request.unlink(missing_ok=True)
@@ -139,7 +138,7 @@ class FlightRecorder:
             self._start_collector()
 
     def refresh(self) -> None:
-        """Write `groups_R.json` again if process groups were created or destroyed; otherwise do nothing.
+        """Write `groups_R.json` again if the number of process groups has changed; otherwise do nothing.
 
         The file has the process groups of rank R, its process id, and the address of its HTTP server.
         """
@@ -191,14 +190,14 @@ class FlightRecorder:
             write_bytes(own, dump_ring())
 
     def _free_descriptors(self) -> None:
-        """Close the spare file descriptors, so that files can be written in a process that may open no more files."""
+        """Close the spare file descriptors, so that a process at its limit of open files can write files."""
         while self._spare:
             os.close(self._spare.pop())
 
     def ask(self, reason: str, detail: str) -> bool:
-        """Request dumps of this node's ranks from its collector, and return whether they were taken in time.
+        """Request dumps of this node's ranks from the node's collector, and return whether they were taken in time.
 
-        `reason` is "failed" or "asked", and `detail` is a sentence about it.
+        `reason` is "failed" or "asked", and `detail` is a sentence about it, as in the collector's `Cause`.
         """
         write_json(self._request, {"reason": reason, "detail": detail, "time_ns": time.time_ns()})
         deadline = time.monotonic() + COLLECTOR_TIMEOUT_S
@@ -210,14 +209,14 @@ class FlightRecorder:
         return True
 
     def stop_serving(self) -> None:
-        """Stop the HTTP server of this rank, so that no more dumps can be requested.
+        """Stop the HTTP server of this rank, so that no more dumps can be requested; call it before the process ends.
 
-        If the process ended while a server thread waits for the interpreter, the process would abort.
+        The process would abort if it ended while a thread of the server waits for the GIL.
         """
         self._server.shutdown()
 
     def close(self) -> None:
-        """Stop providing dumps at a clean end. Call it before the process group is destroyed."""
+        """Stop the HTTP server and remove all hooks, at a clean end. Call it before the process group is destroyed."""
         self._free_descriptors()
         self._termination_delay.remove()
         self._messages.remove()

@@ -13,12 +13,12 @@ from pathlib import Path
 LAYOUT = struct.Struct("<qqqq32s")
 DONE = "done"
 NO_GROUP = "process group destroyed"
-"""The phase after the script has destroyed its process groups, while its process goes on."""
+"""The phase in the heartbeat of a rank whose script has destroyed its process groups but still runs."""
 
 
 @dataclass(frozen=True)
 class Beat:
-    """The content of a rank's heartbeat: time, step, process id, number of beats so far, and phase."""
+    """The content of a rank's heartbeat: time (Unix, ns), step, process id, number of beats so far, and phase."""
 
     time_ns: int
     step: int

@@ -1,8 +1,9 @@
 """Record each process group that this rank creates, with its ranks, the time and the call stack.
 
 PyTorch numbers the groups of a rank in the order of creation, and the members of a group find each other by that
-number. So a rank that omits a `new_group`, even for a group that it does not belong to, meets the wrong ranks in all
-later groups. A group whose creation hangs is in no dump, so each call is recorded before it is made.
+number. So if one rank omits a `new_group`, even of a group that it does not belong to, all its later groups have
+wrong numbers and connect it to the wrong ranks. A Flight Recorder dump lacks a group whose creation hangs, so each
+call is recorded before it is made.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Record how a rank ends (its error, a fatal signal, an error of a thread), and delay its end after SIGTERM."""
+"""Record how a rank ends: its exception, a fatal signal, or an exception in a thread; delay its end after SIGTERM."""
 
 import ctypes
 import faulthandler
@@ -46,7 +46,10 @@ def error_frames(error: BaseException) -> list[Frame]:
 
 
 def exit_report(error: BaseException, *, rank: int, step: int, phase: str) -> dict[str, object]:
-    """Return the content of `exit_R.json`, which describes the error that ended rank R, with its step and phase."""
+    """Return the content of `exit_R.json` or `thread_R.json`: the exception that ended rank R or one of its threads.
+
+    `step` and `phase` say where the rank was. The fields of the result include the traceback, innermost frame first.
+    """
     return {
         "schema": "workbench.exit/1",
         "rank": rank,
@@ -62,7 +65,7 @@ def exit_report(error: BaseException, *, rank: int, step: int, phase: str) -> di
 
 
 class FatalSignalFile:
-    """The file to which faulthandler writes all stacks when a fatal signal such as SIGSEGV or SIGABRT ends this rank.
+    """Makes faulthandler write all stacks to a file when a fatal signal such as SIGSEGV or SIGABRT ends this rank.
 
     If the script has enabled faulthandler itself, faulthandler keeps writing to the script's file.
     """
@@ -84,7 +87,7 @@ class FatalSignalFile:
 
 
 class ThreadErrorFile:
-    """The file to which an exception that ends a thread is written.
+    """Writes an exception that ends a thread to a file.
 
     Such an exception explains a hang: code that waits for the thread may then wait forever.
     """
@@ -110,9 +113,9 @@ class ThreadErrorFile:
 
 
 class TerminationDelay:
-    """Keeps a rank alive after SIGTERM until the function `last_act` has returned, even if its main thread is stuck.
+    """Keeps a rank alive after SIGTERM until the function `last_act` has returned, even if the main thread is stuck.
 
-    Launchers send SIGTERM to all ranks when one has died; without the delay no dump of the others could be taken.
+    When one rank has died, launchers send SIGTERM to all others; without the delay no dumps of them could be taken.
     """
 
     def __init__(self, last_act: Callable[[], object]) -> None:
@@ -122,7 +125,7 @@ class TerminationDelay:
         self._handler = lambda *_: None
 
     def install(self) -> None:
-        """Install the handler for SIGTERM if this is the main thread and SIGTERM has no handler; else do nothing."""
+        """Install the handler for SIGTERM; do nothing outside the main thread, or if SIGTERM already has a handler."""
         if (
             threading.current_thread() is not threading.main_thread()
             or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
@@ -151,8 +154,9 @@ class TerminationDelay:
         return signal.getsignal(signal.SIGTERM) is self._handler
 
     def _forget_in_child(self) -> None:
-        """Restore the default effect of SIGTERM in a forked child, so that the signal ends the child and not its
-        parent.
+        """Restore the default effect of SIGTERM in a forked child, so that the signal ends the child.
+
+        Otherwise it would be written to the pipe that the child shares with its parent, and end the parent.
         """
         if self._pipe[1] >= 0:
             signal.set_wakeup_fd(-1)
@@ -160,8 +164,9 @@ class TerminationDelay:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _wait(self) -> None:
-        """Wait for SIGTERM on a separate thread, because the main thread may be in C code for minutes; then end the
-        process.
+        """Wait for SIGTERM on a separate thread; when it comes, call `last_act` and then end the process.
+
+        The main thread may be in C code for minutes, and would not run a Python signal handler meanwhile.
         """
         pipe = self._pipe[0]
         while received := os.read(pipe, 1):

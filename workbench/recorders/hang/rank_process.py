@@ -1,4 +1,4 @@
-"""Read the state of a rank from outside: whether its process runs, its current step, and its answers to requests.
+"""Read the state of a rank from outside: whether its process runs, its heartbeat, and its answers to HTTP requests.
 
 This module uses only the standard library, because it runs in the collector, a process outside of the ranks.
 """
@@ -32,10 +32,10 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def post(server: str, handler: str, timeout: float) -> bytes:
-    """Send an HTTP POST to a handler of a rank's worker server (PyTorch's HTTP server in the rank); return the
-    response.
+    """Send an HTTP POST to `/handler/<handler>` of a rank's worker server, and return the body of the response.
 
-    `server` is the path of a Unix socket, or host:port. Raises OSError.
+    PyTorch runs this HTTP server in each rank. `server` is the path of a Unix socket, or host:port; `timeout` is in
+    seconds. Raises OSError.
     """
     connection = (
         UnixConnection(server, timeout)
@@ -81,7 +81,11 @@ def accepts_signals(pid: int) -> bool:
 
 
 class RankProcess:
-    """A rank on this node, seen from outside through its `groups_R.json`, its heartbeat and its HTTP worker server."""
+    """A rank on this node, seen from outside through `groups_R.json`, its heartbeat file and its HTTP server.
+
+    PyTorch's worker server is that HTTP server; the rank R writes `groups_R.json`, with its address and process id,
+    when it starts the recorders.
+    """
 
     def __init__(self, folder: Path, rank: int, attempt: int) -> None:
         self.rank = rank
@@ -97,7 +101,7 @@ class RankProcess:
 
     @property
     def side_file(self) -> dict[str, Any] | None:
-        """The content of the rank's `groups_R.json`; None until the rank has written it in this restart attempt."""
+        """The content of the rank's `groups_R.json`; None until the rank has written it after the last restart."""
         if self._side_content is None:
             content = read_json(self._side_path)
             self._side_content = content if content and content["attempt"] == self._attempt else None
@@ -111,7 +115,7 @@ class RankProcess:
 
     @property
     def has_finished_a_step(self) -> bool:
-        """Whether the rank's current process has finished a step, so that a line follows the last header of its log."""
+        """Whether the rank's current process has finished a step: the last line of its step log is not a header."""
         if not self._finished_a_step:
             try:
                 lines = self._step_log.read_text(encoding="utf-8").splitlines()
@@ -122,14 +126,15 @@ class RankProcess:
 
     @property
     def blocked_by(self) -> str | None:
-        """The reason why Linux does not run the process: "stopped", "in the kernel" (usually waiting for storage),
-        or None.
+        """The reason why Linux does not let the process run, "stopped" or "in the kernel"; None if it can run.
+
+        "in the kernel" usually means that it waits for storage.
         """
         return BLOCKED_STATES.get(process_state(self.side_file["pid"])) if self.side_file else None
 
     @property
     def has_exited(self) -> bool:
-        """Whether the rank has written `groups_R.json` and its process has ended."""
+        """Whether the rank's process has ended; False if the rank has not written its `groups_R.json` yet."""
         return self.side_file is not None and not is_running(self.side_file["pid"])
 
     @property
@@ -140,9 +145,9 @@ class RankProcess:
 
     @property
     def send_recv_counts(self) -> bytes:
-        """The content of the binary file in which the rank counts its sends and receives, without unused rows.
+        """The content of the file in which the rank counts its sends and receives, without unused rows at the end.
 
-        It is empty if there is no such file.
+        It is empty if there is no such file. `hang/send_recv_counts.py` describes the rows.
         """
         try:
             return self._message_file.read_bytes().rstrip(b"\0")
@@ -150,15 +155,15 @@ class RankProcess:
             return b""
 
     def ask(self, handler: str, timeout: float) -> bytes:
-        """Return the response of a handler (a named HTTP endpoint) of the rank's worker server. Raises OSError."""
+        """Return the response of the rank's HTTP server to a POST to `/handler/<handler>`. Raises OSError."""
         assert self.side_file is not None
         return post(self.side_file["server"], handler, timeout)
 
     def signal_stacks(self, timeout: float, pid: int | None = None) -> bytes:
         """Send SIGUSR2, and return the stacks that faulthandler then writes; empty if none come in `timeout` seconds.
 
-        They are the stacks of the rank, or of `pid`, a process forked from the rank. The GIL is not needed, but the
-        signal interrupts a sleep.
+        They are the stacks of the rank, or of the process `pid`, which the rank has forked. The process need not get
+        the GIL, but the signal interrupts a sleep.
         """
         assert self.side_file is not None
         before = self._signal_file.stat().st_size

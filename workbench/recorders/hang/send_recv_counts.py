@@ -1,11 +1,11 @@
-"""Count how often this rank sends to and receives from each other rank (peer), and store the last tag.
+"""Count how often this rank sends to and receives from each other rank (peer), and store the tag of the last message.
 
-On gloo, Flight Recorder does not record these calls: without the counts, a rank that waits for a message would seem to
-wait for nobody. A small memory-mapped file has a row for each process group, direction and peer; each call updates its
-row.
+On gloo, Flight Recorder does not record these calls: without the counts, a rank that waits for a message would seem
+to wait for nobody. The counts are in a small memory-mapped file of fixed-size rows, one for each process group,
+direction and peer; each call updates its row.
 
-Flight Recorder does not record the root of a collective on any backend: a rank that broadcasts from another rank than
-the others would seem to do the same as they. The roots of the last calls have rows of their own.
+On no backend does Flight Recorder record the root of a collective, so a rank that broadcasts from a wrong root would
+look the same as all others. The roots of the last calls have rows of their own.
 """
 
 import mmap
@@ -18,16 +18,17 @@ from typing import Any, Protocol
 from torch._C import _distributed_c10d
 
 ROW = struct.Struct("<qq40sq64s")
-"""The fields of a row: number of calls, time of the last call in ns (Unix time), direction and peer such as `send 0->1`
-(ranks in the group), tag of the last call, name of the group.
+"""The fields of a row of the file.
 
-In a row about a root, the first field is the number of the call among the rank's calls with a root in this group, and
-the third one is the operation and the root (a rank in the group), such as `gather root 2`.
+They are: number of calls; Unix time of the last call in ns; direction and peer such as `send 0->1` (ranks in the
+group); tag of the last call; name of the process group. A row about a collective with a root has other content in two
+fields: the first is the number of the call, counting the rank's calls with a root in this group; the third is
+operation and root (a rank in the group), such as `gather root 2`.
 """
 MAX_ROWS = 1024
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 ROOTS_KEPT = 64
-"""The number of calls with a root that are kept for each process group, the last ones."""
+"""The number of calls with a root that are kept for each process group: the last 64."""
 ANY = "recv_anysource"
 """The method of a process group by which `recv` without a source receives; its rows name `any` as the peer."""
 process_group: Any = _distributed_c10d.ProcessGroup  # its type stubs lag behind
@@ -46,9 +47,9 @@ Call = Callable[[Group, object, int, int], object]
 
 
 class SendRecvCounts:
-    """Counts, in shared memory, how often this process sends to and receives from each peer after `install`.
+    """Counts, in a memory-mapped file, how often this process sends to and receives from each peer after `install`.
 
-    The roots of its last collectives are noted as well.
+    After `install_roots` it also records the roots of the last collectives that have one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,7 +70,7 @@ class SendRecvCounts:
         process_group.recv_anysource = self._counting_any()
 
     def install_roots(self) -> None:
-        """Wrap the methods of collectives with a root, so that the last roots are known."""
+        """Wrap the methods of collectives with a root, such as broadcast, so that the roots are recorded."""
         for operation in ROOTED:
             self._originals[operation] = getattr(process_group, operation)
             setattr(process_group, operation, self._noting_root(operation))
@@ -127,7 +128,7 @@ class SendRecvCounts:
         self._write(block[0] + block[1] % ROOTS_KEPT, block[1], f"{operation} root {root}", 0, group)
 
     def _reserve(self, rows: int) -> int:
-        """Return the index of the first of this many unused rows, which are used from now on."""
+        """Reserve the next `rows` unused rows, and return the index of the first."""
         self._used += rows
         return self._used - rows
 

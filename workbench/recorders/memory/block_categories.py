@@ -1,7 +1,7 @@
-"""Assign a category, such as weights or activations, to each live memory block.
+"""Assign a category, such as parameters or activations, to each live memory block.
 
-The first category follows from the call stack that allocated the block and the current phase. A `Note`, with which a
-hook says what the tensor in the block is, can change it later.
+At first the category follows from the call stack that allocated the block and from the current phase. A `Note`, in
+which a hook says what the tensor in the block is, can change it later.
 """
 
 from dataclasses import dataclass
@@ -28,20 +28,20 @@ class Block:
     label: str
 
     def apply_note(self, note: Note) -> None:
-        """Set category and label to those of a note, unless the block's current category has a higher priority."""
+        """Set category and label to those of `note`, unless the block's current category has a higher `PRIORITY`."""
         if PRIORITY[note.kind] >= PRIORITY.get(self.category, 0):
             self.category, self.label = note.kind, note.label
 
 
 class BlockCategories:
-    """Assigns a category to each live block; allocations, frees and notes must be given in the order of time."""
+    """Assigns a category to each live block, from allocations and notes that are passed to it in the order of time."""
 
     def __init__(self) -> None:
         self.live: dict[int, Block] = {}
         self.begin_session()
 
     def begin_session(self) -> None:
-        """Prepare for the events of a new profiler session, at whose start no module and no phase is active."""
+        """Prepare for a new profiler session: at its start no module is running and no phase of the step is open."""
         self._forward_blocks: list[Block] = []
         self._module = self._phase = ""
 
@@ -53,7 +53,7 @@ class BlockCategories:
         return block
 
     def apply(self, note: Note) -> bool:
-        """Apply a note about a block, a module or a phase.
+        """Apply a note: categorize the block that it is about, or enter the module or phase that it names.
 
         The result is False if the note is about a block and no live block has its address.
         """
@@ -68,10 +68,10 @@ class BlockCategories:
         return True
 
     def _enter_phase(self, phase: str) -> None:
-        """Enter a phase; at the start of the backward pass, temporary blocks of the forward pass become activations.
+        """Enter a phase; at the start of the backward pass, temporary blocks from the forward pass become activations.
 
-        Selective checkpointing stores these tensors itself, so no saved-tensor hook could say that they are
-        activations.
+        Only blocks that still live do. Selective checkpointing stores such tensors itself, so no saved-tensor hook
+        reports them as activations.
         """
         self._phase = phase
         if phase == BACKWARD:
@@ -83,7 +83,7 @@ class BlockCategories:
             self._forward_blocks = []
 
     def _initial_category(self, frames: list[Frame]) -> str:
-        """Return the category of a new block, which counts until a note about the block is applied."""
+        """Return the category of a new block, which it keeps unless a note about the block changes it."""
         if self._phase in LOADING:
             return INPUTS
         categories = (category_of_function(frame["filename"], frame["name"]) for frame in frames)

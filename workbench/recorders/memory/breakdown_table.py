@@ -15,7 +15,11 @@ TENSORS_PER_CATEGORY, LARGEST_TENSORS = 3, 10
 
 
 class Peaks(NamedTuple):
-    """The tensors that are live at the peak, largest first, and the highest bytes of each category at any time."""
+    """What `find_peaks` returns.
+
+    `peak` has the tensors that are live when most memory is in use, largest first. `highest` is {category: its own
+    highest bytes at any time}.
+    """
 
     peak: list[Tensor]
     highest: Counter[str]
@@ -39,9 +43,9 @@ def table(snapshot: Snapshot) -> str:
 
 
 def find_peaks(snapshot: Snapshot) -> Peaks:
-    """Return the tensors at the peak of a snapshot's trace, and the highest bytes of each category.
+    """Return the tensors that are live at the memory peak of a snapshot, and the highest bytes of each category.
 
-    The trace of allocations and frees is replayed twice: once to find the peak, and once up to the peak.
+    The snapshot's trace of allocations and frees is replayed twice: once to find the peak, and once up to the peak.
     """
     live_bytes: Counter[str] = Counter()
     for category, _, size in dict(initial_tensors(snapshot)).values():
@@ -60,9 +64,10 @@ def find_peaks(snapshot: Snapshot) -> Peaks:
 
 
 def replay(snapshot: Snapshot) -> Iterator[tuple[dict[str, int], dict[int, Tensor]]]:
-    """Yield a pair for each entry of the snapshot's trace: the bytes that it changes, and the tensors live after it.
+    """Yield ({category: bytes allocated}, {address: live tensor}) for each entry of the snapshot's trace.
 
-    The pair is {category: bytes that the entry allocates, negative if it frees them} and {address: live tensor}.
+    The bytes are those of the entry, negative if it frees. The second dict is the state after the entry, and is the
+    same object, updated, each time.
     """
     live = dict(initial_tensors(snapshot))
     for entry in snapshot["device_traces"][0]:
@@ -96,7 +101,10 @@ def initial_tensors(snapshot: Snapshot) -> Iterator[tuple[int, Tensor]]:
 
 
 def category_and_label(older_blocks: dict[int, list[str]], address: int) -> tuple[str, str]:
-    """Return (category, label) of a block that is older than the trace; `older_blocks` has both for each address."""
+    """Return (category, label) of the block at `address`; "unknown" and "(no name)" if `older_blocks` lacks it.
+
+    `older_blocks` is {address: [category, label]} of blocks that were allocated before the trace begins.
+    """
     category, label = older_blocks.get(address, [UNKNOWN, "(no name)"])
     return category, label
 

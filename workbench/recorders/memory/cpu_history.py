@@ -1,6 +1,6 @@
-"""Record the history of CPU allocations, by a session of PyTorch's profiler in each step.
+"""Record the history of CPU allocations with one session of PyTorch's profiler per step.
 
-A process can have only one active session.
+A process can have only one active session, so traces of the same steps must come from it too.
 """
 
 import gc
@@ -30,11 +30,11 @@ def garbage_collection_paused() -> Iterator[None]:
 
 
 class CpuHistory:
-    """Records CPU allocations of the last `window` complete steps and the current step, in a profiler session per step.
+    """Records CPU allocations of the current step and the last `window` complete steps, one profiler session per step.
 
     Python frames are recorded from the second step on. Only consecutive steps are kept, because frees in a step that
-    was not recorded are unknown. If `traces` is given, the session of a traced step is also exported as its profiler
-    trace.
+    was not recorded are unknown. If `traces` is given, the session of each step that it selects is also exported as a
+    profiler trace.
     """
 
     def __init__(self, hooks: TensorHooks, window: int, traces: TracePlan | None = None) -> None:
@@ -65,15 +65,16 @@ class CpuHistory:
         self._step_span.enter_context(record_function(f"ProfilerStep#{step}"))
 
     def skip(self) -> None:
-        """Discard the recorded history, because the next step is not recorded."""
+        """Discard the recorded history, because the step that begins now is not recorded."""
         self.end()
         self._blocks.forget()
         self._first = False
 
     def end(self) -> bool:
-        """Stop the profiler session and add its allocations and frees to the history.
+        """Stop the profiler session, if one is running, and add its allocations and frees to the history.
 
-        The result is False if PyTorch's profiler failed, so that the history begins anew with the next step.
+        The result is False if PyTorch's profiler failed; then the history has been discarded and begins anew with the
+        next step.
         """
         if self._session is None:
             return True
@@ -117,7 +118,7 @@ class CpuHistory:
         }
 
     def details(self) -> Details:
-        """Return the part of a snapshot's entry `workbench` that depends on how a CPU's memory is recorded."""
+        """Return the fields of a snapshot's entry `workbench` that differ between CPU and CUDA, for the CPU."""
         return {
             "made_up_segments": True,
             "lost_notes": self._blocks.lost_notes + self._hooks.lost,

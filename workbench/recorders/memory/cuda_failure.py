@@ -1,6 +1,6 @@
-"""Record CUDA allocations of an unchanged training script, whose model is unknown to us.
+"""Record CUDA allocations of a training script that does not call the recorders; write a snapshot when memory runs out.
 
-A snapshot is written when memory runs out.
+The model is unknown, so the blocks get no categories.
 """
 
 import pickle

@@ -15,9 +15,9 @@ FREES = ("free_requested", "free_completed")
 
 
 class CudaHistory:
-    """Turns on PyTorch's own history of CUDA allocations, and collects notes of hooks on what each block is used for.
+    """Turns on PyTorch's own history of CUDA allocations, and collects notes from hooks on what each block is used for.
 
-    It has the same methods as `CpuHistory`.
+    It has the same methods as `CpuHistory`, so that `MemoryRecorder` can use either.
     """
 
     def __init__(self, hooks: TensorHooks) -> None:
@@ -28,7 +28,7 @@ class CudaHistory:
         hooks.start()
 
     def begin(self, step: int) -> None:  # noqa: ARG002
-        """Write notes on the addresses of weights, gradients and optimizer state, which may have changed."""
+        """Write a note on each weight, gradient and optimizer state, because their addresses may have changed."""
         self._hooks.note_long_lived_tensors()
 
     def skip(self) -> None:
@@ -52,7 +52,7 @@ class CudaHistory:
         return snapshot
 
     def details(self) -> Details:
-        """Return the part of a snapshot's entry `workbench` that depends on the CUDA device."""
+        """Return the fields of a snapshot's entry `workbench` that differ between CPU and CUDA, for CUDA."""
         free, total = torch.cuda.mem_get_info()
         return {
             "made_up_segments": False,
@@ -63,10 +63,11 @@ class CudaHistory:
 
 
 def categorize(trace: list[TraceEntry], notes: list[Note]) -> dict[int, list[str]]:
-    """Add a category and a label to each allocation in the trace, a list of allocations and frees.
+    """Add a category and a label to each allocation in `trace`, a list of allocations and frees.
 
-    Returns {address: [category, label]} of the blocks that were allocated before the trace begins. Entries of the trace
-    and notes are merged by time: a note is about the block that is at its address at that moment.
+    Returns {address: [category, label]} of the blocks that were allocated before the trace begins. Trace entries and
+    notes are merged by time, because an address is used again: a note is about the block that has the address at the
+    time of the note.
     """
     categories, blocks, older = BlockCategories(), list[tuple[TraceEntry, Block]](), dict[int, Block]()
     events: Iterator[TraceEntry | Note] = merge(trace, notes, key=time_of)
@@ -86,8 +87,9 @@ def categorize(trace: list[TraceEntry], notes: list[Note]) -> dict[int, list[str
 def time_of(event: TraceEntry | Note) -> int:
     """Return the time of a trace entry or a note in nanoseconds, for sorting.
 
-    An entry has whole microseconds. A note in the same microsecond is about a block that was just allocated or is about
-    to be freed. So an allocation is placed at the start of its microsecond, and a free at the end.
+    The time of an entry has whole microseconds. A note in the same microsecond is about a block that was just
+    allocated or will soon be freed. So an allocation is placed at the start of its microsecond, and a free at the
+    end.
     """
     if isinstance(event, Note):
         return event.time_ns

@@ -14,18 +14,18 @@ CATEGORIES = {
 
 GATHER_SPAN = "FSDP::all_gather_copy_out"
 FSDP_SPANS = ("FSDP::all_gather", "FSDP::post_backward_reduce")
-"""The beginnings of the names of spans that FSDP records in the profiler; the module's name follows.
+"""Beginnings of the names of profiler spans that FSDP records around its collectives; the module's name follows.
 
-They show the category even if the stack has no Python frames.
+They show the category of an allocation even if its call stack has no Python frames.
 """
 COLLECTIVE_PREFIXES = ("gloo:", "nccl:", "c10d::")
-"""The beginnings of the names of operations that the libraries of collectives run."""
+"""Beginnings of the names of profiler operations that gloo, NCCL and c10d run."""
 
 
 def category_of_function(filename: str, function: str) -> str | None:
-    """Return the category of the memory that a function of torch allocates; None if the function is not known.
+    """Return the category of the memory that a function of torch allocates; None if that is not known.
 
-    `filename` is empty for operations and spans, which are not Python functions.
+    `filename` is empty if `function` is the name of a profiler operation or span and not of a Python function.
     """
     if not filename and function.startswith(COLLECTIVE_PREFIXES):
         return COMMUNICATION

@@ -1,4 +1,4 @@
-"""Read and change the memory limits of this process, and how much memory it may still allocate."""
+"""Read and change the memory limits of this process, and read how much memory it may still allocate."""
 
 import resource
 from pathlib import Path
@@ -8,16 +8,19 @@ LIMITS = (resource.RLIMIT_DATA, resource.RLIMIT_AS)
 
 
 class Room(NamedTuple):
-    """The memory limit of this process and the memory it may still allocate, in bytes; None if no limit is set."""
+    """The memory limit of this process (`limit`) and the memory it may still allocate (`free`), in bytes.
+
+    Both are None if no limit is set.
+    """
 
     limit: int | None
     free: int | None
 
 
 def memory_room() -> Room:
-    """Return the limit and the free bytes under the tighter of the limits RLIMIT_DATA and RLIMIT_AS of this process.
+    """Return the limit and the free bytes of this process under RLIMIT_DATA or RLIMIT_AS, whichever leaves less.
 
-    These limit data and address space; they count all memory of the process, not only tensors.
+    RLIMIT_DATA limits the data of the process, RLIMIT_AS its address space: all of its memory, not only tensors.
     """
     soft = {kind: resource.getrlimit(kind)[0] for kind in LIMITS}
     # Each step asks: most processes have no limit, and need not read how much they hold.

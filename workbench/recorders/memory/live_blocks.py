@@ -26,7 +26,7 @@ class Event(NamedTuple):
 
 
 class LiveBlocks(BlockCategories):
-    """The live blocks, and the allocations and frees in the last `keep` profiler sessions (one per step)."""
+    """The live blocks of CPU memory, and the events of the last `keep` profiler sessions (one per step)."""
 
     def __init__(self, keep: int) -> None:
         super().__init__()
@@ -82,9 +82,10 @@ class LiveBlocks(BlockCategories):
         self._sessions[-1].append(Event(action, time_ns // 1000, block, frames))
 
     def _evict_transfers(self) -> None:
-        """Remove the blocks that collectives allocated for their own copies of tensors.
+        """Remove, and record as freed, the blocks that collectives allocated for their own copies of tensors.
 
-        Gloo's threads free them, unseen by the profiler. At the end of a step no collective is running.
+        Gloo's threads free them without the profiler noticing. At the end of a step, when this runs, no collective is
+        running.
         """
         for block in [block for block in self.live.values() if any(map(is_collective_copy, block.frames))]:
             del self.live[block.address]
@@ -94,7 +95,10 @@ class LiveBlocks(BlockCategories):
         return self._sessions[-1][-1].time_us if self._sessions[-1] else 0
 
     def _evict_overlapped(self) -> None:
-        """Remove blocks that overlap newer blocks, because they were freed between two sessions of the profiler."""
+        """Remove, and record as freed, each block that overlaps the block at the next higher address.
+
+        Such a block was freed between two profiler sessions, where no session saw it.
+        """
         order = sorted(self.live.values(), key=lambda block: block.address)
         last_us = self._last_event_us()
         for block, following in pairwise(order):
@@ -136,10 +140,7 @@ def trace_entry(event: Event) -> TraceEntry:
 
 
 def blocks_before_trace(blocks: LiveBlocks) -> dict[int, list[str]]:
-    """Return {address: [category, label]} of the blocks whose allocation is not among the stored events.
-
-    They were allocated earlier.
-    """
+    """Return {address: [category, label]} of the blocks that were allocated before the stored events begin."""
     born = {id(event.block) for event in blocks.events() if event.action == "alloc"}
     older = {event.block.address: event.block for event in blocks.events() if id(event.block) not in born}
     older |= {address: block for address, block in blocks.live.items() if id(block) not in born}
@@ -147,9 +148,9 @@ def blocks_before_trace(blocks: LiveBlocks) -> dict[int, list[str]]:
 
 
 def segments(blocks: LiveBlocks) -> list[Segment]:
-    """Return artificial segments around all live blocks, in PyTorch's format.
+    """Return made-up segments in PyTorch's format that contain all live blocks and all blocks in the stored events.
 
-    A CPU has no segments, but viewers need aligned address ranges that contain every block.
+    CPU memory has no segments, but viewers need aligned address ranges that contain every block.
     """
     everything = {event.block.address: event.block.size for event in blocks.events()}
     everything |= {address: block.size for address, block in blocks.live.items()}
@@ -165,9 +166,10 @@ def segments(blocks: LiveBlocks) -> list[Segment]:
 
 
 def aligned_ranges(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Extend each (address, size) to multiples of SEGMENT_ALIGNMENT, and merge ranges that touch or overlap.
+    """Return address ranges (start, stop) around spans given as (address, size), in ascending order.
 
-    Example, in MiB: (1, 1) and (3, 2) become 0-2 and 2-6, which touch: one range 0-6.
+    Each span is extended to multiples of SEGMENT_ALIGNMENT (2 MiB); ranges that touch or overlap are merged. Example,
+    in MiB: (1, 1) and (3, 2) become 0-2 and 2-6, which touch: one range 0-6.
     """
     ranges: list[tuple[int, int]] = []
     unit = SEGMENT_ALIGNMENT
@@ -181,7 +183,7 @@ def aligned_ranges(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def segment(start: int, stop: int, inside: list[Block]) -> Segment:
-    """Return an artificial segment from address `start` to `stop`, made of live blocks and the gaps between them."""
+    """Return a made-up segment from address `start` to `stop`: the live blocks `inside`, and free gaps between them."""
     used = sum(block.size for block in inside)
     blocks: list[SegmentBlock] = []
     position = start
@@ -209,6 +211,6 @@ def segment(start: int, stop: int, inside: list[Block]) -> Segment:
 
 
 def block_entry(address: int, size: int, state: str, frames: list[Frame]) -> SegmentBlock:
-    """Return a block of a segment in PyTorch's format; `state` says whether it is live or free."""
+    """Return a block of a segment in PyTorch's format; `state` is "active_allocated" (live) or "inactive" (free)."""
     requested = size if state == "active_allocated" else 0
     return {"address": address, "size": size, "requested_size": requested, "state": state, "frames": frames}

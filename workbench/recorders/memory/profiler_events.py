@@ -22,9 +22,10 @@ class ProfilerEvent(Protocol):
 
 
 Path = tuple[Any, ProfilerEvent, str | None] | None
-"""A call path, innermost call first: (path of the outer calls, event, name of the operation or None).
+"""A call path, innermost call first, as a linked list.
 
-Paths share their outer parts. None is the empty path.
+It is (path of the outer calls, event, name of the operation or None); None is the empty path. Paths share their outer
+parts.
 """
 
 
@@ -35,7 +36,7 @@ CALLS = frozenset(kind.value for kind in (_EventType.PyCall, _EventType.PyCCall,
 class Allocation(NamedTuple):
     """An allocation of `size` bytes at `address`; a negative size means a free.
 
-    Frames are innermost first; several events share the same list.
+    `frames` is the call stack, innermost frame first; allocations with the same stack share one list object.
     """
 
     time_ns: int
@@ -69,7 +70,7 @@ class FrameTable:
 
 
 class ProfilerSession:
-    """The CPU allocations and optimizer calls recorded by a profiler that has stopped, each in the order of time."""
+    """The CPU allocations and optimizer calls that a stopped profiler has recorded, each list in the order of time."""
 
     def __init__(self, profiler: torch.profiler.profile, frames: FrameTable) -> None:
         self.allocations: list[Allocation] = []
@@ -105,7 +106,7 @@ class ProfilerSession:
             self.allocations.append(Allocation(event.start_time_ns, fields.ptr, fields.alloc_size, self._stack(path)))
 
     def _stack(self, path: Path) -> list[Frame]:
-        """Return the frames of an allocation's call path, innermost first; the same path gives the same list."""
+        """Return the frames of an allocation's call path, innermost first; the same path gives the same list object."""
         known = self._stacks.get(id(path))
         if known is None:
             known = self._stacks[id(path)] = path, self._frames.stack(self._unwind(path))
@@ -124,8 +125,9 @@ class ProfilerSession:
         return [*frames, *self._outer_frames(path)]
 
     def _outer_frames(self, path: Path) -> tuple[Frame, ...]:
-        """Return the frames of a call path without its innermost call; they are cached, because many stacks share
-        them.
+        """Return the frames of a call path, innermost first, where each Python call gives the line of its caller.
+
+        The frames of each path are cached, because many stacks share their outer calls.
         """
         missing: list[Path] = []
         while path is not None and id(path) not in self._outer:
@@ -140,18 +142,17 @@ class ProfilerSession:
         return frames
 
     def _operation(self, name: str) -> list[Frame]:
-        """Return a list with the frame of a PyTorch operation of this name.
+        """Return the frame of a PyTorch operation with this name, as a list of one.
 
-        It is empty for the span `ProfilerStep#N`, with which the stacks of every step would differ.
+        The list is empty for the span `ProfilerStep#N`: its name differs in each step, and so would all stacks.
         """
         return [] if name.startswith("ProfilerStep#") else [self._frames.frame(name, "", 0)]
 
     def _called(self, event: ProfilerEvent, *, innermost: bool) -> Iterator[Frame]:
-        """Yield the frame of the function that made the call `event`.
+        """Yield the frame of the caller of `event`, at the line of that call.
 
-        With `innermost` and for a Python function, the frame of the called function comes first. An event has the line
-        at which its caller made the call. So the current line of a function is in the event of the next inner call; the
-        innermost function made no further call, but its own event has its current line.
+        If `innermost` is set and the event is a Python function, the frame of the called function itself comes first.
+        Other functions need no frame of their own: the event of the next inner call has their current line.
         """
         fields = event.extra_fields
         locations = [fields.callsite] if innermost and event.tag == _EventType.PyCall else []

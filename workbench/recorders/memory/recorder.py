@@ -5,10 +5,10 @@ In any training script, after the model and the process group (if there is one) 
     memory = MemoryRecorder("outputs/memory_snapshot", model, optimizer, freq=10)
     with memory.step(n):  ...
 
-Call `memory.failed(error)` before you raise an error again. On CUDA, PyTorch records the history of allocations itself.
-On a CPU it does not: there a profiler session runs in some steps, and its allocations are written in the same format.
-A recorded step takes several times as long. So only the last `window` steps before a snapshot are recorded; but if the
-process has a memory limit, all steps are, because an allocation may fail in any of them.
+Call `memory.failed(error)` before you raise an error again. On CUDA, PyTorch records the history of allocations
+itself. On a CPU a profiler session records it, and a step that is recorded takes several times as long. So only the
+last `window` steps before each snapshot are recorded, or all steps if the process has a memory limit, because an
+allocation may then fail in any of them.
 """
 
 import pickle
@@ -79,7 +79,7 @@ class MemoryRecorder:
 
     @contextmanager
     def recording(self, step: int) -> Iterator[None]:
-        """Record allocations inside this context as part of `step`, if the step is to be recorded.
+        """Record allocations inside this context as part of step `step`, if that step needs to be recorded.
 
         The caller must call `finish` after the context.
         """
@@ -107,11 +107,11 @@ class MemoryRecorder:
 
     @property
     def is_occasional(self) -> bool:
-        """Whether this step is recorded but others are not, so that it takes longer than the others."""
+        """Whether this step is slowed down by its recording while other steps are not recorded (only on a CPU)."""
         return self.is_recording and not self._on_device and self._plan.skips_steps
 
     def write(self) -> None:
-        """Write a snapshot of the current memory."""
+        """Write a snapshot of the current memory to `folder`/iteration_N; N is the last finished step."""
         self._write(self._folder / f"iteration_{self._last_finished_step}", self._snapshot(memory_room()))
 
     @contextmanager
@@ -143,7 +143,7 @@ class MemoryRecorder:
         self._write(self._folder / f"iteration_{self._last_finished_step or 0}_exit", snapshot)
 
     def breakdown(self) -> str:
-        """Return a text table of what uses the memory, from the most recently recorded steps."""
+        """Return a text table of what uses the memory, from the history that is recorded now."""
         return table(self._snapshot(memory_room()))
 
     def close(self) -> None:
@@ -152,7 +152,10 @@ class MemoryRecorder:
         self._hooks.close()
 
     def _is_wanted(self, step: int) -> bool:
-        """Return whether to record a step from its beginning."""
+        """Return whether `step` is recorded from its beginning.
+
+        It is for a snapshot or a trace; on CUDA and under a memory limit, all steps are.
+        """
         traced = self.traces is not None and self.traces.is_traced(step)
         return self._on_device or traced or self._plan.covers(step) or memory_room().limit is not None
 
@@ -223,7 +226,10 @@ def on_cuda(model: nn.Module) -> bool:
 
 
 def failure_entry(error: BaseException, room_left: Room, time_ns: int) -> TraceEntry:
-    """Return the trace entry for a failed allocation: requested bytes, available bytes, and the line that failed."""
+    """Return the trace entry for a failed allocation: requested and available bytes, and the error's call stack.
+
+    `time_ns` is the Unix time of the failure.
+    """
     match = ALLOCATION_SIZE.search(str(error))
     return {
         "action": "oom",
@@ -238,10 +244,11 @@ def failure_entry(error: BaseException, room_left: Room, time_ns: int) -> TraceE
 
 
 def insert_failure(trace: list[TraceEntry], entry: TraceEntry) -> None:
-    """Insert the entry of a failed allocation into a trace, before the frees that followed while the stack unwound.
+    """Insert the entry of a failed allocation into `trace`, before the frees that the exception caused on its way up.
 
-    `entry` was made after these frees, so it may report more free bytes than were requested. Example: 8 bytes were
-    requested with 3 free, and unwinding freed 10, so `entry` says 13. Without the frees it is 3, as at the failure.
+    `entry` was made after these frees, so its `device_free` may exceed the requested size. Example: 8 bytes were
+    requested while 3 were free, and the exception freed 10, so `entry` says 13. The freed bytes are subtracted again,
+    back to 3.
     """
     position = next((k for k, other in enumerate(trace) if other["time_us"] > entry["time_us"]), len(trace))
     earlier, free = position, entry["device_free"]

@@ -1,4 +1,4 @@
-"""Define the format of a memory snapshot: that of `torch.cuda.memory._snapshot()`, with our additions."""
+"""Define the format of a memory snapshot: that of `torch.cuda.memory._snapshot()`, with fields of our own added."""
 
 from typing import TypedDict
 
@@ -14,7 +14,7 @@ class Frame(TypedDict):
 class TraceEntry(TypedDict, total=False):
     """An event of a device's allocator, such as an allocation or a free.
 
-    `category` is our addition to PyTorch's format; `user_metadata` has our label, such as the name of the tensor.
+    `category` is not in PyTorch's format. `user_metadata` is, and holds the label, such as the name of the tensor.
     """
 
     action: str
@@ -78,10 +78,10 @@ class Mark(TypedDict):
 
 
 class Details(TypedDict, total=False):
-    """Our additions to a snapshot, under its key `workbench`.
+    """The fields that this project adds to a snapshot, under its key `workbench`.
 
     `step` is the last finished step, and `exact` says whether hooks recorded the categories of blocks. `blocks` is
-    {address: [category, label]} of blocks that were allocated before the trace begins. `lost_notes` counts the records
+    {address: [category, label]} of blocks that were allocated before the trace begins. `lost_notes` counts the notes
     of hooks that were dropped or whose block is unknown.
     """
 

@@ -8,10 +8,10 @@ WINDOW = 5
 
 @dataclass(frozen=True)
 class SnapshotPlan:
-    """The schedule of memory snapshots: one after every `freq` steps, for which the last `window` steps are recorded.
+    """The schedule of memory snapshots: one after every `freq` steps; the last `window` steps before it are recorded.
 
-    If `last_step` is given, the last `window` steps up to it are recorded too, for a table of the memory after that
-    step. Example: with a frequency of 10 and a window of 3, steps 8, 9, 10, 18, 19, 20, ... are recorded.
+    If `last_step` is given, the `window` steps that end with it are recorded too, for a table of the memory after
+    that step. Example: with `freq` 10 and `window` 3, steps 8, 9, 10, 18, 19, 20, ... are recorded.
     """
 
     freq: int = 10
@@ -23,7 +23,7 @@ class SnapshotPlan:
         return step % self.freq == 0
 
     def covers(self, step: int) -> bool:
-        """Return whether this step is recorded: it is one of the last steps before a snapshot or before `last_step`."""
+        """Return whether this step is recorded: it is one of the `window` steps up to a snapshot or to `last_step`."""
         before_last = -1 if self.last_step is None else self.last_step - step
         return -step % self.freq < self.window or 0 <= before_last < self.window
 

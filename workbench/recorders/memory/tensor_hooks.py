@@ -32,10 +32,10 @@ class Removable(Protocol):
 
 
 class Note(NamedTuple):
-    """A record that a hook writes at a certain time, about a tensor, or about the module or phase that begins.
+    """A record that a hook writes: what a tensor is, or which module or phase begins.
 
-    For a tensor, `address` is that of its storage, `kind` its category, and `label` its name. For a module or a phase,
-    `kind` is `MODULE` or `PHASE`, `label` is its name, and `address` is 0.
+    About a tensor, `address` is that of its storage, `kind` the category, and `label` the tensor's name. About a
+    module or a phase, `kind` is `MODULE` or `PHASE`, `label` is its name, and `address` is 0. `time_ns` is Unix time.
     """
 
     time_ns: int
@@ -64,10 +64,10 @@ def add_gradient_hook(parameter: torch.Tensor, hook: Callable[[torch.Tensor], No
 
 
 class TensorHooks:
-    """Hooks on a model and its optimizers that write a `Note` on each tensor whose category they know.
+    """Hooks on a model and all optimizers that write a `Note` on each tensor whose category they know.
 
-    They write notes only between `start()` and `stop()`; `take_notes()` returns the notes. `keep` limits the number of
-    stored notes.
+    They write notes only between `start()` and `stop()`; `take_notes()` returns them. At most `keep` notes are
+    stored; older ones are dropped and counted in `lost`.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, keep: int = MAX_NOTES) -> None:
@@ -106,7 +106,7 @@ class TensorHooks:
         self._running = False
 
     def note_long_lived_tensors(self) -> None:
-        """Write a note on each tensor that outlives a step, because a script may replace one without calling a hook."""
+        """Write a note on each tensor that outlives a step; a script may replace one without calling a hook."""
         for tensor, category, label in self.long_lived_tensors():
             self.note_tensor(tensor, category, label)
 
@@ -117,11 +117,11 @@ class TensorHooks:
         return notes
 
     def note_phase(self, name: str) -> None:
-        """Write a note that a phase of the step begins; an empty name means that the phase ends."""
+        """Write a note that the phase `name` of the step begins; an empty name means that no phase is open."""
         self._add(0, PHASE, name)
 
     def note_tensor(self, tensor: torch.Tensor, kind: str, label: str) -> None:
-        """Write a note with the category `kind` and the label of a tensor's storage."""
+        """Write a note that the storage of `tensor` has the category `kind` and the label `label`."""
         if self._running:
             with suppress(RuntimeError, NotImplementedError):  # subclasses without a storage
                 self._add(local_tensor(tensor).untyped_storage().data_ptr(), kind, label)
@@ -129,7 +129,7 @@ class TensorHooks:
     def long_lived_tensors(self) -> Iterator[tuple[torch.Tensor, str, str]]:
         """Yield (tensor, category, label) of each tensor that outlives a step.
 
-        These are weights, buffers, gradients and optimizer state.
+        These are parameters, buffers, gradients and optimizer state; of a DTensor, this rank's part.
         """
         # Scripts put other tensors in the place of parameters: resized embeddings, loaded weights, new layers.
         for full_name, parameter in self._model.named_parameters():

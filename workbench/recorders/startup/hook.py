@@ -23,9 +23,9 @@ TIMEOUT_POSITION = 2
 
 @functools.cache
 def recording() -> "Recording":
-    """Return the `Recording`, which has all recorders of this process.
+    """Return the `Recording` of this process, the object that holds its recorders; the first call creates it.
 
-    The first call creates it; a forked child process gets its own.
+    A forked child process gets its own.
     """
     # Not before it is needed: this module is imported in the middle of torch's own import.
     from workbench.recorders.startup.recording import Recording
@@ -67,7 +67,7 @@ def patch_distributed(module: ModuleType) -> None:
 
 
 def note_errors() -> None:
-    """Record an exception that ends this process, unless a recorder of hangs already does so."""
+    """Record an exception that ends this process, unless a hang recorder already records it."""
     previous = sys.excepthook
 
     def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -86,7 +86,7 @@ def patch_optimizer(module: ModuleType) -> None:
 
 
 def patch_torchtitan() -> None:
-    """Prepare this process for torchtitan, which is about to be imported, if the launcher has started it as such."""
+    """Prepare this process for torchtitan just before its import, if the launcher says that it runs torchtitan."""
     if settings().torchtitan:
         from workbench.recorders.startup.torchtitan_on_cpu import prepare
 

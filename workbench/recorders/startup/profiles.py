@@ -14,14 +14,14 @@ from workbench.recorders.timing.profiler_traces import TracePlan, TraceRecorder
 # SIGUSR2 is taken: it requests stacks.
 SIGNAL = signal.SIGUSR1
 LEAD_STEPS = 3
-"""The step to profile is this number of steps after the signal, because ranks get the signal at different steps."""
+"""The step to profile is this number of steps after the signal, because ranks get the signal in different steps."""
 REQUEST = ".profile_step.json"
 REQUEST_AGE_S = 30.0
 
 
 @dataclass(frozen=True)
 class OneStep(TracePlan):
-    """A trace plan that records only `step`, after one step of warm-up."""
+    """A schedule that traces the single step `step`, after one warm-up step."""
 
     step: int = 1
 
@@ -35,7 +35,7 @@ class OneStep(TracePlan):
 class Profiles:
     """Runs the profiler in the steps to trace and in their warm-up steps; in other steps it costs nothing.
 
-    `first` is a single step to trace, and `regular` the plan of the steps to trace regularly; both are optional.
+    `first` is the number of a single step to trace; `regular` is a schedule of repeated traces. Both are optional.
     """
 
     def __init__(self, folder: Path, device: str, first: int | None = None, regular: TracePlan | None = None) -> None:
@@ -54,7 +54,10 @@ class Profiles:
         return self._recorder is not None
 
     def request(self) -> None:
-        """Request a trace of one of the next steps; the first rank that gets the signal chooses it for all ranks."""
+        """Request a trace of a step soon after this one (the handler of SIGUSR1); all ranks trace the same step.
+
+        The first rank that gets the signal chooses the step.
+        """
         if self._recorder is None:
             self._wanted = agreed_step(self._folder, self._step + LEAD_STEPS)
 

@@ -29,13 +29,14 @@ from workbench.recorders.timing.step_log import StepRecorder
 
 BACKWARD = "bwd"
 OTHERS_STEPS = 100
-"""The number of steps of other optimizers after which an optimizer that took none counts as no longer in use."""
+"""If other optimizers take this number of steps while the one that counts takes none, another is chosen."""
 
 
 class Recording:
     """All recorders of this process, for a script that does not call them.
 
-    A script may have several optimizers. A training step ends when the optimizer that stepped first has stepped again.
+    A script may have several optimizers. Steps are counted by the first one that steps: a training step ends each
+    time that optimizer has stepped.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -75,7 +76,7 @@ class Recording:
             self._optimizer = weakref.ref(optimizer)
 
     def after_step(self, optimizer: object) -> None:
-        """End the phase `optim`; if `optimizer` is the one that stepped first in the script, end the training step."""
+        """End the phase `optim`; if steps are counted by `optimizer`, also end the training step."""
         self._leave()
         is_first = optimizer is self._optimizer()
         self._others_steps = 0 if is_first else self._others_steps + 1
@@ -88,7 +89,7 @@ class Recording:
     def leave_steps_to(self, recorder: StepRecorder) -> None:
         """Stop recording steps, because the script has started its own step recorder, `recorder`.
 
-        From now on the recorder of hangs reads the current step and phase from `recorder`.
+        From now on the hang recorder reads the current step and phase from `recorder`.
         """
         self._idle = True
         if self._steps:
@@ -98,21 +99,19 @@ class Recording:
             self._attached.follow(recorder)
 
     def leave_hangs(self) -> None:
-        """Stop the automatic recorder of hangs, because the script starts its own."""
+        """Stop the automatic hang recorder, because the script starts its own."""
         if self._attached:
             self._attached.close()
             Attached.now = self._attached = None
 
     def abandon(self) -> None:
-        """Drop all recorders without closing them; called in a forked child, because they belong to the parent
-        process.
-        """
+        """Drop all recorders without closing them, in a forked child; they belong to the parent process."""
         self._idle, self._steps, self._attached = True, None, None
         Attached.now = None
         automatic.forget()
 
     def failed(self, error: BaseException) -> None:
-        """Record an exception that ends the process, unless the recorders of hangs run, which record it themselves."""
+        """Record an exception that ends the process, unless the hang recorder runs, which records it itself."""
         self._failed = True
         if self._attached is None and Attached.now is None and (self._steps or "RANK" in os.environ):
             self._save_memory(error)
@@ -121,9 +120,9 @@ class Recording:
             write_json(self._settings.folder / "dumps" / f"exit_{rank}.json", report)
 
     def close(self) -> None:
-        """Stop the profiler and the step recorder, which writes the lines that wait for times from the device.
+        """Stop the profiler and the step recorder, which writes the steps whose device times it was still waiting for.
 
-        If no recorder of hangs runs and no error was recorded, a clean end is recorded.
+        A clean end is recorded if no hang recorder runs, which would do it, and no error was recorded.
         """
         if self._profiles:
             self._profiles.close()
@@ -194,9 +193,9 @@ class Recording:
         return timed
 
     def _note_loss(self, root: object) -> None:
-        """Store the value of `root`, the tensor on which `backward` is called, as the loss in the line of the step log.
+        """Store the value of `root`, the tensor on which `backward` is called, as the loss of the step in the step log.
 
-        The value of a tensor on a device is not read, because reading it would wait for all queued work.
+        Only a single number on the CPU is read: reading it from a device would wait for all queued work.
         """
         if self._step and isinstance(root, torch.Tensor) and root.numel() == 1 and root.device.type == "cpu":
             self._line.local_loss = float(root.detach())
@@ -241,9 +240,7 @@ class Recording:
 
 
 def uses_cuda() -> bool:
-    """Return whether this process uses CUDA: it has a CUDA context, or its process group communicates between
-    devices.
-    """
+    """Return whether this process uses CUDA: it has a CUDA context, or its process group uses NCCL."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return True
     return dist.is_initialized() and "nccl" in dist.get_backend()

@@ -1,4 +1,4 @@
-"""Read the settings of the recorders that `workbench launch` passes to an unchanged training script as a variable."""
+"""Read the settings that `workbench launch` passes to the recorders in an environment variable."""
 
 import json
 import os
@@ -15,10 +15,10 @@ VARIABLE = "WORKBENCH_RECORD"
 class Settings:
     """What to record in an unchanged training script, as the options of `workbench launch` say; steps count from 1.
 
-    `traces` is the name of the folder for profiler traces below `folder`. `timeout_s` is the timeout of collectives
-    that the script itself does not set; `init_timeout_s` and `train_timeout_s` are those that it sets, before and after
-    its first step, if the launcher knows them. Without `record` nothing is recorded. `torchtitan` says that the script
-    is torchtitan, which on a CPU needs the patches of `torchtitan_on_cpu`.
+    `traces` is the name of the folder for profiler traces below `folder`. `timeout_s` becomes the timeout of
+    collectives if the script sets none. If the launcher knows the timeouts that the script sets, they are
+    `init_timeout_s` before and `train_timeout_s` after its first step. Without `record` nothing is recorded.
+    `torchtitan` says that the script is torchtitan, which on a CPU needs the patches of `torchtitan_on_cpu`.
     """
 
     folder: Path
@@ -35,7 +35,7 @@ class Settings:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "Settings":
-        """Return the settings in a decoded JSON object; unknown keys are ignored."""
+        """Return the settings from `content`, a decoded JSON object; unknown keys are ignored."""
         known = {name: value for name, value in content.items() if name in cls.__dataclass_fields__}
         return cls(**known | {"folder": Path(content["folder"])})
 

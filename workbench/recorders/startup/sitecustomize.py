@@ -62,7 +62,7 @@ def executing(execute: "Callable[[ModuleType], None]", patch: str) -> "Callable[
 
 
 def prepare_torchtitan() -> None:
-    """Prepare this process for torchtitan before its import, because that chooses the device; once in a process."""
+    """Prepare this process for torchtitan before its import, which chooses the device; only once in a process."""
     global TORCHTITAN  # noqa: PLW0603
     TORCHTITAN = ""
     try:
@@ -72,7 +72,7 @@ def prepare_torchtitan() -> None:
 
 
 def hook() -> "ModuleType":
-    """Import and return `workbench.recorders.startup.hook`; sys.path is changed only for the import."""
+    """Import and return `workbench.recorders.startup.hook`, with our packages on sys.path only during the import."""
     import json
 
     root = json.loads(os.environ["WORKBENCH_RECORD"])["root"]

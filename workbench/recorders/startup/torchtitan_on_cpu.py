@@ -1,6 +1,6 @@
-"""Let torchtitan train on a CPU, without a change to its files; called by the start-up hook before it is imported.
+"""Let torchtitan train on a CPU without changing its files; the start-up hook calls this before torchtitan is imported.
 
-torchtitan takes a machine without an accelerator for one with CUDA. These patches report the CPU as its device, give
+On a machine without an accelerator, torchtitan assumes CUDA. These patches report the CPU as its device, give
 `torch.cpu` the functions of `torch.cuda` that it calls, and replace what gloo and the CPU do not have. With an
 accelerator nothing is changed.
 """
@@ -24,7 +24,7 @@ utils: Any = torch._utils  # noqa: SLF001
 
 
 def prepare() -> None:
-    """Change this process for a CPU, if torchtitan would find no accelerator."""
+    """Apply the patches of this module, if torchtitan would find no accelerator."""
     if utils._get_available_device_type() is not None:  # noqa: SLF001
         return
     utils._get_available_device_type = lambda: "cpu"  # noqa: SLF001
@@ -44,7 +44,7 @@ def resident_memory(_device: object = None) -> dict[str, int]:
 
 
 def properties(_device: object = None) -> SimpleNamespace:
-    """Return the properties of the CPU as a device: its memory is that of the machine."""
+    """Return the properties of the CPU as if it were a CUDA device; its memory is that of the machine."""
     return SimpleNamespace(name="CPU", total_memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
@@ -66,13 +66,13 @@ CPU_FUNCTIONS: dict[str, Any] = {
 }
 """The functions that torchtitan calls in the module of its device and that `torch.cpu` does not have.
 
-The CPU allocator keeps no history, so that memory snapshots are empty. With `set_rng_state` among them DTensor would
-take the CPU for a device whose random numbers it can offset, and refuse it.
+The CPU allocator keeps no history, so memory snapshots are empty. `set_rng_state` is left out on purpose: with it,
+DTensor would try to offset the CPU's random numbers, and fail.
 """
 
 
 def sum_gradients() -> None:
-    """Make FSDP reduce gradients by a sum and divide them itself: gloo has no sum that multiplies first."""
+    """Make FSDP sum gradients and divide them itself: gloo lacks the reduction that scales while it sums."""
     set_factor = FSDPModule.set_gradient_divide_factor
 
     @functools.wraps(set_factor)
@@ -103,7 +103,7 @@ def set_timeouts() -> None:
 
 
 def run_flex_attention_eagerly() -> None:
-    """Run FlexAttention without the compiler, which has no backward pass of it for a CPU; torchtitan compiles it."""
+    """Run FlexAttention uncompiled: torchtitan compiles it, but the compiler has no backward pass of it for a CPU."""
     with contextlib.suppress(ImportError):
         from torch.nn.attention import flex_attention
 
@@ -122,8 +122,9 @@ def run_flex_attention_eagerly() -> None:
 def end_at_once() -> None:
     """End the process right after a clean end of the training.
 
-    A rank that used DTensor on gloo may abort after it has destroyed its process groups, which torchrun takes for a
-    failure. Functions of `atexit` run last in, first out: this one is registered before those of the recorders.
+    A rank that used DTensor on gloo may abort after it has destroyed its process groups, and torchrun would report a
+    failure. Functions of `atexit` run in reverse order of registration: this one is registered before those of the
+    recorders, so it runs after them.
     """
     destroy: Callable[..., None] = dist.destroy_process_group
     ended = []

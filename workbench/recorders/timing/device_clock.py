@@ -19,7 +19,7 @@ class Spans:
         self._spans = spans
 
     def ready(self) -> bool:
-        """Return whether the device has reached the end of the last phase, so that all durations are known."""
+        """Return whether the device has reached the end of the last phase, so that all durations can be read."""
         # Events of one stream complete in order, so that the last one speaks for all.
         return all(end.query() for _, _, end in self._spans[-1:])  # type: ignore[no-untyped-call]
 
@@ -60,14 +60,15 @@ class DeviceClock:
         self._spans.append((name, begin, self._mark()))
 
     def take(self) -> Spans:
-        """Return the CUDA events of all phases that ended since the last call of this method."""
+        """Return the CUDA events of all phases that ended since the last call of this method, as a `Spans`."""
         spans, self._spans = Spans(self._spans), []
         return spans
 
     def memory(self) -> MemoryUse:
-        """Return peak memory, memory limit and the number of allocation retries since the process started.
+        """Return peak memory, memory limit (bytes) and the number of allocation retries of the process.
 
-        With `reset_peaks` the peaks are those since the last call of this method, otherwise since the process started.
+        With `reset_peaks` the peaks are those since the last call of this method; all else counts from the start of
+        the process.
         """
         stats = self._cuda.memory_stats()
         if self._reset_peaks:

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_fun
 from workbench.recorders.files import RankInfo
 
 OLDEST_GENERATION = 2
-"""The generation of Python's garbage collector that a full collection collects."""
+"""The generation number with which Python's garbage collector reports a full collection."""
 
 
 def activities(device: str) -> list[ProfilerActivity]:
@@ -58,7 +58,7 @@ def export(profiler: profile, path: Path) -> None:
 class TracePlan:
     """The schedule of a profiler: of every `freq` steps, the last `active_steps` are traced, after `warmup` steps.
 
-    The traces are written below `folder`.
+    One trace contains `active_steps` steps, and is written below `folder`.
     """
 
     folder: Path
@@ -77,7 +77,7 @@ class TracePlan:
         return plan(max(0, step - 1))
 
     def is_traced(self, step: int) -> bool:
-        """Return whether a trace contains the step."""
+        """Return whether step `step` is part of a trace."""
         return self.action(step) in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
 
     def path(self, step: int) -> Path:
@@ -88,7 +88,8 @@ class TracePlan:
 class TraceRecorder:
     """Writes profiler traces of some steps to `folder`/iteration_N/rankR_trace.json; N is the last step in the trace.
 
-    In a trace, the span `ProfilerStep#n` is step n. `plan` replaces the schedule of `freq`, `warmup` and `active`.
+    In a trace, the span `ProfilerStep#n` is step n. A given `plan` is used instead of `folder`, `freq`, `warmup` and
+    `active`.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class TraceRecorder:
         self.end()
 
     def begin(self, step: int) -> None:
-        """Start the profiler if a trace begins with this step; in the trace's later steps it is already running."""
+        """Begin step `step`; the first call also starts the profiler, whose schedule decides which steps it records."""
         self._profiler = self._profiler or self._start(step)
 
     def end(self) -> None:

@@ -39,7 +39,7 @@ def json_number(value: float | None) -> float | str | None:
 
 
 class StepLine:
-    """The values of a step that the training loop sets while the step runs."""
+    """The values of a step that the training loop sets while the step runs, such as tokens and loss."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -75,7 +75,7 @@ class StepLine:
 
 
 class PhaseClock:
-    """Measures wall-clock and CPU time of each phase of a step; time counts only for the innermost open phase.
+    """Measures wall-clock and CPU time of each phase of a step; of nested phases, only the innermost gets the time.
 
     Example: a step of 10 ms contains fwd of 6 ms, which contains gc of 2 ms. Then fwd counts 4 ms, gc 2 ms, and the
     remaining time of the step (residual) is 4 ms.
@@ -105,7 +105,8 @@ class PhaseClock:
 class StepRecorder:
     """Writes the step log `steps/rank_R.jsonl` and the heartbeat `steps/heartbeat_R.bin` of rank R below `folder`.
 
-    The heartbeat says in which step and phase the rank is now. `timing` is the table to which steps are added.
+    The heartbeat says in which step and phase the rank is now. If `timing` is given, each finished step is added to
+    that table.
     """
 
     def __init__(
@@ -129,19 +130,20 @@ class StepRecorder:
 
     @property
     def current_phase(self) -> str:
-        """The name of the innermost open phase."""
+        """The name of the innermost open phase; outside of a step, a name that says so."""
         return self._clock.open[-1] if self._clock.open else BETWEEN
 
     @property
     def finished_step(self) -> int:
-        """The number of the last step that has ended; between two steps it equals the current step."""
+        """The number of the last step that has ended."""
         return self.current_step - bool(self._clock.open)
 
     @contextmanager
     def step(self, step: int) -> Iterator[StepLine]:
         """Record a step inside this context, which yields the `StepLine` for the loss and other values.
 
-        If an exception ends the step, the step log gets no line, and the heartbeat keeps the phase of the exception.
+        If an exception ends the step, the step is not written to the step log, and the heartbeat keeps the phase in
+        which it was raised.
         """
         line, start_ns, started = StepLine(step), time.time_ns(), time.perf_counter_ns()
         self.current_step = step
@@ -174,24 +176,25 @@ class StepRecorder:
         self._leave()
 
     def breakdown(self, *, last: bool) -> str | None:
-        """Return a text table of the steps since the last table, or None if no table is configured.
+        """Return a text table of the steps since the last table; None if the recorder has no `timing` table.
 
-        It never waits for the device. With `last`, it includes steps whose device times are incomplete.
+        The call never waits for the device. With `last`, the table includes steps whose device times are still
+        incomplete.
         """
         self._flush(last=last)
         return self.timing.table() if self.timing else None
 
     def stop(self) -> None:
-        """Write the lines of the step log that wait for times from the device, and close the log.
+        """Write the steps whose device times were not known yet, and close the step log, without recording a clean end.
 
-        The heartbeat keeps the last phase: unlike `close`, this method records no clean end.
+        The heartbeat keeps the last phase; `close` would write that the rank has ended.
         """
         gc.callbacks.remove(self._time_garbage_collection)
         self._flush(last=True)
         self._file.close()
 
     def close(self) -> None:
-        """Write the lines that wait for times from the device, close the step log, and record a clean end."""
+        """Write the steps whose device times were not known yet, close the step log, and record a clean end."""
         self.stop()
         self.heartbeat.beat(self.current_step, DONE.encode())
 
@@ -258,7 +261,7 @@ class StepRecorder:
 
 
 def header(rank_info: RankInfo, device: str) -> dict[str, object]:
-    """Return the first line of a step log as a dict; a restarted rank appends another header to the same log."""
+    """Return the header line of a step log as a dict; a restarted rank appends another header to the same log."""
     return {
         "schema": "workbench.steps/1",
         "rank": rank_info.rank,

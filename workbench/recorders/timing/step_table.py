@@ -16,10 +16,10 @@ MS = 1e6
 
 
 class Row(NamedTuple):
-    """A row of the table: the times of a phase over several steps, in ms.
+    """A row of the table: the times of one phase over several steps, in ms.
 
-    Median, mean and largest are wall-clock times. CPU time (`processor_ms`) and device time are means; None if they
-    were not measured.
+    Median, mean and largest are wall-clock times. `processor_ms` is the mean CPU time and `device_ms` the mean time
+    on the device; each is None if it was not measured.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
 
 class StepTable:
-    """Collects lines of the step log; `table` summarises the lines since its last call."""
+    """Collects steps from the step log; `table` summarises those since its last call."""
 
     def __init__(self) -> None:
         self._steps: deque[StepRecord] = deque(maxlen=MAX_STEPS)
@@ -42,9 +42,9 @@ class StepTable:
             self._steps.append(line)
 
     def table(self) -> str:
-        """Return a text table with a row per phase, longest first, then the residual and the whole step.
+        """Return a text table of the collected steps: a row per phase, longest first, then two more rows.
 
-        The summarised lines are deleted.
+        These are "other", the time outside all phases, and "step", the whole step. The collected steps are deleted.
         """
         if not self._steps:
             return "Timing breakdown: no step but first, profiled or snapshot ones"
@@ -57,7 +57,7 @@ class StepTable:
         return "\n".join(lines)
 
     def rows(self) -> Iterator[Row]:
-        """Yield a row per phase, by descending mean duration, then rows for the time outside phases and the step."""
+        """Yield a row per phase, longest mean first, then "other" (time outside all phases) and "step"."""
         names = dict.fromkeys(name for line in self._steps for name in line["phases"])
         yield from sorted((self._row(name) for name in names), key=lambda row: -row.mean_ms)
         yield row_of(OTHER, [line["residual_ns"] for line in self._steps])
@@ -75,7 +75,7 @@ HEAD = f"  {'component':<12}{'median':>10}{'mean':>10}{'largest':>10}{'share':>8
 
 
 def row_of(name: str, ns: list[int]) -> Row:
-    """Return the row for phase `name`; `ns` has its durations in nanoseconds."""
+    """Return a row with wall-clock times only; `ns` has the durations of phase `name`, one per step, in nanoseconds."""
     return Row(name, median(ns) / MS, fmean(ns) / MS, max(ns) / MS, None, None)
 
 

@@ -2,8 +2,9 @@
 
     python -m workbench.recorders.timing.structured_log RUN
 
-It creates RUN/structured_logs/training.global_rank_R.<start>-<pid>.jsonl, a file for each start of each rank. The spans
-of a step are written one after the other, because a step log has durations but no start times.
+It creates RUN/structured_logs/training.global_rank_R.<start>-<pid>.jsonl, a file for each start of each rank. A step
+log has durations of phases but no start times, so the phases of a step are written as if they ran one after the
+other.
 """
 
 import argparse
@@ -36,20 +37,20 @@ Record = dict[str, Any]
 
 
 class Writer:
-    """Converts the lines of a step log, from a single start of a rank, to records of torchtitan's structured log."""
+    """Converts lines of a step log to records of torchtitan's structured log, for one start of a rank."""
 
     def __init__(self, header: Record, path: Path) -> None:
         self._header, self._path = header, path
         self._sequence, self._steps, self._last_ns = 0, 0, int(header["started_ns"])
 
     def start(self) -> Record:
-        """Return the first record of a structured log, which says that the rank started."""
+        """Return the first record of a structured log, which says that logging started on the rank."""
         return self._record("instant", "structured_logger_started", self._last_ns)
 
     def step(self, line: Record) -> Iterator[Record]:
-        """Yield the records of a step, of which `line` is the line in the step log.
+        """Yield the records of one step: its start, the start and end of each span, its metrics, and its end.
 
-        They are its start, start and end of each span in turn, its metrics, and its end.
+        `line` is the line of the step in the step log.
         """
         self._steps += 1
         facts = {"step": line["step"], "relative_step": self._steps}
@@ -97,7 +98,10 @@ class Writer:
 
 
 def spans(phases: dict[str, int]) -> dict[str, int]:
-    """Return {span name of torchtitan: nanoseconds} for {phase: nanoseconds}; phases with the same span are added."""
+    """Return {span name in torchtitan: nanoseconds}; phases that map to the same span are added.
+
+    `phases` is {phase in the step log: nanoseconds}.
+    """
     total: dict[str, int] = {}
     for phase, ns in phases.items():
         name = SPANS.get(phase, phase)

@@ -1,4 +1,4 @@
-"""Record sums over the values of a run's tensors, to compare two runs, and find the origin of NaN and infinities.
+"""Record sums over the values of a run's tensors, to compare two runs; find where a NaN or infinity began.
 
-The sums of a run do not depend on its mesh.
+The total of the sums over all ranks does not depend on the mesh, so runs on different meshes can be compared.
 """

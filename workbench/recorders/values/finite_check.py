@@ -30,11 +30,10 @@ INPUTS_SHOWN = 6
 
 
 class FiniteCheck:
-    """Checks in each step of one rank whether gradients and parameters are finite; if not, reports the first bad
-    operation.
+    """Checks in each step of one rank whether gradients and parameters are finite; if not, reports where it began.
 
-    It begins at once, and ends at `close` or when a parameter is not finite. `step` is the number of the current step:
-    the training loop may set it; otherwise the optimizer's updates are counted from 1.
+    The check begins when the object is created, and ends at `close` or when a parameter is not finite. `step` is the
+    number of the current step: the training loop may set it; otherwise the optimizer's updates are counted from 1.
     """
 
     def __init__(self, models: nn.Module | Sequence[nn.Module], folder: str | Path = "outputs") -> None:
@@ -63,7 +62,7 @@ class FiniteCheck:
         self._log.clear((name, tensor) for name, tensor, _ in self._tensors())
 
     def _tensors(self) -> Iterator[tuple[str, Tensor, str]]:
-        """Yield the name, tensor and kind of each parameter and buffer."""
+        """Yield (name, tensor, kind) of each parameter and buffer; kind is "parameter" or "buffer"."""
         for model in self._models:
             for name, parameter in model.named_parameters():
                 yield without_wrappers(name), parameter, PARAMETER
@@ -71,7 +70,7 @@ class FiniteCheck:
                 yield without_wrappers(name), buffer, "buffer"
 
     def _before_update(self, *_: Any) -> None:
-        """Check the gradients (a hook of the optimizer), and write the origin if one is not finite.
+        """Check the gradients (a hook before the optimizer step); if one is not finite, write the report on its origin.
 
         The check continues, because a loss scaler may skip the update, and then training recovers.
         """
@@ -81,9 +80,9 @@ class FiniteCheck:
             self._write(GRADIENT, broken)
 
     def _after_update(self, *_: Any) -> None:
-        """Check the parameters (a hook of the optimizer): if one is not finite, end the check, else begin a new step.
+        """Check the parameters (a hook after the optimizer step), and end the check if one is not finite.
 
-        If all are finite, what was written about the step's gradients is deleted.
+        If all are finite, a new step begins, and a report that was written about this step's gradients is deleted.
         """
         if not self._is_active:
             return
@@ -110,9 +109,9 @@ class FiniteCheck:
         return {"name": name, "value": value} if math.isfinite(value) else None
 
     def _write(self, kind: str, broken: Sequence[tuple[str, Tensor]]) -> None:
-        """Find the operation from which the tensors in `broken` got their NaN or infinity, and write the report on it.
+        """Find the operation that produced the NaN or infinity in the tensors of `broken`, and write the report on it.
 
-        `kind` says what these tensors are: parameters or gradients.
+        `broken` has (name, tensor) pairs; `kind` says what they are, "parameter" or "gradient".
         """
         with paused(self._log):
             operations = self._log.operations
@@ -132,7 +131,7 @@ class FiniteCheck:
 
 @contextmanager
 def paused(log: OperationLog) -> Iterator[None]:
-    """Return a context in which an operation log logs nothing."""
+    """Return a context in which `log` logs nothing; at its end, logging continues."""
     log.end()
     try:
         yield
@@ -153,15 +152,16 @@ def not_finite(named: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
 
 
 def values_of(operations: Sequence[Operation]) -> list[Range]:
-    """Return the smallest and largest result of each operation, copied from the device in a single transfer."""
+    """Return the smallest and largest value of each operation's result, copied from the device in a single transfer."""
     rows = torch.stack([operation.range for operation in operations]).tolist()
     return [Range(low, high) for low, high in rows]
 
 
 def described(operations: Sequence[Operation], ranges: Sequence[Range], number: int) -> dict[str, object]:
-    """Return a description of operation `number` for JSON: its name, module, source line and inputs.
+    """Return a description of `operations[number]` for JSON: its name, module, source line and inputs.
 
-    It says whether the result has a NaN or an infinity, and the largest absolute value of each input.
+    It says whether the result has a NaN or an infinity, and the largest absolute value of each input. `ranges` has
+    the range of values of each operation's result.
     """
     operation = operations[number]
     return {

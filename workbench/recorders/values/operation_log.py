@@ -1,6 +1,7 @@
 """Log the tensor operations of a step with the smallest and largest value of each result, to find the first NaN.
 
-Each operation costs one more reduction over its result; these values stay on the device until they are needed.
+Each operation costs one more reduction, over its result; its smallest and largest value stay on the device until
+needed.
 """
 
 import sys
@@ -19,10 +20,13 @@ from torch.utils._pytree import tree_leaves
 from workbench.recorders.memory.tensor_hooks import Removable, without_wrappers
 
 UNWRITTEN = ("aten.empty", "aten.new_empty", "aten.empty_like", "c10d.", "c10d_functional.", "fsdp.")
-"""Operations whose result has no values yet, or gets them from another rank; it is logged where it is used."""
+"""Operations that are not logged, because their result has no values yet or gets them from another rank.
+
+Such a tensor is logged, with the kind `input`, when another operation reads it.
+"""
 NO_RANGE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 MOST_OPERATIONS = 200_000
-"""The log is cleared after this number of operations, as a loop without an optimizer would fill it forever."""
+"""The log is cleared after this number of operations; without an optimizer step it would grow forever."""
 LIBRARY = (str(Path(torch.__file__).parent), str(Path(__file__).resolve().parents[1]))
 Given = tuple[tuple[object, ...], dict[str, object] | None]
 """Positional and keyword arguments."""
@@ -31,11 +35,12 @@ BACKWARD, FORWARD, INPUT = "backward", "forward", "input"
 
 @dataclass
 class Operation:
-    """A tensor operation in the log, or a tensor that no logged operation wrote (then `kind` is `input`).
+    """An operation in the log, or a tensor that no logged operation wrote (then `kind` is `input`).
 
-    `module` and `line` say which module and source line of the user ran it. `parents` has the indices in the log of the
-    operations that wrote its inputs. `range` has the smallest and largest value of its result, on the device. `tensor`
-    is the name of the parameter or buffer that is the result, if it has one; `elements` counts the result's elements.
+    `module` is the name of the module that ran it, and `line` the source line of the user. `parents` has the indices
+    in the log of the operations that wrote its inputs. `range` has the smallest and largest value of its result, on
+    the device. `tensor` is the name of the parameter or buffer in whose memory the result is, or empty; `elements`
+    counts the elements of the result.
     """
 
     kind: str
@@ -52,8 +57,8 @@ class Operation:
 class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Logs all tensor operations of this process between `begin` and `end`, with the module that runs each of them.
 
-    `operations` is the log; `writers` is {identity of a tensor's memory: index of the operation that wrote it last}.
-    The modules of `models` get hooks that say which of them runs.
+    `operations` is the log. `writers` is {number of a storage, from `storage_of`: index in the log of the operation
+    that wrote it last}. The modules of `models` get hooks that say which of them is running.
     """
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
@@ -66,7 +71,7 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._handles: list[Removable] = [handle for model in models for handle in self._hook(model)]
 
     def clear(self, named: Iterable[tuple[str, Tensor]]) -> None:
-        """Forget all operations; `named` are the tensors that have names, such as parameters."""
+        """Empty the log; `named` gives (name, tensor) of the parameters and buffers, to name them in the log."""
         self.operations.clear()
         self.writers.clear()
         self._origins.clear()
@@ -131,10 +136,10 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.writers[storage]
 
     def _position(self) -> tuple[str, str, str]:
-        """Return (kind, module, user's source line) of the operation that runs now; the kind is forward or backward.
+        """Return (kind, module, user's source line) of the operation that has just run.
 
-        A backward operation gets module and line of the forward operation that it belongs to, which has the same
-        sequence number in autograd.
+        `kind` is "forward" or "backward". A backward operation gets module and line of the forward operation whose
+        gradient it computes; autograd gives both the same sequence number.
         """
         node: Any = torch._C._current_autograd_node()  # noqa: SLF001  # no public name
         if node is not None:
@@ -165,7 +170,7 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def written_by(func: Any, given: Given, result: object) -> list[Tensor]:
     """Return the tensors that an operation wrote: the arguments that it changes in place, or else its results.
 
-    Results that are views of an argument are left out.
+    Results that are views of an argument are left out, because the operation wrote nothing into them.
     """
     arguments, keywords = given
     if func._schema.is_mutable:  # noqa: SLF001  # no public name
@@ -196,7 +201,7 @@ def storage_of(tensor: Tensor) -> int:
 
 
 def has_range(tensor: Tensor) -> bool:
-    """Return whether `range_of` applies to a tensor: it has floating-point or complex values, and is dense."""
+    """Return whether `range_of` works for a tensor: it is floating-point or complex, dense and not empty."""
     part = local_part(tensor)
     return (
         part.dtype not in NO_RANGE and part.numel() > 0 and part.device.type != "meta" and part.layout is torch.strided
@@ -204,7 +209,10 @@ def has_range(tensor: Tensor) -> bool:
 
 
 def range_of(tensor: Tensor) -> Tensor:
-    """Return the smallest and the largest value of a tensor as a float32 tensor on its device; NaN if one is NaN."""
+    """Return the smallest and largest value of a tensor, as float32 of shape (2,) on its device; NaN if it has a NaN.
+
+    For complex values, real and imaginary parts count as values.
+    """
     part = local_part(tensor).detach()
     if part.is_complex():
         # view_as_real refuses a tensor whose conjugation is still pending.
@@ -216,7 +224,7 @@ def range_of(tensor: Tensor) -> Tensor:
 
 
 def joined(ranges: Sequence[Tensor]) -> Tensor:
-    """Return the smallest and largest value of several tensors together; `ranges` has those of each tensor."""
+    """Return the smallest and largest value over several tensors; `ranges` has both of each, as in `range_of`."""
     if len(ranges) == 1:
         return ranges[0]
     rows = torch.stack([each.to(ranges[0].device) for each in ranges])
@@ -224,7 +232,10 @@ def joined(ranges: Sequence[Tensor]) -> Tensor:
 
 
 def user_line() -> str:
-    """Return the source line that runs now, as `file:line`: the innermost one outside of torch and this package."""
+    """Return the source line of the user's code that is running, as `file:line`; empty if there is none.
+
+    It is the line of the innermost stack frame outside of torch and this package.
+    """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # the stack module would format every frame
     while frame is not None:
         if not frame.f_code.co_filename.startswith(LIBRARY) and not frame.f_code.co_filename.startswith("<"):

@@ -9,7 +9,7 @@ from workbench.recorders.values.operation_log import BACKWARD, FORWARD, INPUT, O
 
 FILLS = ("aten.masked_fill", "aten.full", "aten.fill", "aten.where", "aten.scalar_tensor", "aten.triu", "aten.tril",
          "aten.index_put", "aten.lift_fresh", "aten.zeros", "aten.ones", "aten.copy")  # fmt: skip
-"""Operations that write an infinity only where the user wants one, as in the mask of attention."""
+"""Operations that write constants or copy values: an infinity in their result is intended, as in a mask."""
 
 
 class Range(NamedTuple):
@@ -20,17 +20,17 @@ class Range(NamedTuple):
 
     @property
     def is_nan(self) -> bool:
-        """Whether a value is NaN."""
+        """Whether the tensor has a NaN."""
         return math.isnan(self.low) or math.isnan(self.high)
 
     @property
     def is_finite(self) -> bool:
-        """Whether all values are finite."""
+        """Whether all values of the tensor are finite."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     @property
     def largest(self) -> float:
-        """The largest absolute value; NaN if a value is NaN."""
+        """The largest absolute value of the tensor; NaN if it has a NaN."""
         return math.nan if self.is_nan else max(abs(self.low), abs(self.high))
 
     def has_infinities_of(self, other: "Range") -> bool:
@@ -41,7 +41,10 @@ class Range(NamedTuple):
 
 
 def intended(operations: Sequence[Operation], ranges: Sequence[Range]) -> list[bool]:
-    """Return for each operation whether its infinities are intended: those of a mask, or results computed from one."""
+    """Return for each operation whether its infinities are intended: those of a mask, or results computed from one.
+
+    `ranges` has the range of values of each operation's result. A result with a NaN is never intended.
+    """
     known: list[bool] = []
     for operation, own in zip(operations, ranges, strict=True):
         sources = [parent for parent in operation.parents if not ranges[parent].is_finite]
@@ -52,10 +55,11 @@ def intended(operations: Sequence[Operation], ranges: Sequence[Range]) -> list[b
 
 
 def origin(operations: Sequence[Operation], ranges: Sequence[Range], broken: Iterable[int]) -> int | None:
-    """Return the index of the first operation with a NaN or infinity that reached the results of `broken`.
+    """Return the index of the operation that produced the first NaN or unintended infinity behind `broken`.
 
-    `broken` has indices of operations. Only operations count on which these depend, because a NaN that nothing uses
-    does no harm. The result is None if all results of `broken` are finite or intended infinities.
+    `operations` is the log in the order of time, `ranges` has the range of each result, and `broken` has indices in
+    the log. Only operations on which these depend are searched, because a NaN that nothing uses does no harm. The
+    result is None if all results of `broken` are finite or intended infinities.
     """
     wanted, seen = intended(operations, ranges), set[int]()
     waiting = [number for number in broken if not ranges[number].is_finite and not wanted[number]]
@@ -78,12 +82,15 @@ def origin(operations: Sequence[Operation], ranges: Sequence[Range], broken: Ite
 
 
 def is_constant(operation: Operation) -> bool:
-    """Return whether the result of an operation is a constant of the script, such as `nan` in `weight[0] = nan`."""
+    """Return whether a result is a single number given by the script, such as `nan` in `weight[0] = nan`."""
     is_outside = operation.kind == INPUT or operation.name.startswith("aten.lift_fresh")
     return is_outside and operation.elements == 1 and not operation.tensor
 
 
 def losses(operations: Sequence[Operation]) -> list[int]:
-    """Return the indices of operations before the backward pass that return a single number; the loss is one."""
+    """Return the indices of the forward operations before the first backward one whose result is a single number.
+
+    The loss is among them.
+    """
     forward = takewhile(lambda number: operations[number].kind != BACKWARD, range(len(operations)))
     return [number for number in forward if operations[number].elements == 1 and operations[number].kind == FORWARD]

@@ -1,13 +1,14 @@
-"""Write sums over tensors in each step to `values/rank_R.jsonl`, so that two runs of a training can be compared.
+"""Write sums over tensors in each step to `values/rank_R.jsonl`, so that two runs of the same training can be compared.
 
-    values = ValueRecorder("outputs", model)
+    values = ValueRecorder("outputs", [model])
     with values.step(n):
         loss(model(batch)).backward()
         values.gradients()
         optimizer.step()
 
-Each line has three sums over this rank's part of a tensor. The tensors are the parameters before the step, the outputs
-of the modules, the gradients of these outputs, and the gradients of the parameters.
+Each line has three sums over this rank's part of a tensor: of the values, of their absolute values, and of their
+squares. The tensors are the parameters before the step, the outputs of the modules, the gradients of these outputs,
+and the gradients of the parameters.
 """
 
 import json
@@ -30,19 +31,19 @@ DATA, PARAMETER, ACTIVATION = "data", "parameter", "activation"
 ACTIVATION_GRADIENT, GRADIENT = "activation_gradient", "gradient"
 SUMS = ("sum", "absolute", "square", "projection")
 WHOLE = "model"
-"""The name under which the outermost module is recorded, because it has none."""
+"""The name under which the outermost module is recorded; `named_modules` gives it an empty name."""
 OUTSIDE_BACKWARD = -1
-"""The id of autograd's graph task in code that runs outside of a backward pass."""
+"""The id of autograd's current graph task when no backward pass is running."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """The facts about a rank's position in the mesh that `ValueRecorder` needs to make sums that can be compared.
+    """A rank's position in the mesh, as far as `ValueRecorder` needs it to make sums that meshes have in common.
 
-    `copies` is the number of ranks with the same copy of each parameter that is not a DTensor. An activation's gradient
-    is multiplied by `loss_share`, which makes it the gradient of the mean loss over all ranks; with None it is not
-    recorded. `is_last_stage` says whether the rank has the last stage of the pipeline. `opaque` has names of modules
-    whose inner activations are not recorded, because ranks have copies or partial sums of them.
+    `copies` is the number of ranks with the same copy of each parameter that is not a DTensor. The gradient of an
+    activation is multiplied by `loss_share`, which makes it the gradient of the mean loss over all ranks; with None
+    it is not recorded. `is_last_stage` says whether the rank has the last stage of the pipeline. `opaque` has names
+    of modules whose inner activations are not recorded, because ranks have copies or partial sums of them.
     """
 
     copies: int = 1
@@ -52,7 +53,7 @@ class Place:
 
 
 class ValueRecorder:
-    """Records sums over this rank's tensors in each step, with hooks on the modules of its model parts."""
+    """Records sums over this rank's tensors in each step, with hooks on the modules of `models`."""
 
     def __init__(self, folder: str | Path, models: Sequence[nn.Module], place: Place | None = None) -> None:
         self._models, self._place = models, place or Place()
@@ -86,7 +87,8 @@ class ValueRecorder:
     def data(self, inputs: Tensor, labels: Tensor, copies: int) -> None:
         """Record sums over a batch of shape (B, T): over the tokens, and over each token combined with its label.
 
-        `copies` is the number of ranks that have the same batch.
+        `copies` is the number of ranks that have the same batch. The combination shows when a label belongs to
+        another token.
         """
         if self._recording:
             self._add(DATA, "inputs", self._sums(inputs, copies=copies))
@@ -139,7 +141,7 @@ class ValueRecorder:
 
     @property
     def _is_forward(self) -> bool:
-        """Whether a forward pass to record is running; recomputation in the backward pass does not count as one."""
+        """Whether a forward pass is running in a recorded step; recomputation in the backward pass does not count."""
         return self._recording and torch._C._current_graph_task_id() == OUTSIDE_BACKWARD  # noqa: SLF001  # no public name
 
     def _record_output(self, name: str, output: Tensor) -> None:
@@ -147,7 +149,10 @@ class ValueRecorder:
         self._record_gradient(ACTIVATION_GRADIENT, name, output)
 
     def _record_gradient(self, kind: str, name: str, tensor: Tensor) -> None:
-        """Record sums over the gradient of a tensor when the backward pass has computed it."""
+        """Register a hook on `tensor` that records sums over its gradient once the backward pass has computed it.
+
+        `kind` and `name` identify the tensor in the file.
+        """
         share = self._place.loss_share
         if share is not None and tensor.requires_grad:
 
@@ -157,7 +162,7 @@ class ValueRecorder:
             tensor.register_hook(add_gradient)  # type: ignore[no-untyped-call]
 
     def _add(self, kind: str, name: str, sums: Sums) -> None:
-        """Store the sums over a tensor, added to those of earlier microbatches of the same step."""
+        """Add `sums` to those already stored for the tensor (kind, name) in this step, from earlier microbatches."""
         if before := self._rows.get((kind, name)):
             values, elements = before.values + sums.values.to(before.values.device), before.elements + sums.elements
             sums = sums._replace(values=values, elements=elements, calls=before.calls + 1)
@@ -177,7 +182,7 @@ class ValueRecorder:
         self._file.flush()
 
     def _extra(self, _kind: str, _name: str, _sums: Sums) -> dict[str, object]:
-        """Return the fields that a subclass adds to a line, besides step, kind, name, copies and sums."""
+        """Return the fields that a subclass adds to each line, besides step, kind, name, copies and sums."""
         return {}
 
 

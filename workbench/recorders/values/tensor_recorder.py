@@ -29,7 +29,7 @@ INPUT, INPUT_GRADIENT, BUFFER, OPTIMIZER = "input", "input_gradient", "buffer", 
 STEPS = 100
 """Number of steps that are recorded by default; with a thousand tensors, they take 25 MB."""
 TENSORS_AT_MOST = 16
-"""Number of tensors that are recorded of one call of a module, at most: a cache of keys and values may have many."""
+"""At most this number of tensors is recorded of one call of a module: a cache of keys and values may have many."""
 CALLS_AT_MOST = 64
 """Number of calls of a module in one forward pass that get names of their own; all later calls share the last name."""
 
@@ -37,8 +37,8 @@ CALLS_AT_MOST = 64
 class TensorRecorder(ValueRecorder):
     """Records sums over modules' inputs and outputs, gradients, parameters, and the optimizer's settings and state.
 
-    Unlike a `ValueRecorder` it also writes the dtype and a projection, the product with a fixed random vector.
-    Projections differ between tensors whose sums are equal.
+    In addition to what `ValueRecorder` writes, each line has the dtype and a projection, the scalar product of the
+    values with a fixed random vector. It shows differences between tensors whose sums are equal.
     """
 
     def __init__(self, folder: str | Path, models: Sequence[nn.Module], place: Place | None = None) -> None:
@@ -62,7 +62,7 @@ class TensorRecorder(ValueRecorder):
         super()._begin()
 
     def optimizer(self, optimizer: Optimizer) -> None:
-        """Record an optimizer's numeric settings, such as `lr`, and sums over its state. Call it before the update."""
+        """Record an optimizer's numeric settings, such as `lr`, and sums over its state, before its step."""
         if not self._recording:
             return
         groups = optimizer.param_groups
@@ -86,9 +86,10 @@ class TensorRecorder(ValueRecorder):
         yield from super()._hook(model)
 
     def _start_forward(self, *_: object) -> None:
-        """Restart the count of each module's calls (a forward pre-hook of the whole model).
+        """Restart the count of each module's calls, when a forward pass of the whole model begins (a forward pre-hook).
 
-        So a module has the same name in each microbatch, and only a second call in one forward pass gets another.
+        So a module gets the same name in each microbatch, and only a second call within one forward pass gets another
+        name.
         """
         if self._is_forward:
             self._calls.clear()
@@ -124,7 +125,7 @@ class TensorRecorder(ValueRecorder):
             self._record_gradient("activation_gradient", name, output)
 
     def _label(self, name: str) -> str:
-        """Return the name of a module's current call: the module's, with `#2` added for a second call, and so on."""
+        """Return the name for the current call of a module: its name, with `#2` added for a second call, and so on."""
         number = self._calls.get(name, 1)
         return name if number == 1 else f"{name}#{number}"
 
@@ -151,9 +152,9 @@ class TensorRecorder(ValueRecorder):
 
 
 class ScriptRecorder(TensorRecorder):
-    """Records the steps of a training script, which it tells apart by the optimizer's updates.
+    """Records the steps of a training script that does not mark them: a step ends with each optimizer step.
 
-    A step lasts from one update to the next. `current_step` is its number.
+    `current_step` is the number of the step that is being recorded.
     """
 
     def __init__(self, models: Sequence[nn.Module], folder: str | Path, first_step: int, steps: int) -> None:
@@ -197,22 +198,22 @@ class ScriptRecorder(TensorRecorder):
 
 
 def named(label: str, value: object) -> list[tuple[str, Tensor]]:
-    """Return (name, tensor) of each tensor with values in `value`, which is what a module gets or returns.
+    """Return (name, tensor) of the tensors in `value`, the arguments or the result of a module.
 
     The first tensor is named `label`, the others `label[1]`, `label[2]` and so on. At most `TENSORS_AT_MOST` are
-    returned.
+    returned; those for which no sums can be computed are left out.
     """
     tensors = [tensor for tensor in tensors_in(value) if has_values(tensor)][:TENSORS_AT_MOST]
     return [(f"{label}[{number}]" if number else label, tensor) for number, tensor in enumerate(tensors)]
 
 
 def has_values(tensor: Tensor) -> bool:
-    """Return whether sums over a tensor can be computed: it is dense, has memory, and is not complex."""
+    """Return whether sums over a tensor can be computed: it is dense, not on the meta device, and not complex."""
     return tensor.layout is torch.strided and tensor.device.type != "meta" and not tensor.is_complex()
 
 
 def settings_of(group: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the name and value of each number in a parameter group, such as `lr` and `betas[0]`."""
+    """Yield (name, value) of each number in an optimizer's parameter group, such as `lr` and `betas[0]`."""
     for key, value in group.items():
         if isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1):
             yield key, float(value)
@@ -223,8 +224,9 @@ def settings_of(group: dict[str, Any]) -> Iterator[tuple[str, float]]:
 def record_tensors(
     model: nn.Module, folder: str | Path = "outputs", *, first_step: int = 1, steps: int = STEPS
 ) -> ScriptRecorder:
-    """Record in `folder`/values the tensors of this rank's next `steps` steps, and return the recorder.
+    """Record sums over the tensors of this rank's next `steps` steps in `folder`/values, and return the recorder.
 
-    A step ends with the optimizer's update; `first_step` is the number of the next one, if the run resumes.
+    A step ends with the optimizer step. `first_step` is the number that the next step gets; give it when a run
+    resumes.
     """
     return ScriptRecorder([model], folder, first_step, steps)

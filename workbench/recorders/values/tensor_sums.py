@@ -8,31 +8,34 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
 SIGNATURE = 4096
-"""Length of the fixed random vector with which values are multiplied for a projection."""
+"""Length of the fixed random vector from which projections are computed."""
 
 
 class Sums(NamedTuple):
-    """Sums over this rank's part of a tensor, and the number of ranks that have the same part."""
+    """Sums over this rank's part of a tensor, and the number of ranks that have the same part (`copies`)."""
 
     values: Tensor
-    """The sum of the values, of their absolute values and of their squares, and the projection if there is one.
+    """The sum of the values, of their absolute values and of their squares, and the projection if it was asked for.
 
     It is a float64 tensor of shape (3,) or (4,).
     """
     copies: int = 1
     elements: int = 0
     length: int = 0
-    """The number of terms of the longest sum that an operation on the tensor computes, such as features or tokens."""
+    """The number of terms in the longest sum over the tensor: its features or its tokens.
+
+    The rounding error that is expected between two runs follows from it.
+    """
     dtype: str = ""
     calls: int = 1
 
 
 @torch.no_grad()
 def sums_of(tensor: Tensor, *, factor: float = 1.0, copies: int = 1, projected: bool = False) -> Sums:
-    """Return the sums over this rank's part of `tensor`, multiplied by `factor`; with the projection if `projected`.
+    """Return the sums over this rank's part of `tensor` after multiplying its values by `factor`.
 
-    `copies` is the number of ranks that hold the tensor. Each of them has all values of a plain tensor, but only a part
-    of a DTensor. If `copies` is twice the number of ranks in the DTensor's mesh, a second mesh holds an equal DTensor.
+    `projected` adds the projection. `copies` is the number of ranks that hold the tensor; for a DTensor it may be a
+    multiple of the ranks in its mesh, which means that other meshes hold an equal DTensor.
     """
     if isinstance(tensor, DTensor):
         meshes = max(copies // tensor.device_mesh.size(), 1)
@@ -49,7 +52,7 @@ def sums_of(tensor: Tensor, *, factor: float = 1.0, copies: int = 1, projected: 
 
 
 def projection(values: Tensor) -> Tensor:
-    """Return the scalar product of all values with a fixed pseudo-random vector of their number: () float64.
+    """Return the scalar product of all values with a fixed pseudo-random vector of the same length: () float64.
 
     Unlike a sum it depends on the order of the values. If they change by `d`, it changes by about the norm of `d`
     (random projections of Johnson and Lindenstrauss, 1984). The long vector is the outer product of two short ones.
@@ -72,9 +75,9 @@ def signature(length: int, device: str) -> Tensor:
 
 
 def own_part(tensor: DTensor) -> tuple[Tensor, int]:
-    """Return this rank's part of a DTensor, and the number of ranks in its mesh with the same part.
+    """Return (this rank's part of a DTensor, number of ranks in its mesh with the same part).
 
-    Partial sums are reduced first, which is a collective.
+    A DTensor with partial sums is first reduced, which is a collective that all ranks of the mesh must call.
     """
     if any(placement.is_partial() for placement in tensor.placements):
         placements = [Replicate() if placement.is_partial() else placement for placement in tensor.placements]
