@@ -9,9 +9,9 @@
 A hang begins with culprits: ranks that wait for no other rank. The ranks that wait for them, directly or through
 others, are the victims.
 
-`reading` reads the dumps and other files of a job into a `Job`; `graph` compares the ranks and builds the graph of
-which rank waits for which; `classify` derives the causes from it; `findings` writes the sentences of the report;
-`views` prepares tables and charts for the user interfaces.
+`reading` reads the dumps and other files of a job into a `Job`; `graph` compares the ranks and builds the wait-for
+graph, which shows which rank waits for which; `classify` derives the causes of the hang from this graph; `findings`
+writes the sentences of the report; `views` prepares tables and charts for the user interfaces.
 """
 
 from analyzers.hangs.model import Culprit, Frame, Group, HangClass, HangData, Wait

@@ -17,10 +17,10 @@ from analyzers.words import dtype_name
 class HangClass(StrEnum):
     """The class of a hang, which says what is wrong: for example, a rank died, or it skipped an operation.
 
-    The order counts: if a job has causes of several classes, the class that comes first here explains the others. In an
-    `ORDER_CYCLE` ranks wait for each other because they used their process groups in different orders. A `LAGGING` rank
-    has not completed an operation that others have. `ALL_ARRIVED`: all ranks issued the operation, and it does not
-    complete.
+    The order counts: if a job has causes of several classes, the class that comes first here explains the others. In
+    an `ORDER_CYCLE` ranks wait for each other because they used their process groups in different orders. A
+    `HOST_STUCK` rank runs other code and issues no operation. A `LAGGING` rank has not completed an operation that
+    others have. `ALL_ARRIVED` means that all ranks issued the operation, and it does not complete.
     """
 
     DEAD = "dead"
@@ -87,7 +87,10 @@ class Reason(StrEnum):
 
 
 class GroupSource(StrEnum):
-    """The source from which the members of a process group are known, the most reliable first."""
+    """The source of a process group's members, the most reliable first.
+
+    `ENTRIES`: no file lists the members; they are the ranks that used the group.
+    """
 
     SIDE_FILE = "side file"
     PG_CONFIG = "pg_config"
@@ -95,13 +98,13 @@ class GroupSource(StrEnum):
 
 
 class Lack(StrEnum):
-    """Information that a dump lacks although a verdict could use it."""
+    """Information that some dumps lack although it would make a verdict more certain."""
 
     STACKS = "stacks"
     COMPLETED_OPERATIONS = "completed_operations"
     FIRST_PENDING_OPERATION = "first_pending_operation"
     GROUP_NAMES = "group_names"
-    """TORCH_DISTRIBUTED_DEBUG=DETAIL wraps each group, and the wrapper's entries name no group."""
+    """With TORCH_DISTRIBUTED_DEBUG=DETAIL a wrapper replaces each process group, and its entries name no group."""
 
 
 class Frame(msgspec.Struct, frozen=True, order=True):
@@ -113,7 +116,10 @@ class Frame(msgspec.Struct, frozen=True, order=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """A process group; `ranks` are the global ranks of its members, ascending."""
+    """A process group; `ranks` are the global ranks of its members, ascending.
+
+    `desc` is PyTorch's description, such as `mesh_tp`, and `source` says how the members are known.
+    """
 
     name: str
     desc: str
@@ -205,7 +211,7 @@ class Signature:
 def operation_text(operation: str, shape: str) -> str:
     """Return an operation with its shape as text, such as `all_reduce of 4x4 float32`.
 
-    In place of a shape, `shape` may name another property, such as a tag.
+    `shape` may be any other property in place of a shape, such as a tag; if it is empty, only the operation is named.
     """
     return f"{operation} of {shape}" if shape else operation
 
@@ -214,9 +220,10 @@ def operation_text(operation: str, shape: str) -> str:
 class Op:
     """One operation of one rank, as Flight Recorder recorded it: a collective, or a send or recv (`p2p`).
 
-    `group` is an index in `Job.groups`; `signature` and `stack` are indexes in the job's lists of these. `retired`
-    means that the watchdog no longer tracks the operation: with gloo it has completed; with NCCL it has timed out
-    unless it is `done`.
+    `group` is an index in `Job.groups`; `signature` and `stack` are indexes in `Job.signatures` and `Job.stacks`.
+    `seq` and `p2p_seq` are its sequence numbers in the group, and times are in nanoseconds since the epoch (0:
+    unknown). `done` says whether it completed. `retired` means that the watchdog no longer tracks it: with gloo it
+    has completed; with NCCL it has timed out unless it is `done`.
     """
 
     rank: int
@@ -237,7 +244,7 @@ class Op:
 class Position:
     """How far a rank got in a process group, as sequence numbers of collectives; -1 where there is none.
 
-    `first` is the oldest in the dump, `enqueued` the last issued, `completed` the last completed.
+    `first` is the oldest in the dump, `enqueued` the last that the rank issued, `completed` the last that completed.
     """
 
     first: int
@@ -249,7 +256,8 @@ class Position:
 class RankState:
     """The content of one rank's dump: its operations, and how far it got in each process group.
 
-    `ops` are in the order of issue; `positions` are by the index of the group in `Job.groups`.
+    `ops` are in the order in which the rank issued them; `positions` are by the index of the group in `Job.groups`.
+    `pending` are the operations that are not done, and those that other files show to be pending.
     """
 
     rank: int
@@ -281,11 +289,11 @@ class RankState:
         return (op for op in self.ops if op.group == group and not op.p2p)
 
     def collective(self, group: int, seq: int) -> Op | None:
-        """Return the collective with sequence number `seq`; None if the dump does not have it."""
+        """Return the rank's collective with sequence number `seq` in a group; None if the dump does not have it."""
         return next((op for op in self.collectives(group) if op.seq == seq), None)
 
     def newest_time_ns(self) -> int:
-        """Return the newest time in the dump, in nanoseconds since the epoch (0: none); the dump was taken after it."""
+        """Return the newest time in the dump, in nanoseconds since the epoch (0: none)."""
         return max((max(op.created_ns, op.completed_ns) for op in self.ops), default=0)
 
 
@@ -293,8 +301,8 @@ class RankState:
 class Job:
     """A job as its dumps show it: the state of each rank that left one, and lists to which operations refer by index.
 
-    `unreadable` maps the ranks of damaged dumps to the error; `lacks` maps each kind of missing information to the
-    ranks whose dumps lack it.
+    `ranks` maps ranks to their state, `unreadable` the ranks of damaged dumps to the error, and `lacks` each kind of
+    missing information to the ranks whose dumps lack it.
     """
 
     world_size: int
@@ -305,9 +313,9 @@ class Job:
     unreadable: dict[int, str] = field(default_factory=dict)
     lacks: dict[Lack, list[int]] = field(default_factory=dict)
     possible_members: dict[str, list[int]] = field(default_factory=dict)
-    """Ranks without a dump that may belong to a group, by the group's label, if its members were not recorded."""
+    """Ranks without a dump that may be members of a group whose members were not recorded, by the group's label."""
     taken_ns: dict[int, int] = field(default_factory=dict)
-    """The time at which each rank's dump was written; empty if the files' times contradict their content."""
+    """When each rank's dump was written, in nanoseconds since the epoch; empty if file times contradict the content."""
 
     def signature(self, op: Op) -> Signature:
         """Return the signature of an operation."""
@@ -327,9 +335,9 @@ class Job:
 
 
 def user_frame(stack: list[Frame]) -> Frame | None:
-    """Return the innermost frame of the user's Python code; None for an empty stack.
+    """Return the innermost frame of the user's Python code in a stack; None for an empty stack.
 
-    Without such a frame it is that of an installed package, such as torchtitan, else the innermost frame of all.
+    If there is none, return that of an installed package, such as torchtitan, or else the innermost frame of all.
     """
     origins = [(frames.origin_of(frame.filename), frame) for frame in stack if frame.line]
     wanted = (frames.Origin.USER, frames.Origin.PACKAGE)
@@ -338,7 +346,7 @@ def user_frame(stack: list[Frame]) -> Frame | None:
 
 
 def is_library(frame: Frame) -> bool:
-    """Return whether a frame is not the user's own code.
+    """Return whether a frame is not of the user's own code.
 
     That is so for PyTorch, Python, installed packages, the recorders of this project, and native code.
     """
@@ -354,8 +362,8 @@ OP_COLUMNS = (
 def ops_of(columns: Mapping[str, Column], rows: slice, rank: int, groups: Mapping[int, int]) -> list[Op]:
     """Return an `Op` of `rank` for each of the `rows` of the table of operations that was read from the dumps.
 
-    `columns` are the columns of this table. It numbers the process groups of one batch of dumps; `groups` maps these
-    numbers to indexes in `Job.groups`.
+    `columns` are the columns of this table, whose process groups are numbered within one batch of dumps; `groups`
+    maps these numbers to indexes in `Job.groups`.
     """
     # Lists are several times faster to walk than arrays, and thousands of dumps have millions of rows.
     lists = [columns[name][rows].tolist() for name in OP_COLUMNS]

@@ -58,7 +58,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
 
 
 def report_of_stacks(context: HangContext, run: Run, cause: StackCause) -> Report[HangData]:
-    """Return the report on a hang for which only stacks are available."""
+    """Return the report on a hang for which only stacks are available; `cause` is what they show."""
     job = context.job
     return Report(
         schema=SCHEMA,
@@ -79,14 +79,15 @@ def report_of_stacks(context: HangContext, run: Run, cause: StackCause) -> Repor
 def has_ended_cleanly(run: Run) -> bool:
     """Return whether all ranks of a run marked a clean end, whatever the dumps show.
 
-    Only the recorders of this project write such marks; without their files the result is False.
+    Only the recorders of this project write such marks (the phase of the last heartbeat); without their files the
+    result is False.
     """
     side = open_set(run)[1]
     return side.all_ended_cleanly(max((file.world_size for file in side.groups.values()), default=0))
 
 
 def report_of(context: HangContext, dumps: DumpSet, causes: list[Cause]) -> Report[HangData]:
-    """Return the report with a finding and a culprit for each of the `causes` of a hang, which may be none."""
+    """Return the report with a finding and a culprit for each of the `causes` of a hang; there may be none."""
     job = context.job
     return Report(
         schema=SCHEMA,

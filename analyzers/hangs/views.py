@@ -1,4 +1,4 @@
-"""Make the tables about a hang for the user interfaces: the matrix of operations, locations, stacks and groups."""
+"""Make the tables about a hang for the user interfaces: a matrix of operations, locations, stacks and groups."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -22,9 +22,10 @@ from analyzers.words import rank_ranges, source_line
 
 
 class CellState(StrEnum):
-    """The state of an operation on a rank.
+    """The state of an operation on a rank, as a cell of `matrix` shows it.
 
-    `MISSING`: the rank has not issued the operation. `NOT_HELD`: its dump no longer contains the operation.
+    `SCHEDULED`: issued, but not started. `MISSING`: the rank has not issued the operation. `MISMATCH`: it issued a
+    different one. `NOT_HELD`: its dump no longer contains the operation.
     """
 
     DONE = "done"
@@ -47,9 +48,9 @@ NOT_ISSUED = IssuedAt("", "")
 
 
 def matrix(run: Run, group: str | None = None, limit: int = 60, options: store.Options | None = None) -> pd.DataFrame:
-    """Return the state of each operation of a process group: one row per rank, one column per sequence number.
+    """Return the state of each collective of a process group: one row per rank, one column per sequence number.
 
-    `group` is a name or description, by default the group in which most ranks wait; the last `limit` numbers are
+    `group` is a name or description, by default the group in which most ranks wait; only the last `limit` numbers are
     shown. Cells are values of `CellState`.
     """
     job, _ = open_job(run, options)
@@ -66,10 +67,11 @@ def matrix(run: Run, group: str | None = None, limit: int = 60, options: store.O
 def operations(
     run: Run, group: str | None = None, around: int = 8, options: store.Options | None = None
 ) -> pd.DataFrame:
-    """Return the operations of each rank around the first sequence number at which members of a group differ.
+    """Return the collectives of each rank around the first sequence number at which members of a group differ.
 
-    The table has a row for each sequence number and a column for each rank; each cell is an `IssuedAt`. `around` is
-    how many numbers before and after the first difference are shown.
+    The table has a row for each sequence number and a column for each rank with a dump; each cell is an `IssuedAt`.
+    `group` is a name or description, by default the group in which most ranks wait. `around` is how many numbers
+    before and after the first difference are shown.
     """
     job, _ = open_job(run, options)
     number = group_number(job, group)
@@ -101,9 +103,9 @@ def folded(table: pd.DataFrame, axis: str = "index") -> pd.DataFrame:
 
 
 def locations(run: Run, options: store.Options | None = None) -> pd.DataFrame:
-    """Return a table of the lines that the ranks are at, with a row for each line, that of most ranks first.
+    """Return a table of the lines that the ranks are at, with one row for each line, that of most ranks first.
 
-    Its columns are `ranks` (list), `name` (of the operation or function), `line`, and `text`, which is a sentence such
+    Its columns are `ranks` (list), `name` (of the operation or function), `line`, and `text`, which is a phrase such
     as `62 ranks in all_gather at job/model.py:212`.
     """
     rows = [{**there._asdict(), "text": format_location(there)} for there in find_locations(*open_job(run, options))]
@@ -113,8 +115,9 @@ def locations(run: Run, options: store.Options | None = None) -> pd.DataFrame:
 def stacks(run: Run, options: store.Options | None = None) -> pd.DataFrame:
     """Return the stacks of all ranks merged into a tree of frames, outermost frame first; each row follows its parent.
 
-    The stack of a rank that an exception ended is that of the exception, unless it was taken before.
-    Columns: depth, name, place (`file:line`), ranks (list), filename, line, own (whether it is the user's code).
+    For a rank that an exception ended, it is the stack of the exception, unless an earlier stack shows the hang
+    itself. Columns: depth (0 for the outermost frame), name, place (`file:line`), ranks (list of those that are in
+    this frame), filename, line, own (whether it is the user's code).
     """
     job, side = open_job(run, options)
     merged: dict[tuple[Frame, ...], list[int]] = {}
@@ -138,7 +141,7 @@ def stacks(run: Run, options: store.Options | None = None) -> pd.DataFrame:
 
 
 def stack_of(rank: int, job: Job, side: SideFiles) -> Sequence[Frame]:
-    """Return the Python stack of a rank, innermost frame first: of its exception, main thread or operation."""
+    """Return the Python stack of a rank, innermost frame first: of its exception, main thread or current operation."""
     taken, ended = side.main_stack(rank), side.exits.get(rank)
     # A stack that was taken before the exception shows the hang, of which the exception may be a consequence.
     if ended and ended.traceback and (not taken or RECORDERS in Path(taken[0].filename).parts):
@@ -148,11 +151,11 @@ def stack_of(rank: int, job: Job, side: SideFiles) -> Sequence[Frame]:
 
 
 RECORDERS = "recorders"
-"""The folder of the recorders: a stack that ends there was taken by the recorder that noted an exception."""
+"""The folder with the recorders' code; a stack that ends there was taken while an exception was recorded."""
 
 
 def callers(function: Frame, stack: Sequence[Frame]) -> Sequence[Frame]:
-    """Return the frames outside of the innermost call of a function in a stack; empty if the stack has no such call."""
+    """Return the frames outside of the innermost call of `function` in a stack; empty if the stack has no such call."""
     calls = (i for i, frame in enumerate(stack) if (frame.name, frame.filename) == (function.name, function.filename))
     return stack[next(calls, len(stack)) + 1 :]
 
@@ -174,13 +177,16 @@ def groups(run: Run, options: store.Options | None = None) -> pd.DataFrame:
 
 @lru_cache(maxsize=2)  # faces ask several questions of one run, and the same ones at every redraw
 def open_job(run: Run, options: store.Options | None) -> tuple[Job, SideFiles]:
-    """Return the job of a run's newest set of dumps, and the contents of the files beside these dumps."""
+    """Return the job of a run's set of dumps that shows the hang, and the contents of the files beside these dumps."""
     dumps, side = open_set(run)
     return load_job(dumps.rounds[0], side, options or store.Options()), side
 
 
 def group_number(job: Job, name: str | None) -> int | None:
-    """Return the index of the group with that name or description; without a name, of that in which most ranks wait."""
+    """Return the index in `Job.groups` of the group with that name or description; None if there is none.
+
+    Without a name, it is the index of the group in which most ranks wait.
+    """
     if not job.groups:
         return None
     if name is None:
@@ -189,12 +195,12 @@ def group_number(job: Job, name: str | None) -> int | None:
 
 
 def waiting(job: Job, number: int) -> int:
-    """Return how many ranks wait in an operation of a group."""
+    """Return how many ranks wait in an operation of the group with index `number` in `Job.groups`."""
     return sum(state.current is not None and state.current.group == number for state in job.ranks.values())
 
 
 def by_seq(job: Job, rank: int, group: int, limit: int | None = None) -> dict[int, Op]:
-    """Return a rank's collectives in a group by sequence number, or only the last `limit` of them."""
+    """Return {sequence number: collective} of a rank in a group, or only the last `limit` of them."""
     every = {op.seq: op for op in job.ranks[rank].collectives(group)} if rank in job.ranks else {}
     return every if limit is None or len(every) <= limit else {seq: every[seq] for seq in sorted(every)[-limit:]}
 

@@ -1,7 +1,8 @@
-"""Find out which rank passed a tensor of another size, where gloo aborted a rank because sizes differ.
+"""Find out which rank passed a tensor of the wrong size to a collective, if gloo aborted a rank because sizes differ.
 
-Gloo aborts the rank that receives more than it expects, which need not be the rank that erred. The lines at which the
-others were when they lost the connection decide it where they differ; else a neighbour in gloo's ring may be wrong.
+Gloo aborts the rank that receives more bytes than it expects, which need not be the rank that erred. If the ranks
+were at different source lines when they lost the connection, the lines decide who erred; otherwise the aborted rank's
+neighbour in gloo's ring may be wrong too.
 """
 
 from collections import defaultdict
@@ -21,23 +22,27 @@ from analyzers.hangs.reading.side_files import SideFiles
 SCALAR_BYTES = 8
 INNERMOST_FRAMES = 3
 LAST_COLLECTIVES = 2
-"""How far behind the last collective of all ranks one may be that still explains an abort."""
+"""How many collectives before the last common one a difference may be and still explain an abort."""
 RATIO_TOLERANCE = 0.1
-"""By how much two ratios of sizes may differ, as gloo rounds the parts of a tensor."""
+"""By how much two ratios of tensor sizes may differ and still count as equal; gloo rounds the parts of a tensor."""
 ONE_WAY = {"broadcast", "scatter", "gather", "reduce", "send", "recv"}
-"""Collectives in which some ranks only send: these may be further on than the others, at another line."""
+"""Operations in which some ranks only send: these ranks may already be at a later line than the others."""
 
 
 def with_sizes(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
-    """Return a cause that blames an aborted rank (`end`), corrected by the lines of all ranks, or by its neighbour."""
+    """Return `cause`, which blames an aborted rank (`end`), corrected by the lines that all ranks were at.
+
+    If the lines do not decide, the aborted rank's neighbour in gloo's ring may be blamed too.
+    """
     return with_ranks_elsewhere(context, cause, end) or with_neighbour(context, cause, end)
 
 
 def blame_differing_dumps(context: HangContext, end: RankEnd) -> Cause | None:
-    """Return a cause by the dumps of the ranks that gloo did not abort, if these differ in a last collective.
+    """Return a cause that blames ranks whose dumps differ in one of their last collectives, if gloo aborted a rank.
 
-    The aborted rank (`end`) then only received what another rank sent. Its line shows which side it was on, where only
-    one of the sides was at that line. The result is None if neither this nor the dumps decide who is wrong.
+    The aborted rank (`end`) then only received what another rank sent. If the dumps do not decide who is wrong, the
+    ranks at the aborted rank's line are right. The result is None if this does not decide it either, or if the dumps
+    agree.
     """
     job = context.job
     for number, group in enumerate(job.groups):
@@ -55,7 +60,11 @@ def blame_differing_dumps(context: HangContext, end: RankEnd) -> Cause | None:
 
 
 def decide_by_line(job: Job, divergence: Divergence, line: Frame | None) -> Divergence | None:
-    """Return a divergence that blames the ranks at other lines than an aborted rank, if these are the minority."""
+    """Return a copy of a divergence that blames the ranks at other lines than `line`, that of an aborted rank.
+
+    The result is None unless some ranks are at `line`, and the blamed ranks are at most as many as these. A
+    divergence describes the different operations that members issued under one sequence number.
+    """
     agreeing = [variant for variant in divergence.variants if line and job.line(variant.op) == line]
     odd = [variant for variant in divergence.variants if variant not in agreeing]
     culprits = sorted(rank for variant in odd for rank in variant.ranks)
@@ -67,10 +76,10 @@ def decide_by_line(job: Job, divergence: Divergence, line: Frame | None) -> Dive
 
 
 def with_ranks_elsewhere(context: HangContext, cause: Cause, end: RankEnd) -> Cause | None:
-    """Return a cause that blames the ranks at a different line than the aborted rank, if most ranks are at its line.
+    """Return a copy of `cause` that blames ranks at other lines than the aborted rank, if most ranks are at its line.
 
-    These ranks were in another collective. The result is None if all were at one line, if the aborted rank is not
-    among the majority, or if ranks may leave its collective before the others.
+    The blamed ranks were in another collective. The result is None if all ranks were at one line, if the aborted rank
+    (`end`) is not among the majority, or if ranks may leave its collective before the others, as in a broadcast.
     """
     if any(f.name in ONE_WAY for f in end.stack[:INNERMOST_FRAMES]):
         return None
@@ -89,13 +98,13 @@ def with_ranks_elsewhere(context: HangContext, cause: Cause, end: RankEnd) -> Ca
 
 
 def with_neighbour(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
-    """Return a cause that blames a rank which gloo aborted, with a neighbouring rank added if that one may be wrong.
+    """Return a copy of `cause`, which blames an aborted rank, that blames its neighbour too if that may be wrong.
 
-    Gloo aborts the rank whose tensor is smaller (`end`); the larger tensor came from its neighbour in gloo's ring. With
-    two ranks, either may be wrong. With more, only the aborted rank is blamed if the neighbour waits at a different
-    line than the aborted rank, if a third rank recorded the same collective as the neighbour, or if the buffer holds a
-    scalar and so belongs to a different collective. Only the neighbour is blamed if the third ranks recorded tensors
-    that are as much smaller than its tensor as the aborted rank's buffer was.
+    Gloo aborts the rank whose tensor is smaller (`end`); the larger tensor came from its neighbour in gloo's ring.
+    With two ranks, either may be wrong. With more, only the aborted rank is blamed if the neighbour waits at a
+    different line, if a third rank recorded the same collective as the neighbour, or if the aborted rank's buffer
+    holds a scalar and so belongs to a different collective. Only the neighbour is blamed if all third ranks recorded
+    tensors of the aborted rank's size.
     """
     size, other = context.job.world_size, find_place_of_victims(context.side)
     own = place_of([end.rank], end.stack)
@@ -115,7 +124,10 @@ def with_neighbour(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
 
 
 def with_only(context: HangContext, cause: Cause, rank: int) -> Cause:
-    """Return a cause that blames only `rank` for its size, at its own line."""
+    """Return a copy of `cause` that blames only `rank`, with the stack of its exception.
+
+    All other ranks are its victims.
+    """
     exit_file = context.side.exits.get(rank)
     victims = [other for other in range(context.job.world_size) if other != rank]
     frames = exit_file.traceback if exit_file else []
@@ -129,10 +141,10 @@ def last_collective(job: Job, rank: int) -> Op | None:
 
 
 def is_alone(job: Job, rank: int, end: RankEnd) -> bool:
-    """Return whether `rank` alone passed a larger tensor, as all third ranks recorded one of the aborted rank's size.
+    """Return whether only `rank` passed a larger tensor: all third ranks recorded one of the aborted rank's size.
 
-    The aborted rank (`end`) left no dump, but gloo printed how many bytes it received and expected: parts of both
-    tensors, which have the same ratio as the tensors.
+    The aborted rank (`end`) left no dump, but gloo printed how many bytes of its part of the tensor it received and
+    expected. Their ratio is that of the two tensors.
     """
     last = last_collective(job, rank)
     if last is None or not end.sizes:
@@ -146,7 +158,7 @@ def is_alone(job: Job, rank: int, end: RankEnd) -> bool:
 
 
 def is_confirmed(job: Job, rank: int, aborted: int) -> bool:
-    """Return whether a third rank recorded the same collective, with the same sizes, as the last collective of `rank`.
+    """Return whether a third rank recorded the last collective of `rank` with the same sizes and types.
 
     A third rank is any rank other than `rank` and `aborted`.
     """
@@ -159,14 +171,14 @@ def is_confirmed(job: Job, rank: int, aborted: int) -> bool:
 
 
 def place_of(ranks: list[int], stack: list[Frame]) -> RanksInOp:
-    """Return a `RanksInOp` for ranks whose operation is not known: `ranks` and the user's line in `stack`."""
+    """Return a `RanksInOp` for ranks whose operation is not known: it has `ranks` and the user's line in `stack`."""
     return RanksInOp(ranks, "", "", user_frame(stack), "", 0, p2p=False)
 
 
 def find_place_of_victims(side: SideFiles) -> RanksInOp | None:
-    """Return, as a `RanksInOp`, the first rank that timed out waiting for another, and its line of user code.
+    """Return the line of user code at which the first rank lost its connection or timed out, as a `RanksInOp`.
 
-    The result is None if no error of such a rank has a traceback.
+    It has this rank and its line. The result is None if no error of such a rank has a traceback.
     """
     gave_up = [end for end in side.exits.values() if is_victim(end) and end.traceback]
     first = min(gave_up, key=lambda end: end.time_ns, default=None)

@@ -19,10 +19,11 @@ DEFAULT_CONFIDENCE = 0.9
 
 @dataclass(frozen=True)
 class RanksInOp:
-    """Ranks that issued the same operation: a collective, a send or a recv, with its shape and sequence number.
+    """Ranks that issued the same operation, and this operation: a collective, a send or a recv (`p2p`).
 
-    `line` is the user's line that issued it, where stacks were recorded; `group` is the label of the process group.
-    `root` is the root of a broadcast, reduce, gather or scatter, where it was recorded.
+    `shape` is the text of its input shapes and dtypes, `seq` its sequence number, and `group` the label of its
+    process group. `line` is the user's line that issued it, where stacks were recorded. `root` is the root of a
+    broadcast, reduce, gather or scatter, where it was recorded.
     """
 
     ranks: list[int]
@@ -39,9 +40,10 @@ class RanksInOp:
 class HostState:
     """The state of a running rank's process, from its heartbeat, its answers to requests and the operating system.
 
-    `step` and `phase` come from the heartbeat; they are None and empty if the rank is in no step or phase. `holds_gil`
-    means that no request which needs Python's global lock (GIL) was answered. `thread_error` is an exception that ended
-    a thread of the process: the rank may wait for that thread.
+    `step` and `phase` come from the heartbeat; if the rank is in no step or phase, they are None and empty.
+    `holds_gil` means that the process answered no request that needs Python's global lock (GIL). `process` says why
+    the process does not run, `thread_error` is an exception that ended one of its threads: the rank may wait for that
+    thread.
     """
 
     step: int | None = None
@@ -53,13 +55,14 @@ class HostState:
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause of a hang: its culprit and the facts behind it.
+    """One cause of a hang: its culprit, and the facts that show that this is the culprit.
 
-    `reason` says which kind of evidence blames the culprit; the other facts are set only as far as that kind has them.
-    `sides` are the different operations that ranks issued where they should have issued the same one, each with its
-    ranks. `issued` is the operation of the culprits, `expected` that of the other ranks. `elements` are two sizes that
-    differ: of a message, the elements sent and received; of a rank that gloo aborted, the bytes received and expected.
-    `completed` is how many of the `members` of the group have completed the operation. `end` is how the culprit ended.
+    `reason` says which kind of evidence blames the culprit; most other facts are set only for some reasons. `sides`
+    are the different operations that ranks issued where all should have issued the same one, each with its ranks.
+    `issued` is the operation of the culprits, `expected` that of the other ranks. `elements` are two sizes that
+    differ: the elements that an all_to_all sends and receives in total or, for a rank that gloo aborted, the bytes
+    received and expected. `completed` is how many of the `members` of the process group have completed the operation.
+    `end` is how the culprit ended, `host` the state of its process.
     """
 
     culprit: Culprit
@@ -103,7 +106,7 @@ class Cause:
         return replace(self, culprit=msgspec.structs.replace(self.culprit, frames=frames))
 
     def in_group(self, group: Group) -> "Cause":
-        """Return a copy of this cause which says that the culprit is missing in the process group `group`."""
+        """Return a copy of this cause which says that the victims wait for the culprit in the process group `group`."""
         return replace(self, culprit=msgspec.structs.replace(self.culprit, group=group.name, group_desc=group.label))
 
 
@@ -119,10 +122,10 @@ def make_cause(
     op: Op | None = None,
     confidence: float = DEFAULT_CONFIDENCE,
 ) -> Cause:
-    """Return a `Cause` which says that `ranks` are the culprits and that `victims` wait for them in operation `node`.
+    """Return a `Cause` which says that `ranks` are the culprits, and that `victims` wait for them in operation `node`.
 
-    `op` is the operation to name, by default that of the ranks in `node`. The culprit's stack is `frames` if given,
-    else that of its main thread, else that recorded with its current operation.
+    `op` is the operation that the cause names, by default that of the ranks in `node`. The culprit's stack is
+    `frames` if given, else that of its main thread, else that recorded with its current operation.
     """
     group = context.group(node)
     op = op or next(iter(context.operations_at(node)), None)
@@ -145,7 +148,7 @@ def make_cause(
 
 
 def ranks_in_op(context: HangContext, ranks: list[int], op: Op) -> RanksInOp:
-    """Return `ranks` and the operation that they issued as a `RanksInOp`."""
+    """Return a `RanksInOp` for `ranks`, which issued the operation `op`."""
     job = context.job
     signature = job.signature(op)
     label = job.groups[op.group].label
@@ -153,7 +156,7 @@ def ranks_in_op(context: HangContext, ranks: list[int], op: Op) -> RanksInOp:
 
 
 def ranks_at_node(context: HangContext, node: OpNode) -> RanksInOp:
-    """Return the ranks that are in the operation `node`, with the operation as one of them recorded it."""
+    """Return a `RanksInOp` for the ranks that are in the operation `node`, as the lowest of them recorded it."""
     arrived, current_ops = context.graph.arrived(node), context.operations_at(node)
     if current_ops:
         return ranks_in_op(context, arrived, current_ops[0])

@@ -11,9 +11,10 @@ from analyzers.hangs.reading.side_files import SideFiles
 
 @dataclass(frozen=True)
 class HangContext:
-    """All inputs of a verdict on a hang.
+    """Everything that the classification rules use to find the causes of a hang.
 
-    These are the dumps, the files beside them, the wait-for graph, and the sequence of each rank's operations.
+    `job` has the dumps, `side` the files beside them, `graph` says which rank waits in which operation, and
+    `programs` compares the sequences of operations of different ranks.
     """
 
     job: Job
@@ -23,23 +24,23 @@ class HangContext:
 
     @classmethod
     def of(cls, job: Job, side: SideFiles) -> "HangContext":
-        """Return the context of a job, for which the wait-for graph is built.
+        """Return the context of a job, for which the wait-for graph is built here.
 
         `side` has the contents of the files beside the dumps.
         """
         return cls(job, side, build_graph(job, side), Programs(job))
 
     def operations_at(self, node: OpNode) -> list[Op]:
-        """Return the current operation of each rank that is in `node`, which is a collective or a batch of messages.
+        """Return the current operation of each rank that is in `node`, as each of these ranks recorded it.
 
-        A rank's current operation is its first incomplete one. These entries describe the same operation, as each of
-        the ranks recorded it.
+        `node` is a collective, or sends and receives that were launched together. A rank's current operation is its
+        first incomplete one.
         """
         current_ops = (self.job.ranks[rank].current for rank in self.graph.arrived(node))
         return [op for op in current_ops if op]
 
     def began_ns(self, node: OpNode) -> int:
-        """Return when the first rank issued an operation, in nanoseconds since the epoch; 0 if that is unknown."""
+        """Return when the first rank in `node` issued this operation, in nanoseconds since the epoch; 0 if unknown."""
         return min((op.created_ns for op in self.operations_at(node)), default=0)
 
     def group(self, node: OpNode) -> Group:
@@ -47,5 +48,5 @@ class HangContext:
         return self.job.groups[node.group]
 
     def ends(self) -> list[RankEnd]:
-        """Return how each rank ended, for those that had ended when the dumps were taken."""
+        """Return a `RankEnd` for each rank that had ended when the dumps were taken, in the order of ranks."""
         return [end for rank in range(self.job.world_size) if (end := self.side.end(rank))]

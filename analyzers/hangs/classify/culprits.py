@@ -17,8 +17,7 @@ from analyzers.hangs.reading.exits import Ending, RankEnd, is_victim
 from analyzers.hangs.reading.side_files import SideFiles
 
 MISSING_SHARE = 4
-"""If more than one in this many dumps is missing, there is a common reason, such as a node whose files were not copied.
-"""
+"""If more than one in this many dumps is missing, a common reason is likely, such as files of a node not copied."""
 UNKNOWN_CONFIDENCE = 0.2
 BEST_FIRST = tuple(HangClass)
 DIFFERENCES = (HangClass.MISMATCH, HangClass.SKIPPED)
@@ -28,7 +27,8 @@ WITHOUT_DUMP = (Reason.NO_DUMP, Reason.LOST_DUMP)
 def find_causes(context: HangContext) -> list[Cause]:
     """Return the causes of a hang, each once, the best explanation first.
 
-    They come from the wait-for graph, and from ranks that died although no other rank was seen waiting for them.
+    They come from the wait-for graph, from ranks that died although no other rank was seen waiting for them, and from
+    further rules that are tried in turn.
     """
     causes = classify_roots(context, find_roots(context.graph))
     causes = drop_disconnected(context, excuse_missing_dumps(context, causes))
@@ -43,10 +43,11 @@ def find_causes(context: HangContext) -> list[Cause]:
 
 
 def join_deaths(causes: Sequence[Cause], deaths: Sequence[Cause]) -> list[Cause]:
-    """Return the causes from the wait-for graph, and those of the `deaths` that they do not explain.
+    """Return the `causes` from the wait-for graph, with those `deaths` added that they do not explain.
 
-    What gloo ends because sizes differ is a victim of the ranks whose operations differ. Where it ended a rank that
-    shows by its line which of them err, that decides more than their dumps.
+    If gloo aborted a rank because sizes differ, that rank is a victim of the ranks whose operations differ, so its
+    death adds nothing to a cause that blames them. But if the line of the aborted rank shows which ranks erred, this
+    replaces such a cause.
     """
     named = {rank for cause in causes for rank in cause.ranks}
     deaths = [cause for cause in deaths if not named.issuperset(cause.ranks)]
@@ -57,14 +58,14 @@ def join_deaths(causes: Sequence[Cause], deaths: Sequence[Cause]) -> list[Cause]
 
 
 def is_by_size(cause: Cause) -> bool:
-    """Return whether a cause was found because gloo ended a rank for sizes that differ."""
+    """Return whether a cause of a death was found because gloo aborted a rank for tensor sizes that differ."""
     return cause.kind in DIFFERENCES and cause.reason is not Reason.OTHER_MODEL
 
 
 def excuse_missing_dumps(context: HangContext, causes: list[Cause]) -> list[Cause]:
-    """Return the causes without those that blame a likely victim only because its dump is missing.
+    """Return `causes` without those that blame a likely victim only because its dump is missing.
 
-    A rank without a dump counts as a victim if it shares a process group with the victims of a known culprit. If more
+    A rank without a dump counts as a victim if it shares a process group with a known culprit or its victims. If more
     than a quarter of the dumps are missing for no known reason, all ranks without a dump become one cause of unknown
     class.
     """
@@ -91,9 +92,9 @@ def ranks_near(context: HangContext, cause: Cause) -> set[int]:
 
 
 def drop_disconnected(context: HangContext, causes: list[Cause]) -> list[Cause]:
-    """Return the causes without those that blame ranks which ended because they lost a connection.
+    """Return `causes` without those that blame ranks which ended because they lost a connection to another rank.
 
-    Such causes stay only where nothing shows that any other rank is to blame.
+    They stay if nothing shows that any other rank is to blame.
     """
     ends = {
         rank: end for c in causes if c.kind is HangClass.DEAD for rank in c.ranks if (end := context.side.end(rank))
@@ -103,11 +104,11 @@ def drop_disconnected(context: HangContext, causes: list[Cause]) -> list[Cause]:
 
 
 def find_deaths(context: HangContext) -> list[Cause]:
-    """Return the causes which say that ranks ended by their own fault, although no rank was seen waiting for them.
+    """Return causes which say that ranks ended by their own fault, although no rank was seen waiting for them.
 
-    An exception is a cause only if it came first, as one rank's exception often leads to those of others; running out
-    of memory is preferred to other exceptions. A rank that ended normally is to blame only if other ranks timed out
-    later.
+    Only the exception that came first is a cause, because one rank's exception often leads to those of others;
+    running out of memory is preferred to other exceptions. A rank that ended normally is to blame only if other ranks
+    timed out later.
     """
     if other_models := find_other_models(context):
         return other_models
@@ -121,7 +122,7 @@ def find_deaths(context: HangContext) -> list[Cause]:
 
 
 def equal_ends(ends: Sequence[RankEnd]) -> list[list[RankEnd]]:
-    """Return the ends in groups of ranks with the same exit code, or the same exception at the same line.
+    """Return the ends grouped by exit code or signal, or by exception and the line that raised it.
 
     Ranks that ended in the same way did not wait for each other.
     """
@@ -132,14 +133,14 @@ def equal_ends(ends: Sequence[RankEnd]) -> list[list[RankEnd]]:
 
 
 def what_ended(end: RankEnd) -> tuple[object, ...]:
-    """Return the key by which ends of ranks are grouped: the exit code, or the exception and its line."""
+    """Return what a rank's end has in common with equal ends: exit code, signal, type of exception, and line."""
     error = end.exit_file
     line = user_frame(error.traceback) if error else user_frame(end.stack)
     return (end.ending, end.exit_code, end.signal, error.error if error else "", line)
 
 
 def find_late_aborts(context: HangContext) -> list[Cause]:
-    """Return a `Cause` for each group of ranks that gloo aborted after the dumps, because tensor sizes differ.
+    """Return a `Cause` for each group of ranks that gloo aborted, because tensor sizes differ, after dumps were taken.
 
     The dumps themselves show nothing wrong then. Ranks that were aborted at the same line are one group.
     """
@@ -148,7 +149,10 @@ def find_late_aborts(context: HangContext) -> list[Cause]:
 
 
 def is_killed_from_outside(context: HangContext, ends: Sequence[RankEnd]) -> bool:
-    """Return whether all ranks' processes exited without an error or a signal, so that something else ended the job."""
+    """Return whether `ends` shows that every rank's process exited without an error or signal.
+
+    Something else, such as a user or a scheduler, then ended the job.
+    """
     return len(ends) == context.job.world_size > 1 and all(
         end.ending is Ending.PROCESS_EXITED and not end.signal for end in ends
     )
@@ -172,7 +176,11 @@ def is_out_of_memory(end: RankEnd) -> bool:
 
 
 def blame_deaths(context: HangContext, ends: Sequence[RankEnd]) -> Cause:
-    """Return a `Cause` that blames ranks which ended in the same way; all other ranks are their victims."""
+    """Return a `Cause` that blames ranks which ended in the same way; all other ranks are their victims.
+
+    If the only one was aborted by gloo because sizes differ, the result may blame other ranks, whose operations
+    differ.
+    """
     end, ranks = ends[0], sorted(end.rank for end in ends)
     exit_file = end.exit_file
     culprit = Culprit(
@@ -193,6 +201,6 @@ def blame_deaths(context: HangContext, ends: Sequence[RankEnd]) -> Cause:
 
 
 def find_last_step(side: SideFiles, rank: int) -> int | None:
-    """Return the step in the heartbeat of a rank; None without a heartbeat, or outside of any step."""
+    """Return the step in a rank's heartbeat of the first round of dumps; None if it is unknown or in no step."""
     beat = side.heartbeat(rank)
     return (beat.step or None) if beat else None  # 0: not in any step

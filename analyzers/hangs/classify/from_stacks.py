@@ -19,32 +19,33 @@ NEW_GROUP = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "spli
 COLLECTIVE_FILE = re.compile(r"torch/distributed/(?:distributed_c10d|_functional_collectives|nn/functional)\.py$")
 START_UP_FILE = re.compile(r"torch/distributed/(?:rendezvous|elastic/.*)\.py$")
 WRAPPERS = re.compile(r"wrapper|<lambda>|^_|<locals>")
-"""Functions in the file of collectives that only pass a call on."""
+"""Matches functions in PyTorch's files of collectives that only pass a call on."""
 COMMUNICATION = re.compile(r"\bc10d::|\bgloo::|\bnccl[A-Z_]|\bncclu?\b")
 DEVICE_WAIT = re.compile(r"(?:cu|hip)(?:da)?(?:Stream|Event|Device|Ctx)Synchronize|^synchronize$")
 BACKWARD = re.compile(r"^(?:Tensor\.)?backward$|^_engine_run_backward$")
 
 
 class Activity(StrEnum):
-    """What a rank is doing, as its stack shows it."""
+    """What a rank is doing, as its stack shows it; each value but `OWN_CODE` is a kind of waiting for other ranks."""
 
     START_UP = "start_up"
-    """It waits for the other ranks to join the job."""
+    """The rank waits for the other ranks to join the job."""
     COLLECTIVE = "collective"
     MESSAGE = "message"
-    """A send or a recv."""
+    """The rank waits in a send or a recv."""
     BACKWARD = "backward"
-    """It waits in a collective that the backward pass has issued."""
+    """The rank waits in a collective that the backward pass has issued."""
     DEVICE = "device"
-    """It waits for its device, where a kernel of a collective may wait for other ranks."""
+    """The rank waits for its device, where a kernel of a collective may wait for other ranks."""
     OWN_CODE = "own_code"
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a rank's stack shows: its current operation (empty if it runs its own code), and the user's line.
+    """What the stack of one rank shows: its activity, the operation that it waits in, and the user's line.
 
-    `moved` says whether a later sample of the stack differs; it is None with one sample.
+    `operation` is empty if the rank runs its own code. `moved` says whether a later sample of the stack differs; it
+    is None if there is only one sample.
     """
 
     rank: int
@@ -62,9 +63,9 @@ class Place:
 
 @dataclass(frozen=True)
 class StackCause:
-    """The cause of a hang as far as stacks show it: its class, the culprits, and the ranks that wait for them.
+    """The cause of a hang as far as stacks show it: its class, the culprits (`ranks`), and their victims.
 
-    `places` has the ranks grouped by operation and line, the largest group first.
+    `places` has the `Place` of every rank, grouped by operation and line, the largest group first.
     """
 
     kind: HangClass
@@ -74,7 +75,10 @@ class StackCause:
 
 
 def find_places(side: SideFiles) -> list[Place]:
-    """Return the `Place` of each rank from its first stack; its later stacks only show whether the rank moved."""
+    """Return the `Place` of each rank that has a stack, which is what the first sample of its stack shows.
+
+    Later samples only show whether the rank moved.
+    """
     return [place for rank in sorted(side.stack_files) if (place := find_place(side.stack_files[rank], rank))]
 
 
@@ -90,20 +94,20 @@ def find_place(path: Path, rank: int) -> Place | None:
 
 
 def later_files(path: Path) -> list[Path]:
-    """Return the files with later stacks of one rank, for the file `path` with the first stack of that rank.
+    """Return the files with later samples of a rank's stack; `path` is the file with the first sample.
 
-    A collection takes several stacks of each rank, a few moments apart; `round_<n>` folders hold the later ones.
+    Several samples are taken of each rank, a few moments apart; `round_<n>` folders hold the later ones.
     """
     return sorted(path.parent.glob(f"round_*/{path.name}"))
 
 
 def python_frames(frames: Sequence[Frame]) -> list[Frame]:
-    """Return the frames of Python code without those of C++, which are not in every sample of a stack."""
+    """Return the frames of Python code; frames of C++ are left out, because not every sample of a stack has them."""
     return [frame for frame in frames if origin_of(frame.filename) is not Origin.NATIVE]
 
 
 def activity_of(frames: Sequence[Frame]) -> tuple[Activity, str]:
-    """Return the activity of a rank and the operation in which it waits (empty: none), judged by its stack."""
+    """Return a rank's activity and the name of the operation that it waits in (empty: none), judged by its stack."""
     own = next((index for index, f in enumerate(frames) if origin_of(f.filename) is Origin.USER), len(frames))
     inner = frames[:own]
     if any(START_UP_FILE.search(f.filename) or f.name == "init_process_group" for f in inner):
@@ -123,10 +127,11 @@ def activity_of(frames: Sequence[Frame]) -> tuple[Activity, str]:
 
 
 def cause_from_stacks(places: Sequence[Place], world_size: int) -> StackCause | None:
-    """Return which ranks block the others, judged by stacks; None with fewer than two ranks, or if no rank waits.
+    """Return which ranks block the others, judged by the `places` of all ranks.
 
-    `places` has where each rank is. A rank that waits for others and does not move is a victim of the ranks that do not
-    wait.
+    The ranks that wait for others are victims of the ranks that do not wait. If a waiting rank moved between two
+    samples of its stack, the class is healthy. The result is None if fewer than two ranks have a stack, or if no rank
+    waits.
     """
     waiting, working = [p for p in places if p.waits], [p for p in places if not p.waits]
     sides = same_place(places)
@@ -143,7 +148,9 @@ def cause_of_waiting(places: Sequence[Place], sides: list[list[Place]], world_si
     """Return a `StackCause` for a job in which every rank waits.
 
     If more ranks are in one operation than in any other, the ranks elsewhere took a different branch and are the
-    culprits. `sides` are the `places` grouped by operation and line, the largest group first.
+    culprits. If no operation has most ranks, all ranks are culprits. None are named if a rank waits for its device,
+    because its stack does not show for which other ranks that waits. `sides` are the `places` grouped by operation
+    and line, the largest group first.
     """
     if len(sides) == 1:
         kind = HangClass.ALL_ARRIVED if len(places) >= world_size else HangClass.UNKNOWN
@@ -162,12 +169,12 @@ def cause_of_waiting(places: Sequence[Place], sides: list[list[Place]], world_si
 
 
 def blame_messages(places: Sequence[Place], in_message: Sequence[Place]) -> tuple[list[int], list[int]]:
-    """Return (culprits, victims) for a job in which some ranks (`in_message`) wait in sends and receives.
+    """Return (culprits, victims) for a job in which all ranks wait, some (`in_message`) in sends and receives.
 
     If exactly one rank waits in a collective instead, that rank is the culprit: it has gone past its own sends and
-    receives, and the others wait for it. If several ranks wait in collectives, stacks do not show which of them is the
-    culprit, and `culprits` is empty. If all ranks are in sends and receives, they wait for each other, and all are
-    culprits.
+    receives, and the others wait for it. If several ranks wait in collectives, stacks do not show which of them is
+    the culprit, and `culprits` is empty. If all ranks are in sends and receives, they wait for each other, and all
+    are culprits.
     """
     past = [place for place in places if place not in in_message]
     if not past:
@@ -176,12 +183,12 @@ def blame_messages(places: Sequence[Place], in_message: Sequence[Place]) -> tupl
 
 
 def ranks_of(places: Sequence[Place]) -> list[int]:
-    """Return the ranks at some places, ascending."""
+    """Return the ranks of these places, ascending."""
     return sorted(place.rank for place in places)
 
 
 def same_place(places: Sequence[Place]) -> list[list[Place]]:
-    """Return the ranks' places grouped by operation and line, the group of most ranks first."""
+    """Return `places` grouped by activity, operation and line, the group of most ranks first."""
     groups: dict[tuple[object, ...], list[Place]] = {}
     for place in places:
         line = (place.line.filename, place.line.line) if place.line else None

@@ -12,7 +12,7 @@ SHORTEST_HANG_NS = 1_000_000_000
 
 
 def is_newer_than_skew(context: HangContext, node: OpNode) -> bool:
-    """Return whether the last rank arrived in an operation so shortly before the dumps that it may be slow, not hung.
+    """Return whether the last rank issued an operation so shortly before the dumps that it may be slow, not hung.
 
     Shortly means within a second, or within the time between the first and the last dump if that is longer.
     """
@@ -29,8 +29,8 @@ def is_in_flight(context: HangContext, node: OpNode) -> bool:
     """Return whether an operation began so shortly before the dumps that it may not be hung.
 
     The limit is twice the longest pause between operations of this job, plus the time between the first and the last
-    dump. This rule applies only if no file records when the dumps were requested, so that their file times are all
-    that is known.
+    dump. The result is False if a file records when the dumps were requested: this rule is only for dumps whose file
+    times are all that is known.
     """
     job, current_ops = context.job, context.operations_at(node)
     if not job.taken_ns or context.side.collection or not current_ops or any(op.retired for op in current_ops):
@@ -42,7 +42,10 @@ def is_in_flight(context: HangContext, node: OpNode) -> bool:
 
 
 def longest_pause_ns(job: Job, rank: int) -> int:
-    """Return the longest time between two operations of a rank, or the longest duration of one, in nanoseconds."""
+    """Return the longest time in nanoseconds between the starts of two successive operations of a rank.
+
+    If one of its operations took longer, the result is the duration of that.
+    """
     ops = job.ranks[rank].ops
     pauses = (after.created_ns - before.created_ns for before, after in pairwise(ops))
     return max([*pauses, *(op.completed_ns - op.created_ns for op in ops if op.done)], default=0)

@@ -1,7 +1,7 @@
-"""Find ranks whose program has ended while their process goes on, because a thread that is no daemon still runs.
+"""Find ranks whose program has ended while their process goes on, because a non-daemon thread still runs.
 
-Python waits for such threads at the end, in `threading._shutdown`. The other ranks may have ended already, so that
-nobody waits in an operation; only the launcher waits.
+At exit, Python waits for such threads in `threading._shutdown`. The other ranks may have ended already; then no rank
+waits in an operation, only the launcher waits.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,15 @@ def find_kept_alive(context: HangContext) -> list[Cause]:
 
 
 def is_at_end(stack: Sequence[Frame]) -> bool:
-    """Return whether a thread waits for other threads at the end of the interpreter."""
+    """Return whether a thread waits, at the exit of Python, for other threads to end."""
     return any(f.name == "_shutdown" and f.filename.endswith("threading.py") for f in stack)
 
 
 def blame_thread(rank: int, threads: Sequence[list[Frame]]) -> Cause:
-    """Return a `Cause` for a rank that a thread keeps alive, with the stack of the first thread in the user's code."""
+    """Return a `Cause` that blames a rank which a thread keeps alive; `threads` are the stacks of all its threads.
+
+    The cause has the stack of the first thread that still runs and has a frame to name.
+    """
     others = (stack for stack in threads if not is_at_end(stack))
     frames = next((stack for stack in others if user_frame(stack)), [])
     culprit = Culprit(ranks=[rank], kind=HangClass.HOST_STUCK, frames=frames, confidence=CONFIDENCE)

@@ -1,7 +1,7 @@
 """Find ranks that issued a collective after most ranks had ended normally.
 
-Such a rank issued a collective too many: for example, it alone saves a checkpoint after the training, and saving ends
-in a barrier. If instead a minority of ranks ends before the others, these ranks issued one too few.
+Such a rank issued one collective too many: for example, it alone saves a checkpoint after the training, and saving
+ends in a barrier. If it is a minority of ranks that ends before the others, these ranks issued one too few instead.
 """
 
 from collections.abc import Sequence
@@ -12,14 +12,15 @@ from analyzers.hangs.model import Culprit, HangClass, Reason
 from analyzers.hangs.reading.exits import Ending, is_victim
 
 CONFIDENCE = 0.7
-"""It is below the default, because the ranks that ended may all have left too early."""
+"""This is below the default confidence, because the ranks that ended may all have left too early."""
 
 
 def find_left_alone(context: HangContext, causes: Sequence[Cause]) -> list[Cause]:
-    """Return, in a list, a `Cause` that blames ranks which gave up waiting while most ranks ended normally.
+    """Return, in a list, a `Cause` that blames a minority of ranks which waited for ranks that had ended normally.
 
-    `causes` are the causes that other rules have found. The list is empty if one of these blames a rank for anything
-    but a normal end, or if most ranks of the job did not end normally.
+    These ranks ended when they lost a connection or timed out. `causes` are the causes that other rules have found.
+    The list is empty if one of these blames a rank for anything other than a normal end, or if most ranks of the job
+    did not end normally.
     """
     if any(c.end is None or c.end.ending is not Ending.NO_ERROR for c in causes):
         return []

@@ -1,4 +1,4 @@
-"""Find the ranks that PyTorch's own error messages name, if ranks timed out before dumps could show who is missing."""
+"""Find the ranks that PyTorch's own error messages blame, for jobs whose dumps do not show who is missing."""
 
 import re
 from collections import Counter
@@ -14,7 +14,10 @@ NAMED_CONFIDENCE = 0.8
 
 
 def find_absent_by_name(context: HangContext) -> list[Cause]:
-    """Return, in a list, a `Cause` that blames the ranks which a monitored barrier names as missing; empty if none."""
+    """Return, in a list, a `Cause` that blames ranks which a monitored barrier's error names as missing.
+
+    The list is empty if no error names any.
+    """
     exits = context.side.exits
     named = {int(rank) for end in exits.values() for match in ABSENT.finditer(end.message) for rank in ranks_in(match)}
     ranks = sorted(named - exits.keys())
@@ -22,15 +25,15 @@ def find_absent_by_name(context: HangContext) -> list[Cause]:
 
 
 def ranks_in(match: re.Match[str]) -> list[str]:
-    """Return the rank numbers, as texts, in the list of ranks that a match of an error message captured."""
+    """Return the rank numbers, as texts, in the first group of a match, which is a list such as `1, 3`."""
     return re.findall(r"\d+", match[1])
 
 
 def find_other_models(context: HangContext) -> list[Cause]:
-    """Return, in a list, a `Cause` that blames ranks whose model has a different number of parameters than most.
+    """Return, in a list, a `Cause` that blames ranks whose model has another number of parameters than most ranks.
 
-    The numbers are in the errors of DDP. Each rank compares itself with the first rank that differs, so only all
-    messages together show which rank is wrong. The list is empty if the errors show no difference.
+    The numbers are in the errors of DDP. Each error compares the rank with only one other, so all messages together
+    are needed to show which rank is wrong. The list is empty if the errors name no different numbers.
     """
     counts: dict[int, int] = {}
     for end in context.side.exits.values():
@@ -47,7 +50,7 @@ def find_other_models(context: HangContext) -> list[Cause]:
 def blame(context: HangContext, kind: HangClass, reason: Reason, ranks: list[int]) -> Cause:
     """Return a `Cause` that blames `ranks`, which error messages name; all other ranks are their victims.
 
-    The culprit's stack is the traceback of the first of these ranks, or else the stack of its main thread.
+    Its stack is the traceback of the first of these ranks, or else the stack of that rank's main thread.
     """
     ends = context.side.exits
     culprit = Culprit(

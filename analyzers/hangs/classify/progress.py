@@ -19,14 +19,17 @@ SLOW_CONFIDENCE = 0.8
 
 @dataclass(frozen=True)
 class TwoRounds:
-    """Two rounds of dumps of the same ranks; `second` is None if no rank left a dump in the second round."""
+    """Two rounds of dumps of the same ranks, taken some time apart.
+
+    `second` is None if no rank left a dump in the second round. `side` has the heartbeats of both.
+    """
 
     first: Job
     second: Job | None
     side: SideFiles
 
     def made_progress(self, rank: int) -> bool | None:
-        """Return whether a rank issued operations or had a newer heartbeat in the second round; None if unknown."""
+        """Return whether a rank issued operations or changed its phase between the two rounds; None if unknown."""
         before, after = self._beat(rank, 0), self._beat(rank, 1)
         has_both = self.second and rank in self.first.ranks and rank in self.second.ranks
         issued = newest_ns(self.second, rank) > newest_ns(self.first, rank) if self.second and has_both else None
@@ -46,8 +49,8 @@ def check_progress(
 ) -> list[Cause]:
     """Return the causes of a hang, corrected by a second round of dumps; unchanged if there was no second round.
 
-    A cause becomes more certain, or becomes that of a slow rank, or is removed, as `check_cause` says. `first` is the
-    job as the first round shows it.
+    If the ranks involved made no progress, a cause becomes more certain; if they did, it becomes that of a slow rank,
+    or is dropped (see `check_cause`). `first` is the job as the first round shows it.
     """
     if not causes or max(len(dumps.rounds), len(side.rounds)) < 2:
         return list(causes)
@@ -57,10 +60,10 @@ def check_progress(
 
 
 def drop_stale(causes: Sequence[Cause], side: SideFiles) -> list[Cause]:
-    """Return the causes of a hang, corrected where all ranks involved went on after the dumps, or ended cleanly.
+    """Return the causes of a hang, corrected if all ranks involved went on after the dumps or ended cleanly.
 
-    Such ranks were slow rather than hung, and the cause is changed to say so. If a rank that was reported dead runs
-    again, the job was restarted, and the cause is dropped.
+    Such ranks were slow rather than hung, so the cause is changed to say so. It is dropped if a rank reported dead
+    runs again after a restart, or if the dumps were not taken because of a stall.
     """
     return [kept for cause in causes if (kept := check_last_word(cause, side))]
 
@@ -68,7 +71,9 @@ def drop_stale(causes: Sequence[Cause], side: SideFiles) -> list[Cause]:
 def check_last_word(cause: Cause, side: SideFiles) -> Cause | None:
     """Return a cause, changed to class `SLOW` if all ranks involved went on after the dumps; None if that disproves it.
 
-    It is disproved if a rank reported dead runs again, or if the dumps were not taken because of a stall.
+    It is disproved if a rank reported dead or missing runs again, or if the dumps were not taken because of a stall.
+    A culprit whose stack was requested by a signal may have gone on only because of this signal, so its cause stays
+    unchanged.
     """
     if not all(side.has_moved_past(rank) for rank in {*cause.ranks, *cause.victims}):
         return cause
@@ -86,8 +91,9 @@ def check_last_word(cause: Cause, side: SideFiles) -> Cause | None:
 def check_cause(cause: Cause, rounds: TwoRounds) -> Cause | None:
     """Return a cause, corrected by a second round of dumps; None if nothing is wrong.
 
-    If no rank involved made progress between the rounds, the cause becomes more certain. If all ranks involved made
-    progress, its class becomes `SLOW`; if moreover a person requested the dumps, nothing is wrong.
+    If no rank involved made progress between the rounds, the cause becomes more certain. If all made progress, its
+    class becomes `SLOW`; if in addition the dumps were requested by a person, nothing is wrong. If only some did, it
+    is unchanged.
     """
     if cause.kind in (HangClass.DEAD, HangClass.UNKNOWN):
         return cause
@@ -105,5 +111,5 @@ def check_cause(cause: Cause, rounds: TwoRounds) -> Cause | None:
 
 
 def newest_ns(job: Job, rank: int) -> int:
-    """Return when a rank issued its newest operation, in nanoseconds since the epoch; 0 without one."""
+    """Return when a rank issued its newest operation, in nanoseconds since the epoch; 0 if it issued none."""
     return max((op.created_ns for op in job.ranks[rank].ops), default=0)

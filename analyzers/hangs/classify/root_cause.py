@@ -1,6 +1,6 @@
-"""Classify one root of the wait-for graph, which is where a chain of waiting ranks ends.
+"""Find the cause that belongs to one root of the wait-for graph, which is where a chain of waiting ranks ends.
 
-A root is a cycle of ranks, a single rank, or an operation that all ranks have joined.
+A root is a cycle of ranks, a single rank, or an operation in which no rank is missing.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ DIFFERENT_HALVES_CONFIDENCE = 0.7
 
 
 def classify_root(context: HangContext, root: list[Node]) -> Cause | None:
-    """Return a `Cause` for one root of the wait-for graph, given as the nodes of the root.
+    """Return a `Cause` for one root of the wait-for graph; `root` has its nodes, which are ranks and operations.
 
-    The result is None if the operation may still be in flight, or if no other rank waits for a root that is a single
-    rank.
+    The result is None if the operations may still be in flight, or if the root is a single rank for which no other
+    rank waits.
     """
     ranks = sorted(node for node in root if isinstance(node, int))
     nodes = [node for node in root if isinstance(node, OpNode)]
@@ -41,8 +41,9 @@ def classify_root(context: HangContext, root: list[Node]) -> Cause | None:
 def classify_ring(context: HangContext, ranks: list[int], nodes: list[OpNode], waiting: list[int]) -> Cause | None:
     """Return a `Cause` for `ranks` that wait for each other in a cycle; None if the operations may still be in flight.
 
-    `nodes` are the operations in the cycle; `waiting` are ranks outside the cycle that wait for a rank in it. A skipped
-    operation also leads to such a cycle. The result is None, too, if a ring buffer lost the first pending operations.
+    `nodes` are the operations in the cycle; `waiting` are ranks outside the cycle that wait for a rank in it. An
+    operation that a rank skipped also leads to such a cycle. The result is None, too, if a ring buffer lost the first
+    pending operations of a rank.
     """
     lost_front = any(context.job.ranks[rank].overwritten for rank in ranks if rank in context.job.ranks)
     if lost_front or all(is_in_flight(context, node) for node in nodes):
@@ -65,9 +66,10 @@ def classify_ring(context: HangContext, ranks: list[int], nodes: list[OpNode], w
 
 
 def is_alone_at_line(context: HangContext, deviation: Deviation) -> bool:
-    """Return whether no other rank has issued an operation at the line of a rank that deviates from their program.
+    """Return whether only the deviating rank has issued an operation at the line of its deviating operation.
 
-    Such a rank is in a branch of its own. Where groups are only used in another order, all ranks come to each line.
+    Such a rank is in a branch of its own. If ranks merely use their process groups in different orders, all of them
+    come to each line.
     """
     job = context.job
     line = job.line(deviation.issued)
@@ -76,7 +78,10 @@ def is_alone_at_line(context: HangContext, deviation: Deviation) -> bool:
 
 
 def find_decided_divergence(context: HangContext, nodes: list[OpNode]) -> Divergence | None:
-    """Return the first `Divergence` with known culprits among the collectives in `nodes`; None without one."""
+    """Return the first `Divergence` with known culprits among the collectives in `nodes`; None without one.
+
+    A divergence describes the different operations that members issued under one sequence number.
+    """
     found = (find_divergence(context.job, node.group, node.seq) for node in nodes if not node.is_p2p)
     return next((divergence for divergence in found if divergence and divergence.culprits), None)
 
@@ -84,7 +89,8 @@ def find_decided_divergence(context: HangContext, nodes: list[OpNode]) -> Diverg
 def blame_order(context: HangContext, ranks: list[int], nodes: list[OpNode], waiting: list[int]) -> Cause:
     """Return a `Cause` which says that ranks in a cycle used their process groups in different orders.
 
-    The culprits are the minority of the cycle, or all of its ranks if no order has a majority.
+    `ranks` and `nodes` are the ranks and operations of the cycle, `waiting` other ranks that wait for it. The
+    culprits are the minority of the cycle, or all of its ranks if no order has a majority.
     """
     odd = find_minority(context, ranks, nodes)
     others = sorted({*ranks, *waiting} - set(odd)) if odd else waiting
@@ -93,10 +99,10 @@ def blame_order(context: HangContext, ranks: list[int], nodes: list[OpNode], wai
 
 
 def find_minority(context: HangContext, ranks: list[int], nodes: list[OpNode]) -> list[int]:
-    """Return the ranks of a cycle that are not in the operation of its majority; empty if there is no majority.
+    """Return the ranks of a cycle that are not in the operation that most of its ranks are in; empty if a tie.
 
-    If the cycle itself has none, the ranks that wait outside of it count, too: of ranks 2 and 3, which wait for each
-    other, rank 3 is the odd one if ranks 0 and 1 are in the operation of rank 2.
+    If the cycle itself has no majority, the ranks outside that are in the same operations count, too: of ranks 2 and
+    3, which wait for each other, rank 3 is in the minority if ranks 0 and 1 are in the operation of rank 2.
     """
     inside = set(ranks)
     arrived = sorted((set(context.graph.arrived(node)) for node in nodes), key=len)
@@ -105,7 +111,10 @@ def find_minority(context: HangContext, ranks: list[int], nodes: list[OpNode]) -
 
 
 def other_than_largest(sides: Sequence[set[int]]) -> list[int]:
-    """Return the ranks of all sides but the last and largest, if it has more than the others together; else none."""
+    """Return the ranks of all sets but the last, if the last has more ranks than the others together; else none.
+
+    `sides` are sorted by size, so that the largest set comes last.
+    """
     *smaller, largest = sides
     odd = set[int]().union(*smaller)
     return sorted(odd - largest) if sum(map(len, smaller)) < len(largest) else []
@@ -139,8 +148,8 @@ def classify_operation(context: HangContext, node: OpNode) -> Cause | None:
 def classify_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Cause | None:
     """Return a `Cause` for a send and a recv that were both issued and do not complete.
 
-    The pair is reported once, for the lower rank. The result is None for the higher rank, and if the peer is in no send
-    or receive.
+    `node` is the batch of one of the two ranks. The pair is reported once, for the lower rank; the result is None for
+    the higher rank, and if the peer is not known.
     """
     current = context.job.ranks[node.sender].current
     peer = peer_of(context.job, current) if current else None
@@ -162,16 +171,16 @@ def classify_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Cau
 
 
 def have_other_shapes(context: HangContext, current: Op, other: Op) -> bool:
-    """Return whether a send (or recv) and its counterpart differ in the shape or type of their tensors.
+    """Return whether a send (or recv) and its counterpart differ in the shape or dtype of their tensors.
 
-    The result is False with gloo, which records neither.
+    The result is False if either is not recorded, as with gloo.
     """
     shapes = [context.job.signature(op).shape for op in (current, other)]
     return shapes[0] != shapes[1] and all(shapes)
 
 
 def have_other_tags(context: HangContext, current: Op, other: Op) -> bool:
-    """Return whether a send and a recv have different tags, so that they can never match."""
+    """Return whether a send and a recv have different tags, so that they can never match; False if a tag is unknown."""
     tags = [context.job.signature(op).tag for op in (current, other)]
     return tags[0] != tags[1] and None not in tags
 
@@ -179,7 +188,8 @@ def have_other_tags(context: HangContext, current: Op, other: Op) -> bool:
 def blame_tags(context: HangContext, current: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:
     """Return a `Cause` which says that a send and its recv do not match because their tags differ.
 
-    Each item of the cause's `sides` has the tag in its field `shape`, as the shapes do not matter here.
+    `current` and `other` are the two operations. Each item of the cause's `sides` has the tag in its field `shape`,
+    as the shapes do not matter here.
     """
     pair = [current.rank, other.rank]
     cause = make_cause(context, HangClass.UNMATCHED_P2P, Reason.DIFFERENT_TAGS, pair, node, waiting)
@@ -188,7 +198,10 @@ def blame_tags(context: HangContext, current: Op, other: Op, node: OpNode, waiti
 
 
 def blame_halves(context: HangContext, current: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:
-    """Return a `Cause` which says that a send and its recv differ in the size or type of their tensors."""
+    """Return a `Cause` which says that a send and its recv differ in the size or dtype of their tensors.
+
+    `current` and `other` are the two operations.
+    """
     pair, reason = [current.rank, other.rank], Reason.DIFFERENT_HALVES
     cause = make_cause(context, HangClass.MISMATCH, reason, pair, node, waiting, confidence=DIFFERENT_HALVES_CONFIDENCE)
     return replace(cause, sides=tuple(ranks_in_op(context, [op.rank], op) for op in (current, other)))

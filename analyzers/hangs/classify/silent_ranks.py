@@ -1,8 +1,8 @@
-"""Classify ranks that left no files.
+"""Find the cause for each root of the wait-for graph, quickly even if thousands of ranks left no files.
 
-All ranks without files that have the same victims get the same cause, which is computed only once. A job of thousands
-of ranks may have left only two dumps, and classifying each other rank separately would take time that grows with the
-square of the number of ranks.
+A job of thousands of ranks may have left only two dumps. Classifying every rank without files separately would take
+time that grows with the square of the number of ranks. So those for which the same operations wait, and that belong
+to the same process groups, are classified once.
 """
 
 from collections import defaultdict
@@ -18,13 +18,13 @@ from analyzers.hangs.graph.wait_graph import Node
 from analyzers.hangs.reading.side_files import SideFiles
 
 Place = tuple[tuple[object, ...], tuple[int, ...]]
-"""The operations in which others wait for a rank, and the process groups that it belongs to."""
+"""The operations in which others wait for a rank, and the indexes in `Job.groups` of the rank's process groups."""
 
 
 def classify_roots(context: HangContext, roots: Iterable[list[Node]]) -> list[Cause]:
-    """Return the `Cause` of each root of the wait-for graph that has one.
+    """Return the `Cause` of each root of the wait-for graph that has one; chains of waiting ranks end in roots.
 
-    Ranks without files that have the same victims are classified only once.
+    Ranks without files that have the same `Place` are classified only once.
     """
     places, known = places_of(context), ranks_with_files(context.side) | set(context.job.ranks)
     representatives: dict[Place, Cause | None] = {}
@@ -42,7 +42,7 @@ def classify_roots(context: HangContext, roots: Iterable[list[Node]]) -> list[Ca
 
 
 def places_of(context: HangContext) -> Mapping[int, Place]:
-    """Return a `Place` for each rank that others wait for: the operations in which they wait, and the rank's groups."""
+    """Return the `Place` of each rank that others wait for: the operations in which they wait, and its groups."""
     waiting: dict[int, list[object]] = defaultdict(list)
     for node, ranks in context.graph.absent.items():
         for rank in ranks:
@@ -63,7 +63,7 @@ def ranks_with_files(side: SideFiles) -> set[int]:
 
 
 def of_rank(cause: Cause | None, rank: int) -> Cause | None:
-    """Return a copy of a cause that blames `rank` instead of the rank in the same situation for which it was found."""
+    """Return a copy of a cause that blames `rank` instead of the rank with the same `Place` for which it was found."""
     if cause is None or cause.ranks == [rank]:
         return cause
     return replace(cause, culprit=msgspec.structs.replace(cause.culprit, ranks=[rank]))

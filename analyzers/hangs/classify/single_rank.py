@@ -22,7 +22,7 @@ from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.side_formats import Answer, AnswerStatus, ProcessState
 
 NO_PHASES = ("", "step", "between")
-"""The phases in a heartbeat that mean that the rank is in no phase of a step."""
+"""The names of phases in a heartbeat that mean that the rank is in no particular part of a step."""
 CONFIDENCE_WITHOUT_ANSWER = 0.7
 CONFIDENCE_WITHOUT_DUMP = 0.6
 CONFIDENCE_WITH_LOST_DUMP = 0.2
@@ -52,7 +52,7 @@ def classify_rank(context: HangContext, rank: int, victims: list[int]) -> Cause 
 
 
 def find_missed_operation(context: HangContext, rank: int, nodes: list[OpNode]) -> OpNode:
-    """Return the first operation that a rank never issued, among the operations `nodes` in which others wait for it."""
+    """Return the operation in `nodes` that the rank should have issued first; others wait for it in all of them."""
     expected = context.programs.next_expected(rank)
     if expected is None and (first := find_first_missed(context.job, rank, nodes)):
         return first
@@ -61,10 +61,10 @@ def find_missed_operation(context: HangContext, rank: int, nodes: list[OpNode]) 
 
 
 def stands_for(job: Job, op: Op | None, node: OpNode) -> bool:
-    """Return whether `op`, which is an operation of another rank, is the same operation of the program as `node`.
+    """Return whether `op`, an operation of another rank, is the same operation of the program as `node`.
 
-    That is so if both are collectives with the same sequence number, or both are sends and receives, and their process
-    groups have the same description. The groups themselves may differ, such as two tp groups of a mesh.
+    That is so if both are collectives with the same sequence number, or both are sends and receives, and their
+    process groups have the same description. The groups may be different ones, such as two tp groups of a mesh.
     """
     if op is None or op.p2p != node.is_p2p or job.groups[op.group].desc != job.groups[node.group].desc:
         return False
@@ -72,9 +72,9 @@ def stands_for(job: Job, op: Op | None, node: OpNode) -> bool:
 
 
 def blame_dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: list[int]) -> Cause:
-    """Return the `Cause` that a rank ended, while others waited for it in the operation `node`.
+    """Return a `Cause` which says that a rank ended while others waited for it in the operation `node`.
 
-    Its victims are the ranks in `victims`, which wait, and all ranks that ended because they lost a connection.
+    The victims of the cause are `victims`, which wait, and all ranks that ended because they lost a connection.
     """
     disconnected = [rank for rank, exit_file in context.side.exits.items() if is_victim(exit_file)]
     everyone = sorted({*victims, *disconnected})
@@ -102,8 +102,8 @@ def blame_dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: l
 def blame_aborted_rank(context: HangContext, end: RankEnd, node: OpNode, victims: list[int]) -> Cause:
     """Return a `Cause` for a rank that gloo aborted because members of a group passed tensors of different sizes.
 
-    The abort is a consequence: if the dumps of the other ranks differ, one of them is to blame, else the rank itself.
-    In a group of two ranks both may be blamed, as either may be wrong.
+    The abort is a consequence: if the dumps of the other ranks differ, the result blames those that erred, else the
+    aborted rank itself. In a group of two ranks both may be blamed, as either may be wrong.
     """
     if divergence := find_divergence(context.job, node.group, node.seq):
         return blame_divergence(context, divergence, [end.rank, *victims])
@@ -124,10 +124,10 @@ def blame_aborted_rank(context: HangContext, end: RankEnd, node: OpNode, victims
 
 
 def blame_rank_without_dump(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:
-    """Return a `Cause` that blames a rank which left no dump, and of which no file says how it ended.
+    """Return a `Cause` that blames a rank which left no dump, and whose end no file describes.
 
-    It counts as stuck if it did not answer the request for its dump in time, else as dead. If its dump was written and
-    is damaged, unreadable or missing here, the rank may be a victim as well, so the class is unknown.
+    It counts as stuck if it did not answer the request for its dump in time, else as dead. If its dump was written
+    but is damaged, unreadable or missing here, the rank may be a victim as well, so the class is unknown.
     """
     answer = context.side.answer(rank)
     if rank in context.job.unreadable or (answer and answer.status == AnswerStatus.OK):
@@ -150,7 +150,7 @@ def blame_rank_without_dump(context: HangContext, rank: int, node: OpNode, victi
 
 
 def classify_running_rank(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:
-    """Return a `Cause` that blames a running rank whose dump shows no error.
+    """Return a `Cause` that blames a rank which still runs and whose dump shows no difference from other ranks.
 
     Its class depends on the rank's stack, its step and its later operations.
     """
@@ -169,7 +169,7 @@ def classify_running_rank(context: HangContext, rank: int, node: OpNode, victims
 
 
 def has_closed_group(context: HangContext, rank: int) -> bool:
-    """Return whether a running rank had destroyed its process group before its dump, according to its heartbeat."""
+    """Return whether a running rank had destroyed its process groups before its dump, according to its heartbeat."""
     beat = context.side.heartbeat(rank)
     return beat is not None and beat.phase in (DONE_PHASE, NO_GROUP_PHASE)
 
@@ -191,14 +191,14 @@ def read_host_state(side: SideFiles, rank: int) -> HostState:
 
 
 def read_process_state(answer: Answer) -> ProcessState | None:
-    """Return why a rank's process does not run: it is stopped, or waits in the kernel; None if neither is known."""
+    """Return why a rank's process does not run (stopped, or waiting in the kernel); None if not recorded."""
     return next((state for state in ProcessState if state == answer.process), None)
 
 
 def holds_gil(side: SideFiles, rank: int) -> bool:
-    """Return whether a rank's process seems to hold Python's global lock (GIL).
+    """Return whether a rank's process seems to hold Python's global lock (GIL) all the time.
 
-    That is so if it answered some requests, but none of those whose answer needs the GIL.
+    That is so if it answered some requests, but none whose answer needs the GIL.
     """
     answers = [a for number in side.rounds if (a := number.ranks.get(rank)) and a.status == AnswerStatus.OK]
     # Only JSON dumps and py-spy work while a C call holds the GIL.
@@ -206,7 +206,10 @@ def holds_gil(side: SideFiles, rank: int) -> bool:
 
 
 def has_gone_on(context: HangContext, rank: int, node: OpNode) -> bool:
-    """Return whether a rank issued operations after others began to wait for it, or is in a later step."""
+    """Return whether a rank issued operations after others began to wait for it in `node`, or is in a later step.
+
+    Its operations only count if its program cannot be compared with that of another rank.
+    """
     since = max((op.created_ns for op in context.operations_at(node)), default=0)
     if not context.programs.is_comparable(rank) and any(op.created_ns > since for op in context.job.ranks[rank].ops):
         return True

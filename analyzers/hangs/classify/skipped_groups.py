@@ -1,12 +1,13 @@
 """Find ranks that did not create a process group, so that their later groups have other numbers than on other ranks.
 
-PyTorch numbers the groups of a rank in the order of creation, and members find each other by that number. Suppose that
-rank 2 of ranks 0 to 2 does not create the group {0, 1}:
+PyTorch numbers the groups of a rank in the order of creation, and members find each other by that number. Suppose
+that rank 2 of ranks 0 to 2 does not create the group {0, 1}:
 
     ranks 0, 1:  #1 = {0, 1}   #2 = {1, 2}
     rank 2:      #1 = {1, 2}
 
-Rank 2 waits for rank 1 in #1, rank 1 waits for rank 2 in #2, and rank 0 may even connect to rank 2 in place of rank 1.
+Rank 2 waits for rank 1 in #1, and rank 1 waits for rank 2 in #2. Rank 0, which expects rank 1 in #1, may even connect
+to rank 2 there.
 """
 
 from collections import Counter
@@ -27,8 +28,9 @@ TIE_CONFIDENCE = 0.6
 class Departure:
     """The first process-group number under which ranks created different groups, or that some did not create.
 
-    `ranks` are the culprits, which created the group `issued` (None: no group); the ranks `others` created `expected`.
-    `is_skipped`: the culprits left a group out. `is_tie`: the evidence does not show who is to blame.
+    `ranks` are the culprits, which created the group `issued` (None: no group); the ranks `others` created
+    `expected`. `is_skipped`: the culprits left a group out. `is_tie`: the evidence does not show who is to blame, and
+    `ranks` has all.
     """
 
     ranks: list[int]
@@ -42,8 +44,8 @@ class Departure:
 def find_skipped_groups(context: HangContext) -> list[Cause]:
     """Return, in a list, a `Cause` that blames ranks which created other process groups than the rest, or too few.
 
-    The list is empty if a rank failed by itself, or if no rank waits or timed out, as differing groups then did no
-    harm.
+    The list is empty if a rank failed by itself. It is also empty if no rank waits or timed out, as differing groups
+    then did no harm.
     """
     side, world = context.side, range(context.job.world_size)
     if any(has_failed(end) for end in context.ends()):
@@ -58,17 +60,18 @@ def find_skipped_groups(context: HangContext) -> list[Cause]:
 
 
 def has_failed(end: RankEnd) -> bool:
-    """Return whether a rank failed by itself.
+    """Return whether a rank ended by an error of its own.
 
-    An abort by gloo does not count: gloo may connect a rank to a wrong process group that has the same number.
+    An abort by gloo does not count: gloo may have connected the rank to a wrong process group that has the same
+    number.
     """
     return not end.is_victim and end.ending is not Ending.NO_ERROR and not end.is_size_abort
 
 
 def find_departure(made: Mapping[int, NewGroups]) -> Departure | None:
-    """Return a `Departure` on the first process-group number under which ranks created different groups; or None.
+    """Return a `Departure` for the first process-group number under which ranks created different groups, if any.
 
-    `made` has, for each rank, the groups that it created by their numbers.
+    `made` has, for each rank, the groups that it created, by number.
     """
     numbers = sorted({number for groups in made.values() for number in groups})
     for number in numbers:
@@ -82,11 +85,11 @@ def find_departure(made: Mapping[int, NewGroups]) -> Departure | None:
 def departure_at(
     made: Mapping[int, NewGroups], present: Mapping[int, NewGroup], votes: Counter[tuple[int, ...]]
 ) -> Departure:
-    """Return the `Departure` for one process-group number under which ranks created different groups: who is to blame.
+    """Return the `Departure` for one process-group number under which ranks created different groups.
 
     `made` has all groups of each rank by number, `present` the group that each rank created under this number, and
-    `votes` how many ranks created each of these groups. The group with the most votes is right. With equal votes, a
-    group is wrong if the ranks of the other group created it under a later number: its ranks skipped a group before it.
+    `votes` how many ranks created each of these groups. The group with most votes is right. With equal votes, a group
+    is wrong if the ranks of the other group create it later: its own ranks have skipped a group before it.
     """
     (usual, count), (rarer, rarer_count) = votes.most_common(2)
     is_tie = count == rarer_count
@@ -110,10 +113,10 @@ def departure_at(
 def comes_later(
     made: Mapping[int, NewGroups], present: Mapping[int, NewGroup], mine: tuple[int, ...], other: tuple[int, ...]
 ) -> bool:
-    """Return whether a rank that created the group `other` in `present` created the group `mine` under a later number.
+    """Return whether a rank that created `other` under the examined number created `mine` under a later number.
 
-    `mine` and `other` are the members of two groups. `present` has the group of each rank under the number that is
-    examined, `made` all groups of each rank by number.
+    `mine` and `other` are the members of two groups. `present` has the group of each rank under the examined number,
+    `made` all groups of each rank by number.
     """
     ranks = [rank for rank, group in present.items() if group.members == other]
     return any(
@@ -122,7 +125,7 @@ def comes_later(
 
 
 def find_unmade(context: HangContext, made: Mapping[int, NewGroups]) -> Departure | None:
-    """Return a `Departure` that blames ranks which have not begun to create a group while other members wait for that.
+    """Return a `Departure` that blames ranks which have not begun to create a group in which other members wait.
 
     The result is None if there are no such ranks. `made` has the groups that each rank created, by number.
     """
@@ -149,7 +152,7 @@ def is_waiting(context: HangContext, rank: int) -> bool:
 
 
 def blame(context: HangContext, found: Departure) -> Cause:
-    """Return a `Cause` that blames the ranks of a `Departure` for process groups that differ between ranks.
+    """Return a `Cause` for a `Departure`; it blames the ranks that created a wrong process group or none.
 
     All other ranks are victims, because the numbers of their later groups no longer match.
     """
@@ -170,6 +173,6 @@ def blame(context: HangContext, found: Departure) -> Cause:
 
 
 def as_side(ranks: list[int], group: NewGroup) -> RanksInOp:
-    """Return `ranks` and the process group that they created as a `RanksInOp`, whose `shape` lists the members."""
+    """Return a `RanksInOp` for `ranks` and the process group that they created; `shape` lists the group's members."""
     members = ", ".join(map(str, group.members))
     return RanksInOp(ranks, "new_group", f"[{members}]", group.line, f"group {group.number}", group.number, p2p=False)

@@ -1,7 +1,8 @@
-"""Find the rank that sends to, or receives from, the wrong peer, or that issues a message more than the other pairs do.
+"""Find the rank that sends to or receives from the wrong peer, or that issues one send or recv too many.
 
-Who waits for whom does not show this: the addressee looks as if it had left out a recv, and the rank that was left out
-as if its partner were stuck. The counts of all messages, which the project's recorders write on gloo, do.
+The wait-for graph does not show this: the peer that was wrongly addressed looks as if it had left out a recv, and the
+peer that was left out waits as if its partner were stuck. But the counts of all sends and receives, which the
+project's recorders write on gloo, show it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,12 +23,15 @@ from analyzers.hangs.reading.gloo_messages import (
 )
 
 EXPLAINED = (HangClass.UNMATCHED_P2P, HangClass.HOST_STUCK, HangClass.ALL_ARRIVED)
-"""The classes of causes that a wrong message may lie behind."""
+"""The classes of causes whose real reason may be a send or recv with a wrong peer."""
 CONFIDENCE = 0.8
 
 
 class Stray(NamedTuple):
-    """A message that `rank` issued to a peer which never issued its other half, and one that another peer waits for."""
+    """A send or recv that went to the wrong peer: `rank` issued `issued`, but should have issued `expected`.
+
+    The peer of `issued` never issued the counterpart, and another peer waits for `expected`.
+    """
 
     rank: int
     issued: MessageName
@@ -35,17 +39,17 @@ class Stray(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """A message that `rank` issued once more often than its peer did the other half, and than all other pairs did."""
+    """A send or recv that `rank` issued once more often than the peer its counterpart, and than all other pairs."""
 
     rank: int
     issued: MessageName
 
 
 def find_wrong_messages(context: HangContext, causes: Sequence[Cause]) -> list[Cause]:
-    """Return, in a list, a `Cause` that blames a rank for a message to the wrong peer, or for one too many.
+    """Return, in a list, a `Cause` that blames a rank for a send or recv with the wrong peer, or for one too many.
 
-    `causes` are those that other rules have found. The list is empty if one of them says more than that ranks wait, or
-    if the counts do not show exactly one such rank.
+    `causes` are those that other rules have found. The list is empty if one of them already explains the hang,
+    because its class is not in `EXPLAINED`, or if the counts do not show exactly one such rank.
     """
     if not causes or any(cause.kind not in EXPLAINED for cause in causes):
         return []
@@ -58,9 +62,10 @@ def find_wrong_messages(context: HangContext, causes: Sequence[Cause]) -> list[C
 
 
 def find_strays(context: HangContext, rank: int, known: AllCounts) -> Iterator[Stray]:
-    """Yield the messages of a rank that went to a wrong peer, each with the one that it should have issued.
+    """Yield the sends and receives of a rank that went to a wrong peer, each with the one that it should have issued.
 
-    The peer waits in an operation, so that it is not just late, and never issued the other half.
+    The wrong peer never issued the counterpart; it waits in an operation, so it is not just late. `known` has the
+    counts of sends and receives of all ranks.
     """
     lacking = find_lacking(context, rank, known)
     for message in known[rank]:
@@ -75,7 +80,10 @@ def find_strays(context: HangContext, rank: int, known: AllCounts) -> Iterator[S
 
 
 def find_lacking(context: HangContext, rank: int, known: AllCounts) -> list[MessageName]:
-    """Return the messages that a rank issued less often than its peers issued their other halves."""
+    """Return the sends and receives that a rank issued less often than its peers issued the counterparts.
+
+    `known` has the counts of all ranks.
+    """
     return [
         half.message
         for peer, counts in known.items()
@@ -86,18 +94,22 @@ def find_lacking(context: HangContext, rank: int, known: AllCounts) -> list[Mess
 
 
 def calls_of(known: AllCounts, half: OtherHalf) -> int:
-    """Return how often a peer issued its half of a message."""
+    """Return how often the peer issued its half of a message, which is the recv of a send, or the send of a recv."""
     counts = known.get(half.peer, {}).get(half.message)
     return counts.calls if counts else 0
 
 
 def receives_from_any(counts: MessageCounts) -> bool:
-    """Return whether a rank receives messages from any source, so that no recv names the sender."""
+    """Return whether a rank has called recv without a source, so that its counts do not show whose messages it took."""
     return any(message.name.endswith("<-any") for message in counts)
 
 
 def find_excesses(context: HangContext, cause: Cause, known: AllCounts) -> Iterator[Excess]:
-    """Yield the messages that victims of a cause issued once more often than their peer, and than all other pairs."""
+    """Yield each send or recv that a victim issued once more often than its peer, a culprit, the counterpart.
+
+    All other pairs must have issued it as often as the peer. `cause` has the victims and culprits; `known` has the
+    counts of all ranks.
+    """
     for rank in cause.victims:
         for message, issued in known.get(rank, {}).items():
             half = find_half(context.job, rank, message)
@@ -109,9 +121,10 @@ def find_excesses(context: HangContext, cause: Cause, known: AllCounts) -> Itera
 
 
 def calls_of_other_pairs(context: HangContext, known: AllCounts, pair: set[int], message: MessageName) -> set[int]:
-    """Return how often other pairs issued messages in the direction of `message`, in the same process group.
+    """Return how often other pairs than `pair` issued a send (or recv) like `message`, in the same process group.
 
-    -1 stands for a pair whose two halves were not issued equally often.
+    The result has a number for each distinct count; -1 stands for a pair that issued its send and its recv unequally
+    often.
     """
     verb = message.name.partition(" ")[0]
     halves = [
@@ -125,7 +138,10 @@ def calls_of_other_pairs(context: HangContext, known: AllCounts, pair: set[int],
 
 
 def blame_stray(context: HangContext, stray: Stray) -> list[Cause]:
-    """Return, in a list, a `Cause` that blames a rank for a message to the wrong peer; empty if none waits in one."""
+    """Return, in a list, a `Cause` that blames a rank for a send or recv with the wrong peer.
+
+    The list is empty if neither the rank nor the peer that it left out waits in a send or recv.
+    """
     expected = find_half(context.job, stray.rank, stray.expected)
     waiting = [stray.rank, *([expected.peer] if expected else [])]
     cause = make_message_cause(context, Reason.OTHER_PEER, stray.rank, waiting)
@@ -134,13 +150,16 @@ def blame_stray(context: HangContext, stray: Stray) -> list[Cause]:
 
 
 def blame_excess(context: HangContext, excess: Excess) -> list[Cause]:
-    """Return, in a list, a `Cause` that blames a rank for a message too many; empty if the rank waits in none."""
+    """Return, in a list, a `Cause` that blames a rank for one send or recv too many; empty if it waits in none."""
     cause = make_message_cause(context, Reason.ONE_TOO_MANY, excess.rank, [excess.rank])
     return [replace(cause, issued=as_side(context, excess.rank, excess.issued))] if cause else []
 
 
 def make_message_cause(context: HangContext, reason: Reason, rank: int, waiting: Sequence[int]) -> Cause | None:
-    """Return a `Cause` for the message in which the first of the ranks `waiting` is; None if they are in none."""
+    """Return a `Cause` that blames `rank` for the send or recv in which the first of the ranks `waiting` waits.
+
+    The result is None if they wait in none.
+    """
     nodes = (context.graph.waits_in.get(other) for other in waiting)
     node: OpNode | None = next((node for node in nodes if node and node.is_p2p), None)
     if node is None:
@@ -150,6 +169,6 @@ def make_message_cause(context: HangContext, reason: Reason, rank: int, waiting:
 
 
 def as_side(context: HangContext, rank: int, message: MessageName) -> RanksInOp:
-    """Return a rank and its message as a `RanksInOp`, at the rank's present line."""
+    """Return a `RanksInOp` for a rank and its send or recv, at the line that the rank's main thread is at."""
     line = user_frame(context.side.main_stack(rank))
     return RanksInOp([rank], message.name, "", line, message.group, 0, p2p=True)

@@ -20,11 +20,11 @@ MOST_LOCATIONS, MOST_CALLERS, MOST_PROCESSES, MOST_CHILDREN = 4, 5, 5, 2
 RECENT_STEPS = 3
 NAMES = {"stdout.log": "output"}
 SLOWER = 1.5
-"""Recent steps that take this many times as long as earlier ones were slow before the hang."""
+"""By which factor recent steps must take longer than earlier ones to be reported as slow before the hang."""
 
 
 def evidence(context: HangContext, cause: Cause) -> list[Evidence]:
-    """Return the facts behind a cause that its title and explanation do not state."""
+    """Return the facts behind a cause that the title and the explanation of its finding do not state."""
     side = context.side
     times = [] if cause.kind is HangClass.DEAD else timing(side, cause.ranks[0])
     log = log_end(side, cause) if cause.kind in (HangClass.DEAD, HangClass.HOST_STUCK) else []
@@ -34,7 +34,10 @@ def evidence(context: HangContext, cause: Cause) -> list[Evidence]:
 
 
 def recorded_operations(cause: Cause) -> list[Evidence]:
-    """Return evidence of the operations with different shapes or types that the dumps have; empty for other causes."""
+    """Return evidence of the operations that members issued with different shapes or dtypes, as the dumps have them.
+
+    The list is empty if the cause is no mismatch.
+    """
     sides = (cause.issued, cause.expected) if cause.kind is HangClass.MISMATCH else ()
     return [
         Evidence(
@@ -62,7 +65,7 @@ def stack(side: SideFiles, cause: Cause) -> list[Evidence]:
 
 
 def processes(side: SideFiles, cause: Cause) -> list[Evidence]:
-    """Return evidence that names a culprit's process and host, so that a user can log in there."""
+    """Return evidence that names the culprits' processes and hosts, so that a user can log in there."""
     files = [(r, side.groups[r]) for r in cause.ranks[:MOST_PROCESSES] if r in side.groups and side.groups[r].host]
     verb = "was" if cause.kind is HangClass.DEAD else "is"
     text = ", ".join(f"rank {rank} {verb} process {file.pid} on host {file.host}" for rank, file in files)
@@ -70,7 +73,7 @@ def processes(side: SideFiles, cause: Cause) -> list[Evidence]:
 
 
 def child_processes(side: SideFiles, cause: Cause) -> list[Evidence]:
-    """Return evidence of what the child processes of a stuck rank do, because it may wait for a data-loader worker."""
+    """Return evidence of what the child processes of a stuck rank do: it may wait for a data-loader worker."""
     path = side.child_files.get(cause.ranks[0])
     if path is None or cause.kind not in (HangClass.HOST_STUCK, HangClass.SLOW):
         return []
@@ -88,7 +91,7 @@ def child_process(child: Child, path: Path) -> Evidence:
 
 
 def timing(side: SideFiles, rank: int) -> list[Evidence]:
-    """Return evidence of how long a living rank has been in its phase, and how long its earlier steps took.
+    """Return evidence of how long a rank has been in its phase (such as backward), and how long its earlier steps took.
 
     The list is empty if neither is known.
     """
@@ -101,7 +104,10 @@ def timing(side: SideFiles, rank: int) -> list[Evidence]:
 
 
 def earlier_steps(steps: list[float]) -> str:
-    """Return a phrase on how long the `steps` before the hang took (in seconds), and whether the last were slow."""
+    """Return a phrase on how long the steps before the hang took, and whether the last ones were slow.
+
+    `steps` are their durations in seconds.
+    """
     recent, before = median(steps[-RECENT_STEPS:]), median(steps[:-RECENT_STEPS] or steps)
     if recent > SLOWER * before:
         took = f"each of its last {RECENT_STEPS} steps took {duration(recent)}"
@@ -118,7 +124,7 @@ def log_end(side: SideFiles, cause: Cause) -> list[Evidence]:
 
 
 def victims_locations(context: HangContext, victims: Sequence[int]) -> list[Evidence]:
-    """Return an `Evidence` for each line at which victims wait, that of most ranks first."""
+    """Return an `Evidence` for each line at which victims wait, that of most ranks first; at most `MOST_LOCATIONS`."""
     together: dict[tuple[str, str], list[int]] = {}
     for rank in victims:
         if location := waits_at(context, rank):
@@ -132,7 +138,7 @@ def victims_locations(context: HangContext, victims: Sequence[int]) -> list[Evid
 
 
 def waits_at(context: HangContext, rank: int) -> tuple[str, str] | None:
-    """Return the operation that a rank is in and the user's line, as texts; None for a rank in no operation."""
+    """Return (operation, user's line) of what a rank is in, as texts; None for a rank in no recorded operation."""
     job, state = context.job, context.job.ranks.get(rank)
     if state is None or state.current is None:
         return None

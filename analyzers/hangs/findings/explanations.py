@@ -39,7 +39,7 @@ PROCESS_STATES = {
 
 
 def why(cause: Cause) -> str:
-    """Return how a culprit stops the other ranks, and the evidence that its title does not state."""
+    """Return why the culprit stops the other ranks, and the evidence that the finding's title does not state."""
     text = mechanism(cause)
     evidence = further_evidence(cause)
     if not evidence:
@@ -55,11 +55,11 @@ MECHANISMS_OF_REASONS = {
     Reason.DIFFERENT_TAGS: "a recv only takes a message with its own tag",
     Reason.KEPT_ALIVE: "Python waits for such threads before a process ends, and the launcher waits for the process",
 }
-"""How a culprit stops the other ranks, for reasons that say it whatever the operation is."""
+"""How a culprit stops the other ranks, by reason; these reasons say it whatever the operation is."""
 
 
 def mechanism(cause: Cause) -> str:
-    """Return how the culprit stops the other ranks, as a phrase."""
+    """Return, as a phrase, how the culprit stops the other ranks: what they need from it and do not get."""
     if cause.reason in MECHANISMS_OF_REASONS:
         return MECHANISMS_OF_REASONS[cause.reason]
     name = name_operation(cause.culprit)
@@ -107,11 +107,11 @@ MISMATCHES = {
     " rank sends",
     Reason.DIFFERENT_HALVES: "a send and its recv must have the same shape and type",
 }
-"""Why operations that differ cannot complete together, by the reason that shows the difference."""
+"""Why operations that differ cannot complete together, by the reason of the cause."""
 
 
 def mismatch(cause: Cause) -> str:
-    """Return a phrase on why operations that differ cannot complete together, as far as the difference shows it."""
+    """Return a phrase on why the operations of a mismatch cannot complete together."""
     if cause.reason in MISMATCHES:
         return MISMATCHES[cause.reason]
     if has_other_operation(cause):
@@ -123,7 +123,7 @@ def mismatch(cause: Cause) -> str:
 
 
 def further_evidence(cause: Cause) -> str:
-    """Return the evidence for a cause that its title does not show; empty if the title shows all."""
+    """Return the evidence for a cause that the finding's title does not show; empty if the title shows all."""
     in_title = {
         Reason.UNBALANCED,
         Reason.DIFFERENT_HALVES,
@@ -163,7 +163,7 @@ def detail(cause: Cause) -> str:
 def evidence_of_reason(cause: Cause) -> str:
     """Return the evidence that distinguishes a culprit from the other ranks, as a phrase.
 
-    It is empty if the `reason` of the cause needs no words.
+    The text is empty if the `reason` of the cause needs no words.
     """
     evidence = EVIDENCE.get(cause.reason, "")
     return evidence if isinstance(evidence, str) else evidence(cause)
@@ -176,9 +176,10 @@ HOLDS_GIL = (
 
 
 def host_state(host: HostState) -> str:
-    """Return a phrase with what is known of the process of a living rank; empty if nothing is.
+    """Return a phrase with what is known about the process of a running rank; empty if nothing is.
 
-    It has what the heartbeat, Python's global lock (GIL), the operating system, and threads that ended show.
+    It names the phase and step, whether Python's global lock (GIL) is held, whether the process is stopped or waits
+    in the kernel, and a thread that ended by an exception.
     """
     parts = [
         f"its heartbeat is in phase {host.phase} of step {host.step}" if host.phase else "",
@@ -202,19 +203,19 @@ def members_that_completed(cause: Cause) -> str:
 
 
 def elements(cause: Cause) -> str:
-    """Return how many elements the members of an unbalanced all_to_all send and receive in total, as a phrase."""
+    """Return a phrase on how many elements the members of an unbalanced all_to_all send and receive in total."""
     sent, received = cause.elements
     return f"together they send {sent} elements and receive {received}"
 
 
 def received_bytes(cause: Cause) -> str:
-    """Return the received and expected sizes that gloo reports, as a phrase; empty if no log of the rank has them."""
+    """Return a phrase on the received and expected sizes that gloo logged; empty if no log of the rank has them."""
     received, expected = cause.elements
     return f"it received {size(received)} where it expected {size(expected)}" if received else ""
 
 
 def no_answer(cause: Cause) -> str:
-    """Return why a process did not answer the request for a dump, as far as that is known."""
+    """Return a phrase on why a process did not answer the request for a dump, as far as that is known."""
     return host_state(cause.host) or f"{choose_pronoun(cause.ranks)} did not answer the request for a dump"
 
 

@@ -1,4 +1,4 @@
-"""Convert causes to findings of the report, and to culprits of its JSON document."""
+"""Convert the causes of a hang to findings of the report, and to the culprits of its JSON document."""
 
 import msgspec
 
@@ -36,7 +36,7 @@ def make_finding(context: HangContext, cause: Cause) -> Finding:
 
 
 def severity_of(context: HangContext, cause: Cause) -> Severity:
-    """Return the severity of a cause; it is only informative if a rank was slow in a job that ended cleanly."""
+    """Return the severity of a cause; it is `INFO` if a rank was only slow in a job that ended cleanly."""
     if cause.kind is HangClass.SLOW and context.side.all_ended_cleanly(context.job.world_size):
         return Severity.INFO
     return SEVERITIES.get(cause.kind, Severity.ERROR)

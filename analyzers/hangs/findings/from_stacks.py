@@ -57,7 +57,7 @@ def confidence(cause: StackCause) -> float:
 
 
 def why(cause: StackCause) -> str:
-    """Return how the culprits stop the other ranks, as far as stacks show it, as a phrase."""
+    """Return a phrase on how the culprits stop the other ranks, as far as stacks show it."""
     return WHY[cause.kind] + (ONE_SAMPLE if is_one_sample(cause) else UNMOVED)
 
 
@@ -94,14 +94,14 @@ def sides(cause: StackCause) -> str:
 def is_at(side: list[Place], singular: str, plural: str) -> str:
     """Return the ranks at one line with a verb and their location, such as `ranks 1-3 wait in backward (train.py:22)`.
 
-    All items of `side` have the same operation and line; `singular` and `plural` are forms of the verb.
+    `side` has these ranks, which all have the same operation and line; `singular` and `plural` are forms of the verb.
     """
     ranks = sorted(place.rank for place in side)
     return f"{rank_names(ranks)} {agree(ranks, singular, plural)} {place_name(side[0])}"
 
 
 def place_name(place: Place) -> str:
-    """Return the operation and its line, or the user's function for a rank that runs its own code."""
+    """Return the operation and line of a rank, or its function and line if it runs its own code."""
     if place.activity is Activity.OWN_CODE:
         return format_function(list(place.frames)) or "code of libraries"
     line = format_line(place.line)
@@ -128,7 +128,7 @@ def culprits_from_stacks(cause: StackCause) -> list[Culprit]:
 
 
 def findings_from_stacks(cause: StackCause) -> list[Finding]:
-    """Return, in a list, the finding on the culprits; its evidence is the line that each group of ranks is at."""
+    """Return, in a list, the finding on the culprits; its evidence names the line of each group of ranks."""
     return [
         Finding(
             id=f"hang.{culprit.kind}",
@@ -145,7 +145,7 @@ def findings_from_stacks(cause: StackCause) -> list[Finding]:
 
 
 def evidence(side: list[Place]) -> Evidence:
-    """Return evidence that names the line at which some ranks are.
+    """Return evidence that names the line that some ranks are at.
 
     All items of `side` have the same operation and line.
     """

@@ -51,7 +51,7 @@ def missing(context: HangContext) -> list[str]:
 def unreadable(job: Job) -> list[str]:
     """Return a phrase for each error that made dumps unreadable: `the dump of rank 3 is unreadable: why`.
 
-    It names all ranks whose dumps have this error.
+    Each phrase names all ranks whose dumps have that error.
     """
     by_error: dict[str, list[int]] = {}
     for rank, error in sorted(job.unreadable.items()):
@@ -63,7 +63,7 @@ def unreadable(job: Job) -> list[str]:
 
 
 def no_dump(job: Job, side: SideFiles) -> dict[str, list[int]]:
-    """Return the ranks without a dump, grouped by the reason why there is none; it is empty if no reason is known."""
+    """Return {reason: ranks} for the ranks that left no dump; the reason is empty if it is not known."""
     by_reason: dict[str, list[int]] = {}
     for rank in (r for r in range(min(job.world_size, MOST_RANKS)) if r not in job.ranks and r not in job.unreadable):
         by_reason.setdefault(why_no_dump(side, rank), []).append(rank)
@@ -71,7 +71,7 @@ def no_dump(job: Job, side: SideFiles) -> dict[str, list[int]]:
 
 
 def why_no_dump(side: SideFiles, rank: int) -> str:
-    """Return why a rank has no dump that could be read; empty if this is not known."""
+    """Return why there is no readable dump of a rank; empty if this is not known."""
     if rank in side.outdated:
         return OUTDATED
     if end := side.end(rank):

@@ -107,7 +107,7 @@ def for_skipped(cause: Cause) -> str:
 
 
 def differing_lines(cause: Cause) -> list[str]:
-    """Return the source lines that issued the differing operations, each once; the line of most ranks comes first."""
+    """Return the source lines that issued the differing operations, each once; that of most ranks comes first."""
     sides = cause.sides or tuple(side for side in (cause.expected, cause.issued) if side)
     return list(dict.fromkeys(format_line(side.line) for side in sides if side.line))
 
@@ -127,7 +127,7 @@ MISMATCHES = {
     " it",
     Reason.DIFFERENT_HALVES: "pass tensors of the same shape and type to the send and the recv{where}",
 }
-"""What to do about operations that differ, by the reason that shows the difference; `{where}` becomes their line."""
+"""What to do about operations that differ, by the reason of the cause; `{where}` is replaced by their lines."""
 
 
 def for_mismatch(cause: Cause) -> str:

@@ -22,9 +22,9 @@ from analyzers.words import agree, rank_names
 
 
 def title(cause: Cause) -> str:
-    """Return the title of the verdict: what the culprit ranks did, where, and which operation is missing.
+    """Return the title of a finding: what the culprit ranks did, where, and which operation they did not join.
 
-    `rank 3 is stuck at step 6 in tokenize (data/text.py:41) and never joined all_reduce #412 of dp`.
+    For example `rank 3 is stuck at step 6 in tokenize (data/text.py:41) and never joined all_reduce #412 of dp`.
     """
     if cause.culprit.out_of_memory:
         return f"{rank_names(cause.ranks)} ran out of memory{at_step(cause)}{in_function(cause)}"
@@ -49,7 +49,7 @@ def in_function(cause: Cause, otherwise: str = "") -> str:
 
 
 def dead(cause: Cause) -> str:
-    """Return the title of a finding on a rank that ended, or that probably did, as it left no dump."""
+    """Return the title of a finding on a rank that ended, or that probably did because it left no dump."""
     name, step = name_operation(cause.culprit), at_step(cause)
     when = f"{step} before {name}" if name else step
     ranks = rank_names(cause.ranks)
@@ -113,7 +113,7 @@ DEEDS = {
     Reason.OTHER_MODEL: "built a model with a different number of parameters than the other ranks",
     Reason.LEFT_ALONE: "issued a collective when all other ranks had ended normally,",
 }
-"""What the culprits did that the other ranks did not do, by reason, as the verb of a title."""
+"""What the culprits did and the other ranks did not do, by the reason of the cause, as the verb of a title."""
 
 
 def mismatch(cause: Cause) -> str:
@@ -177,7 +177,7 @@ def called(side: RanksInOp, cause: Cause) -> str:
 
 
 def tensor_name(shape: str) -> str:
-    """Return a shape with its type as `a tensor of 4x4 float32`; for `0 float32`, say that the tensor is empty."""
+    """Return a shape with its dtype as `a tensor of 4x4 float32`; for `0 float32`, say that the tensor is empty."""
     empty = shape.removeprefix("0 ")
     return f"a tensor of {shape}" if empty == shape else f"an empty tensor (0 elements, {empty})"
 
@@ -208,7 +208,7 @@ def is_in_other_group(cause: Cause) -> bool:
 
 
 def message_halves(cause: Cause) -> str:
-    """Return a phrase on a send and its recv, with the rank that issued each.
+    """Return a phrase on a send and its recv, with the ranks that issued them.
 
     For example `rank 2 issued send of 4x4 float32 (train.py:1), rank 5 issued recv of ...`.
     """
@@ -284,19 +284,19 @@ def unmatched_p2p(cause: Cause) -> str:
 
 
 def message(cause: Cause) -> str:
-    """Return the title of a finding on sends and receives."""
+    """Return the title of a finding on sends and receives that do not match."""
     return wrong_message(cause) if cause.reason in (Reason.OTHER_PEER, Reason.ONE_TOO_MANY) else unmatched_p2p(cause)
 
 
 def wrong_message(cause: Cause) -> str:
-    """Return the title of a finding on a message that a rank should not have issued."""
+    """Return the title of a finding on a send or recv that a rank should not have issued."""
     name = cause.issued.operation if cause.issued else "a message"
     wrong = f"{name} instead of {cause.expected.operation}" if cause.expected else f"{name} once too often"
     return f"{rank_names(cause.ranks)} issued {wrong}{at_step(cause)}{in_function(cause)}"
 
 
 def unknown(cause: Cause) -> str:
-    """Return the title of a finding on ranks of which nothing is known."""
+    """Return the title of a finding on ranks without a dump, about which nothing else is known."""
     they = agree(cause.ranks, "it is a culprit or a victim", "they are culprits or victims")
     if cause.reason is Reason.LOST_DUMP:
         return f"the dump of {rank_names(cause.ranks)} is missing or cannot be read, so nothing shows whether {they}"

@@ -20,11 +20,11 @@ UNREADABLE_FACTOR = 0.85
 """The confidence is multiplied by this factor if a dump is unreadable, as that dump may hold the cause."""
 HEALTHY_CONFIDENCE, UNKNOWN_CONFIDENCE, CLEAN_END_CONFIDENCE = 0.8, 0.2, 0.95
 BLINDING = (Lack.GROUP_NAMES, Lack.FIRST_PENDING_OPERATION)
-"""If dumps lack this information, they can look healthy although the job hangs."""
+"""Information without which dumps can look healthy although the job hangs."""
 
 
 def verdict(context: HangContext, causes: Sequence[Cause]) -> Verdict:
-    """Return the verdict on a hang, with the class of the first of the `causes`; there may be none."""
+    """Return the verdict on a hang; its class is that of the first of `causes`, of which there may be none."""
     if not causes:
         return without_cause(context)
     if all(c.kind is HangClass.SLOW for c in causes) and context.side.all_ended_cleanly(context.job.world_size):
@@ -45,7 +45,7 @@ def verdict(context: HangContext, causes: Sequence[Cause]) -> Verdict:
 
 
 def ended_cleanly(context: HangContext, slow: Sequence[Cause] = ()) -> Verdict:
-    """Return the verdict on a job whose ranks all marked a clean end; `slow` are causes that only made it slow."""
+    """Return the verdict on a job in which all ranks ended cleanly; `slow` are causes that only made it slow."""
     ranks = list(range(context.job.world_size))
     step = max((beat.step for rank in ranks if (beat := context.side.last_beat(rank))), default=0)
     end = f"{rank_names(ranks)} ended cleanly" + (f" after {quantity(step, 'step')}" if step else "")
@@ -60,7 +60,7 @@ def ended_cleanly(context: HangContext, slow: Sequence[Cause] = ()) -> Verdict:
 def without_cause(context: HangContext) -> Verdict:
     """Return the verdict on a job for which no cause of a hang was found.
 
-    It is healthy if the dumps could have shown a hang, else unknown. It is also unknown if a rank timed out while
+    It is healthy if the dumps would have shown a hang, else unknown. It is also unknown if a rank timed out while
     waiting, or if the job had stalled.
     """
     job, side = context.job, context.side
@@ -90,19 +90,19 @@ def without_cause(context: HangContext) -> Verdict:
 
 
 def has_stalled(context: HangContext) -> bool:
-    """Return whether the dumps were taken because of a stall after which no rank made progress."""
+    """Return whether dumps were taken because the job had stalled, and no rank made progress after that."""
     side, ranks = context.side, range(context.job.world_size)
     is_stall = side.collection is not None and side.collection.reason == CollectionReason.STALLED
     return is_stall and not any(side.has_moved_past(rank) or has_moved_between_rounds(side, rank) for rank in ranks)
 
 
 def has_moved_between_rounds(side: SideFiles, rank: int) -> bool:
-    """Return whether a rank's step or phase changed between two rounds of dumps."""
+    """Return whether a rank's step or phase differs between rounds of dumps, according to its heartbeats."""
     answers = (number.ranks.get(rank) for number in side.rounds)
     beats = {(a.heartbeat.step, a.heartbeat.phase) for a in answers if a and a.heartbeat}
     return len(beats) > 1
 
 
 def locations(context: HangContext) -> str:
-    """Return where the ranks are, as text, the location of most ranks first."""
+    """Return a phrase on where the ranks are; the location of most ranks comes first."""
     return "; ".join(map(format_location, find_locations(context.job, context.side)[:MOST_LOCATIONS]))

@@ -13,7 +13,7 @@ from analyzers.words import agree, exit_reason, rank_names, source_line
 EXCEPTION_LENGTH = 200
 """The longest exception text in characters: messages of NCCL have pages, and their first words name the error."""
 FROM_ROOT = ("broadcast", "scatter")
-"""Operations in which the root sends; in others with a root it receives."""
+"""The operations in which the root sends; in other operations with a root, the root receives."""
 ENDINGS = {
     Ending.NO_ERROR: "its process ended without an error",
     Ending.PROCESS_EXITED: "its process exited without an error message",
@@ -51,7 +51,7 @@ def is_message(culprit: Culprit) -> bool:
 def format_operation(side: RanksInOp, *, with_group: bool = False) -> str:
     """Return the operation that ranks issued, such as `all_reduce of 4x4 float32 (train.py:12)`.
 
-    `with_group` names the process group in place of the shape.
+    With `with_group`, the process group is named in place of the shape.
     """
     text = operation_text(side.operation, side.group) if with_group else format_call(side)
     return append_line(text, side.line)
@@ -93,7 +93,7 @@ def format_exception(end: ExitFile) -> str:
 
 
 def format_ending(end: RankEnd) -> str:
-    """Return how a rank ended, as a phrase: its exception, its exit code, or that its process is gone."""
+    """Return a phrase on how a rank ended: its exception, its exit code, or that its process no longer exists."""
     if end.exit_file:
         return format_exception(end.exit_file)
     return exit_reason(end.exit_code) if end.ending is Ending.EXIT_CODE else ENDINGS[end.ending]
@@ -110,7 +110,7 @@ def choose_pronoun(ranks: Sequence[int]) -> str:
 
 
 def format_location(ranks_there: Location) -> str:
-    """Return ranks at one line as `62 ranks in all_gather at job/model.py:212`."""
+    """Return ranks that are at one line as a phrase: `62 ranks in all_gather at job/model.py:212`."""
     ranks = ranks_there.ranks
     count = rank_names(ranks) if len(ranks) == 1 else f"{len(ranks)} ranks"
     return f"{count} in {ranks_there.name}" + (f" at {ranks_there.line}" if ranks_there.line else "")

@@ -1,16 +1,16 @@
 """Find where the members of a group diverge: the first sequence number under which they recorded different operations.
 
-Each rank numbers the collectives of a group itself, so members that run the same program have the same operation under
-each number. If a rank skips a collective, all its later ones have a number that is too low by one:
+Each rank numbers the collectives of a process group itself, so members that run the same program have the same
+operation under each number. If a rank skips a collective, all its later ones have a number that is too low by one:
 
     seq      5           6               7               8
     rank 0   all_reduce  broadcast       all_gather      all_reduce
     rank 1   all_reduce  all_gather      all_reduce      -
 
-At 6 the members differ. Rank 1's operations from 6 on are those of rank 0 one number later, so rank 1 skipped the
-broadcast (`skipped`). If no such shift explains the later operations, some ranks issued a wrong operation
-(`mismatch`), and `find_odd_variants` lists the evidence that decides which. A variant is one of the different
-operations, with the ranks that issued it.
+At 6 the members differ. Rank 1's operations from 6 on are those that rank 0 has one number later, so rank 1 skipped
+the broadcast (`skipped`). If no such shift explains the later operations, some ranks issued a wrong operation
+(`mismatch`), and `find_odd_variants` lists the evidence that decides which. The different operations under one
+number, each with the ranks that issued it, are called variants.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,13 +23,13 @@ from analyzers.hangs.model import Job, Op, Reason, user_frame
 Key = tuple[str, object, object]
 """The name of an operation, the properties that all members must agree on, and its source line."""
 Table = Mapping[int, Op]
-"""The collectives of a rank in a group by sequence number."""
+"""The collectives that one rank issued in one process group, by sequence number."""
 LONGEST_CONTEXT = 4
-"""How many preceding operations are compared to find the same point of the program in an earlier step."""
+"""How many operations before the examined one are compared to find the same point in an earlier step."""
 
 
 class IssuedOp(NamedTuple):
-    """One of the different operations under a sequence number; `ranks` issued `op` or an operation equal to it."""
+    """One of the different operations under a sequence number; `ranks` are the ranks that issued `op` or its equal."""
 
     ranks: list[int]
     op: Op
@@ -39,10 +39,11 @@ class IssuedOp(NamedTuple):
 class Divergence:
     """The different operations that members of a process group issued under one sequence number.
 
-    `variants` has one item for each operation, the one of most ranks first. `culprits` are the ranks that diverged
-    (empty if nothing shows which ranks did), and `reason` is the evidence for that. `issued` is the operation of the
-    culprits, or else of the last variant, and `expected` that of the others. `skipped`: the culprits left an operation
-    out. `elements` are the numbers of elements sent and received by an unbalanced all_to_all.
+    `group` is an index in `Job.groups`. `variants` has one item for each operation, that of most ranks first.
+    `culprits` are the ranks that diverged (empty if nothing shows which ranks did), and `reason` is the evidence for
+    that. `issued` is the operation of the culprits, or else of the last variant; `expected` is that of the others.
+    `skipped` says that the culprits left an operation out. `elements` are the total numbers of elements sent and
+    received in an all_to_all where these differ.
     """
 
     group: int
@@ -62,7 +63,10 @@ class Divergence:
 
 
 def find_divergence(job: Job, group: int, last_seq: int) -> Divergence | None:
-    """Return the `Divergence` at the first collective, up to `last_seq`, in which members of a group differ, if any."""
+    """Return the `Divergence` at the first collective in which members of a group differ; None if there is none.
+
+    `group` is an index in `Job.groups`; collectives up to sequence number `last_seq` are compared.
+    """
     tables = {
         m: {op.seq: op for op in job.ranks[m].collectives(group)} for m in job.groups[group].ranks if m in job.ranks
     }
@@ -81,7 +85,7 @@ def find_divergence(job: Job, group: int, last_seq: int) -> Divergence | None:
 
 
 def judge(job: Job, group: int, seq: int, tables: Mapping[int, Table]) -> Divergence:
-    """Return the `Divergence` at `seq`: which members of a group diverged, and whether they skipped an operation.
+    """Return the `Divergence` at sequence number `seq`: which members diverged, and whether they skipped an operation.
 
     `tables` has the collectives of each member by sequence number.
     """
@@ -103,7 +107,10 @@ def judge(job: Job, group: int, seq: int, tables: Mapping[int, Table]) -> Diverg
 
 
 def group_by_operation(job: Job, issued: Table) -> list[IssuedOp]:
-    """Return the different operations in `issued`, each with the members that issued it, that of most members first."""
+    """Return the different operations in `issued`, each with the ranks that issued it, that of most ranks first.
+
+    `issued` maps each rank to its operation; operations are equal if members need not agree on more.
+    """
     variants: dict[Comparable, list[int]] = {}
     for member, op in issued.items():
         variants.setdefault(comparable(job.signature(op)), []).append(member)
@@ -114,10 +121,11 @@ def group_by_operation(job: Job, issued: Table) -> list[IssuedOp]:
 def accuse(
     job: Job, group: int, seq: int, tables: Mapping[int, Table], variants: Sequence[IssuedOp]
 ) -> tuple[list[int], Reason]:
-    """Return the culprits among ranks that issued different operations, and the evidence against them.
+    """Return (culprits, evidence against them) for ranks that issued different operations under number `seq`.
 
-    The majority is right. Without a majority, the strongest evidence counts that shows some of the operations, but not
-    all of them, to be wrong. `variants` has each operation with the ranks that issued it.
+    The majority is right. Without a majority, the strongest evidence counts that shows some of the operations, but
+    not all of them, to be wrong. `variants` has each operation with the ranks that issued it, that of most ranks
+    first.
     """
     # One rank errs more often than most of a group at once, so the majority is right, whichever rank is lowest.
     if len(variants[0].ranks) > len(variants[1].ranks):
@@ -131,7 +139,10 @@ def accuse(
 def find_odd_variants(
     job: Job, group: int, seq: int, tables: Mapping[int, Table], variants: Sequence[IssuedOp]
 ) -> Iterator[tuple[Reason, list[IssuedOp]]]:
-    """Yield each kind of evidence, the strongest first, with the variants that it shows to be wrong."""
+    """Yield (kind of evidence, variants that it shows to be wrong) for each kind of evidence, the strongest kind first.
+
+    A variant is one of the different operations under number `seq`, with the ranks that issued it.
+    """
     members = len(job.groups[group].ranks)
     yield Reason.SIZE_RULE, [variant for variant in variants if breaks_size_rule(job.signature(variant.op), members)]
     yield Reason.EMPTY_TENSOR, [variant for variant in variants if is_empty(job.signature(variant.op))]
@@ -147,7 +158,10 @@ def find_odd_variants(
 
 
 def select_unusual(job: Job, variants: Sequence[IssuedOp], usual: set[Comparable]) -> list[IssuedOp]:
-    """Return the variants whose operation is not in `usual`; none if `usual` is empty."""
+    """Return the variants whose operation is not in `usual`; none if `usual` is empty.
+
+    A variant is one of the different operations under one sequence number, with the ranks that issued it.
+    """
     return [variant for variant in variants if usual and comparable(job.signature(variant.op)) not in usual]
 
 
@@ -157,14 +171,14 @@ def ranks_of(variants: Iterable[IssuedOp]) -> list[int]:
 
 
 def similar_groups(job: Job, group: int) -> set[int]:
-    """Return the indexes of the other groups with the same description; for example all other tp groups of a mesh."""
+    """Return the indexes of the other process groups with the same description, such as all other tp groups."""
     return {i for i, g in enumerate(job.groups) if g.desc == job.groups[group].desc and i != group}
 
 
 def similar_signatures(job: Job, group: int, seq: int) -> set[Comparable]:
-    """Return what the groups beside `group` issued as collective number `seq`: operation, shapes and types.
+    """Return what similar groups issued as collective number `seq`: name, shapes and dtypes of the operations.
 
-    These are the groups with the same description as the group with index `group`, such as all groups of the mesh axis
+    Similar groups have the same description as the group with index `group`, such as all groups of the mesh dimension
     `mesh_tp`. They do the same work, so they show what its members should have issued.
     """
     states = (
@@ -174,9 +188,10 @@ def similar_signatures(job: Job, group: int, seq: int) -> set[Comparable]:
 
 
 def signatures_at_line(job: Job, group: int, ops: Sequence[Op]) -> set[Comparable]:
-    """Return the signatures of operations that the source line of `ops` issued in other groups of the same description.
+    """Return the signatures of the operations that similar groups issued at the source line of `ops`.
 
-    The set is empty if `ops` were issued at different lines.
+    Similar groups have the same description as the group with index `group`. The set is empty if `ops` were issued at
+    different lines.
     """
     lines = {job.line(op) for op in ops} - {None}
     if len(lines) != 1:
@@ -187,15 +202,16 @@ def signatures_at_line(job: Job, group: int, ops: Sequence[Op]) -> set[Comparabl
 
 
 def key_of(job: Job, op: Op) -> Key:
-    """Return a key of an operation that is the same in every step: signature and source line."""
+    """Return a key of an operation that is equal in every step: signature and source line."""
     return (*comparable(job.signature(op)), job.line(op))
 
 
 def expected_next(job: Job, seq: int, table: Table) -> Key | None:
     """Return the key of the operation that a rank should issue under number `seq`, judged by its earlier steps.
 
-    It is the operation that followed the longest earlier repetition of the operations just before `seq`. The result is
-    None if these operations did not occur before. `table` has the rank's collectives by sequence number.
+    The operations just before `seq` are looked up earlier in the same dump, as many of them as occur there; the
+    operation that followed them then is expected now. The result is None if not even one occurred before. `table` has
+    the rank's collectives by sequence number.
     """
     # Short contexts recur within a step, long ones only from step to step.
     for length in range(LONGEST_CONTEXT, 0, -1):
@@ -223,17 +239,19 @@ def is_shifted(
 ) -> bool:
     """Return whether the ranks of `variant` differ from the others because they skipped one operation.
 
-    That is so if their operations from `seq` on equal those of the ranks of each other variant one sequence number
-    later. A variant is one of the different operations that ranks issued under the sequence number `seq`.
+    That is so if, from `seq` on, their operations equal those that the ranks of each other variant issued one
+    sequence number later. A variant is one of the different operations under number `seq`, with the ranks that issued
+    it.
     """
     others = [other for other in variants if other is not variant]
     return all(has_skipped(job, seq, tables[variant.ranks[0]], tables[other.ranks[0]]) for other in others)
 
 
 def has_skipped(job: Job, seq: int, mine: Table, theirs: Table) -> bool:
-    """Return whether a rank with the collectives `mine` skipped an operation.
+    """Return whether a rank skipped an operation that another rank issued.
 
-    That is so if these collectives, from `seq` on, equal those in `theirs` one sequence number later.
+    That is so if the rank's collectives (`mine`), from `seq` on, equal those that the other rank (`theirs`) issued
+    one sequence number later.
     """
     # One skipped operation explains all that follows, where a mismatch would need an error in each.
     # Keys are compared without their lines, which dumps in JSON lack.

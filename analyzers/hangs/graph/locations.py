@@ -1,4 +1,4 @@
-"""Find where the ranks are: the operation or function that each rank is in, with ranks at the same line grouped."""
+"""Find where the ranks are: the operation or function that each rank is in; ranks at the same line are grouped."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.words import source_line
 
 MOST_RANKS = 1 << 20
-"""A damaged file may claim any world size; no job has more ranks."""
+"""The most ranks that are listed: a damaged file may claim any world size, but no job has more."""
 
 NO_OPERATION = "no recorded operation"
 NO_DUMP = "no dump"
@@ -31,7 +31,7 @@ def find_locations(job: Job, side: SideFiles) -> list[Location]:
 
 
 def find_location(job: Job, side: SideFiles, rank: int) -> tuple[str, str]:
-    """Return the operation or function that a rank is in, and the user's line as text (empty if unknown)."""
+    """Return (operation or function that a rank is in, user's line), as texts; the line is empty if unknown."""
     state, stack = job.ranks.get(rank), side.main_stack(rank)
     current = state.current if state else None
     line = user_frame(stack) or (job.line(current) if current else None)
@@ -45,8 +45,8 @@ def find_location(job: Job, side: SideFiles, rank: int) -> tuple[str, str]:
 
 
 def find_python_function(stack: list[Frame], line: Frame) -> str:
-    """Return the name of the innermost Python function in a stack, else the function of `line`.
+    """Return the name of the innermost Python function in a stack, or else the function of the frame `line`.
 
-    It is used as the name of the operation if no dump has one.
+    It stands for the operation that the rank is in, if there is no dump.
     """
     return next((frame.name for frame in stack if frame.filename.endswith(".py")), line.name)

@@ -1,11 +1,11 @@
 """Find the first operation that a rank never issued, if other ranks wait for it in several operations.
 
-Members of several groups may wait for one rank at once, each in its first operation that needs the rank. If the rank's
-own dump does not show which of these operations comes first in the program, ranks that run the same program, here
-called reference ranks, do. That operation was missed, and the other waits are consequences.
+Members of several process groups may wait for one rank at once, each in its first operation that needs the rank. The
+operation that comes first in the program was missed; the other waits are consequences. If the rank's own dump does
+not show the order, it is taken from ranks that run the same program, here called reference ranks.
 
-Reference ranks share a process group with the rank, unless the group connects pipeline stages. Similar groups have the
-same description and size: the tp group {2, 3} is similar to {0, 1}.
+Reference ranks share a process group with the rank, unless the group connects pipeline stages. Similar groups have
+the same description and size: the tp group {2, 3} is similar to {0, 1}.
 """
 
 from collections import Counter
@@ -24,8 +24,9 @@ NOT_YET, LONG_AGO = 1 << 62, -1
 def find_first_missed(job: Job, rank: int, nodes: Sequence[OpNode]) -> OpNode | None:
     """Return the operation in `nodes` that comes first in the program of `rank`, by a vote of its reference ranks.
 
-    `nodes` are the operations in which other ranks wait for `rank`. A reference rank votes only if its dump shows the
-    order of all of them, as an operation of unknown position may be the first; without any vote the result is None.
+    Reference ranks run the same program as `rank`; `nodes` are the operations in which other ranks wait for `rank`. A
+    reference rank votes only if its dump shows where all of these operations come, because one with an unknown
+    position may be the first. The result is None if no rank votes.
     """
     votes: Counter[OpNode] = Counter()
     for reference in find_reference_ranks(job, rank):
@@ -39,9 +40,9 @@ def find_first_missed(job: Job, rank: int, nodes: Sequence[OpNode]) -> OpNode | 
 
 
 def find_reference_ranks(job: Job, rank: int) -> list[int]:
-    """Return the ranks with a dump that share a group with `rank` and run the same program; smallest groups first.
+    """Return the ranks with a dump that share a group with `rank` and run the same program; small groups first.
 
-    Their records show what `rank` should have issued. Groups of pipeline stages do not count.
+    Their dumps show what `rank` should have issued. Groups of pipeline stages do not count.
     """
     shared = [number for number, group in enumerate(job.groups) if rank in group.ranks]
     shared.sort(key=lambda number: len(job.groups[number].ranks))
@@ -50,15 +51,18 @@ def find_reference_ranks(job: Job, rank: int) -> list[int]:
 
 
 def carries_messages(job: Job, number: int) -> bool:
-    """Return whether ranks send and receive in a group, as pipeline stages do; such members run different programs."""
+    """Return whether ranks send and receive in a group, as pipeline stages do; such members run different programs.
+
+    `number` is an index in `Job.groups`.
+    """
     states = (job.ranks[m] for m in job.groups[number].ranks[:REFERENCES_ASKED] if m in job.ranks)
     return any(op.p2p and op.group == number for state in states for op in state.ops)
 
 
 def find_position(job: Job, rank: int, reference: int, node: OpNode) -> int | None:
-    """Return the index of the operation of rank `reference` that corresponds to `node`; None if unknown.
+    """Return the index, in the operations of rank `reference`, of the one that corresponds to `node`; None if unknown.
 
-    `reference` runs the same program as `rank`. The result is `NOT_YET` if it has not issued the operation, and
+    Rank `reference` runs the same program as `rank`. The result is `NOT_YET` if it has not issued the operation, and
     `LONG_AGO` if its dump no longer has it.
     """
     own = find_similar_group(job, rank, reference, node)
@@ -76,10 +80,10 @@ def find_position(job: Job, rank: int, reference: int, node: OpNode) -> int | No
 
 
 def find_similar_group(job: Job, rank: int, reference: int, node: OpNode) -> int | None:
-    """Return the index of the group of rank `reference` that corresponds to the group of `node`; None unless one does.
+    """Return the index of the process group of rank `reference` that corresponds to the group of `node`.
 
-    The result is None, too, if several do. For sends and receives, `reference` must have the same position in its group
-    that `rank` has in the group of `node`.
+    For sends and receives, `reference` must have the same position in its group as `rank` in the group of `node`. The
+    result is None if no group corresponds, or several do.
     """
     ranks = job.groups[node.group].ranks
     if reference in ranks and not node.is_p2p:
@@ -105,10 +109,11 @@ def are_similar_groups(job: Job, number: int, other: int) -> bool:
 def find_half_position(job: Job, reference: int, partner: int, group: int, current: Op | None) -> int | None:
     """Return the index, in the operations of rank `reference`, of the send or recv that corresponds to a missing one.
 
-    The missing one is the other half of `current`, a send or recv in which a rank of a similar group waits; `partner`
-    has the position of that rank in the group of `reference`. A send and its recv complete together, so the messages of
-    `reference` and `partner` are counted from the last completed pair on: the ring buffer of a dump may have lost the
-    first pairs. The result is `NOT_YET` if `reference` has not issued the operation, and None if that is not known.
+    The missing one is the counterpart of `current`, a send or recv in which a rank of a similar group waits.
+    `partner` is the rank that has the position of that rank in the group of `reference`. A send and its recv complete
+    together, so messages between `reference` and `partner` are counted from the last completed pair on: the ring
+    buffers may have lost the first pairs. The result is `NOT_YET` if `reference` has not issued the operation, and
+    None if that is not known.
     """
     match = NAME.fullmatch(job.operation(current)) if current and partner in job.ranks else None
     if current is None or match is None:

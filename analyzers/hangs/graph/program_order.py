@@ -1,15 +1,15 @@
 """Find where a rank's program deviates from that of other ranks: an operation skipped, swapped or replaced by another.
 
 Ranks that run the same program, here called reference ranks, issue the same operations. Each operation of a rank
-becomes a key that is equal on every rank for the same line of the program. From the oldest operation that both dumps
-hold, two ranks are compared until their keys differ. With A, B, C, D for operations:
+becomes a key, a number that is equal on every rank for the same line of the program. From the oldest operation that
+both dumps have, the keys of two ranks are compared until they differ. With A, B, C, D for operations:
 
     reference   A B C D A B C D A B C D
     rank 1      A B C D A B D A            deviates at the seventh: D in place of C
 
 From there on rank 1 has `D A`, and the reference has `C D A B`. Without its first operation the reference has `D A`
 too, so rank 1 skipped C. With `D C` rank 1 would have swapped two operations (`order_cycle`); with anything else it
-would have issued another operation (`mismatch`).
+would have issued a different operation (`mismatch`).
 """
 
 from dataclasses import dataclass
@@ -18,22 +18,23 @@ from analyzers.hangs.graph.signatures import comparable
 from analyzers.hangs.model import HangClass, Job, Lack, Op, user_frame
 
 REFERENCES_PER_GROUP = 6
-"""The number of ranks per group to compare with: enough for a majority, as thousands would take minutes."""
+"""With how many members of each of its process groups a rank is compared: enough for a majority, and fast."""
 PREDICTED = 6
-"""How many operations are predicted from earlier steps if a reference rank stopped before it issued them."""
+"""How many operations of a reference rank are predicted from its earlier steps, if it stopped before it issued them."""
 CONTEXT = 12
-"""How many preceding operations decide which operation comes next."""
+"""How many operations are compared, at most, to find the same point in an earlier step."""
 LARGEST_LAUNCH = 4
-"""The most entries of one launch of sends and receives."""
+"""The most sends and receives of one launch that are recognized as skipped or swapped together."""
 
 Keys = list[int]
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """A rank's first operation that differs from the operation of ranks with the same program.
+    """The first operation of a rank that differs from that of other ranks with the same program.
 
-    `issued` is the rank's operation, `expected` that of the others; `kind` is skipped, order_cycle or mismatch.
+    `issued` is the rank's operation, `expected` that of the others; `kind` is `SKIPPED`, `ORDER_CYCLE` (swapped) or
+    `MISMATCH`.
     """
 
     rank: int
@@ -44,9 +45,10 @@ class Deviation:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A rank's operations compared with those of rank `reference`, from the oldest operation that both dumps hold.
+    """A rank's operations compared with those of rank `reference`, from the oldest operation that both dumps have.
 
-    The first `agreed` operations are equal; `mine` and `theirs` are the indexes of the next operation of each rank.
+    The first `agreed` operations are equal; `mine` and `theirs` are the indexes, in the operations of each of the two
+    ranks, of the next ones.
     """
 
     reference: int
@@ -68,19 +70,19 @@ class Programs:
         self._deviations: dict[int, Deviation | None] = {}
 
     def deviation(self, rank: int) -> Deviation | None:
-        """Return a rank's `Deviation` from most ranks with the same program; None if nothing shows one."""
+        """Return the `Deviation` of a rank from most ranks with the same program; None if nothing shows one."""
         if rank not in self._deviations:
             self._deviations[rank] = self._find_deviation(rank) if rank in self.job.ranks else None
         return self._deviations[rank]
 
     def is_comparable(self, rank: int) -> bool:
-        """Return whether a rank's dump shares operations with that of another rank, so that a deviation would show."""
+        """Return whether a rank's dump has operations in common with another rank's, so that a deviation would show."""
         return rank in self.job.ranks and bool(self._comparisons(rank))
 
     def next_expected(self, rank: int) -> Op | None:
-        """Return the operation that a rank should issue next; None if no other rank is ahead of it.
+        """Return the operation that a rank should issue next, as another rank recorded it; None if no rank is ahead.
 
-        It is taken from the other rank whose operations agree with those of the rank over the longest part.
+        Of several ranks, the one counts whose operations agree with those of `rank` over the longest part.
         """
         if rank not in self.job.ranks:
             return None
@@ -90,7 +92,7 @@ class Programs:
         return self.job.ranks[best.reference].ops[best.theirs] if best else None
 
     def keys(self, rank: int) -> tuple[Keys, dict[tuple[int, int], int]]:
-        """Return the keys of a rank's operations in order, and the index of each collective (group, seq) among them.
+        """Return (keys of a rank's operations in order, index of each collective in this list by (group, seq)).
 
         A key is a number that is equal on every rank for the same line of the program.
         """
@@ -135,8 +137,7 @@ class Programs:
     def _comparisons(self, rank: int) -> list[Comparison]:
         """Return the comparisons of a rank's operations with those of other ranks that run the same program.
 
-        Other ranks count as such if they agree with it on more than half as many operations as the one that agrees on
-        most.
+        These are the ranks that agree with it on more than half as many operations as the rank that agrees on most.
         """
         every = [c for reference in self._reference_ranks(rank) if (c := self._compare(rank, reference))]
         longest = max((c.agreed for c in every), default=0)
@@ -155,7 +156,8 @@ class Programs:
     def _compare(self, rank: int, reference: int) -> Comparison | None:
         """Return the comparison of a rank's operations with those of rank `reference`.
 
-        The result is None if the two dumps share no collective, or if no operation from there on is equal.
+        The result is None if the two dumps have no collective in common, or if the first operations from there on
+        differ.
         """
         mine, my_positions = self.keys(rank)
         theirs, their_positions = self.keys(reference)
@@ -169,7 +171,7 @@ class Programs:
 
 
 def count_equal(mine: Keys, i: int, theirs: Keys, k: int) -> int:
-    """Return how many keys in a row are equal, from index `i` of `mine` and `k` of `theirs` on."""
+    """Return how many keys in a row are equal, starting at index `i` of `mine` and index `k` of `theirs`."""
     length = min(len(mine) - i, len(theirs) - k)
     if mine[i : i + length] == theirs[k : k + length]:
         return length
@@ -177,10 +179,10 @@ def count_equal(mine: Keys, i: int, theirs: Keys, k: int) -> int:
 
 
 def predict(keys: Keys, count: int) -> Keys:
-    """Return the `count` keys that are likely to come next: those that followed the last keys in an earlier step.
+    """Return the keys of the next `count` operations, as they followed the same operations in an earlier step.
 
-    The longest repeated sequence decides; without one the list is empty. After `A B C A B C A B` the next two are `C
-    A`.
+    The longest repetition of the last keys decides; without one the list is empty. After `A B C A B C A B` the next
+    two are `C A`. A key is a number that stands for an operation.
     """
     best, length = 0, 0
     for end in range(len(keys) - 1, 0, -1):
@@ -195,9 +197,9 @@ def predict(keys: Keys, count: int) -> Keys:
 
 
 def classify_deviation(mine: Keys, theirs: Keys) -> HangClass:
-    """Return how two programs differ: one skipped an operation, swapped two (`ORDER_CYCLE`), or issued another one.
+    """Return how two programs differ: one skipped an operation, swapped two (`ORDER_CYCLE`), or issued a different one.
 
-    `mine` and `theirs` are the keys of both at and after the first difference.
+    `mine` and `theirs` are the keys (numbers of operations) of both from the first difference on.
     """
     for count in range(1, LARGEST_LAUNCH + 1):
         # A batch of several entries may have been swapped as a whole.

@@ -1,7 +1,7 @@
-"""Define what all members of a group must agree on in one operation: its name, sizes and types, with exceptions.
+"""Define what all members of a process group must agree on in one operation: name, sizes and dtypes, with exceptions.
 
-Flight Recorder records neither the root of a broadcast nor the reduce operation. The project's recorders note the root;
-a difference of the reduce operation cannot be found.
+Flight Recorder records neither the root of a broadcast nor the reduce operation. The project's recorders add the
+root; a difference in the reduce operation cannot be found.
 """
 
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ from math import prod
 from analyzers.hangs.model import Job, Op, Signature
 
 ROOTED = ("gather", "scatter")
-"""Operations in which only the root passes the list of all tensors, so that sizes differ between ranks."""
+"""Operations in which only the root passes the list of all tensors, so that recorded sizes differ between ranks."""
 UNEVEN = ("all_to_all", "alltoall")
-"""Operations in which each rank may send and receive different sizes."""
+"""The beginnings of the names of operations in which each rank may send and receive different sizes."""
 BARRIERS = ("barrier",)
 
 Comparable = tuple[str, object]
@@ -20,10 +20,10 @@ Comparable = tuple[str, object]
 
 
 def comparable(signature: Signature) -> Comparable:
-    """Return the part of a signature that must be equal on all members of a group.
+    """Return the part of a signature that must be equal on all members of a process group.
 
-    It is the name with the sizes and types of the tensors, or less for operations in which these may differ between
-    ranks.
+    It is the name and the sizes and dtypes of the tensors; for operations in which these may differ between ranks it
+    is less.
     """
     name = signature.operation
     if name in ROOTED or name in BARRIERS:
@@ -37,8 +37,8 @@ def comparable(signature: Signature) -> Comparable:
 def breaks_size_rule(signature: Signature, members: int) -> bool:
     """Return whether the input and output sizes of an operation contradict each other.
 
-    An all_reduce has equal sizes; all_gather outputs the input of each member, reduce_scatter the reverse. `members` is
-    the size of the group.
+    In an all_reduce or broadcast they are equal; the output of an all_gather is as large as all members' inputs
+    together, and the input of a reduce_scatter as large as all outputs. `members` is the size of the group.
     """
     taken, given = elements(signature.input_sizes), elements(signature.output_sizes)
     if not signature.input_sizes or not signature.output_sizes:
@@ -64,9 +64,10 @@ def elements(sizes: tuple[tuple[int, ...], ...]) -> int:
 
 
 def unbalanced(job: Job, group: int, issued: Mapping[int, Op]) -> tuple[int, int] | None:
-    """Return how many elements the members of an all_to_all send and receive in total; None if these are equal.
+    """Return how many elements the members of an all_to_all (send, receive) in total; None if these are equal.
 
-    The ranks' sizes may differ, but the total sent must equal the total received, or the operation cannot complete.
+    The sizes of ranks may differ, but the totals must be equal, or the operation cannot complete. `issued` maps each
+    member to its operation; the result is None, too, if a member is missing, or the operation is no all_to_all.
     """
     signatures = [job.signature(op) for op in issued.values()]
     if len(signatures) < len(job.groups[group].ranks) or not signatures[0].operation.startswith(UNEVEN):

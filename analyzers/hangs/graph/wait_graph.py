@@ -1,18 +1,19 @@
 """Build the wait-for graph: which rank waits in which operation, and for which ranks.
 
 Its nodes are ranks and operations. A rank has an edge to the operation that it is in; an operation has edges to the
-ranks that have not arrived in it. A cause is a strongly connected component with no edge out of it: other ranks wait
-for its members, and these wait for nobody outside.
+ranks that have not arrived in it. A cause is a strongly connected component with no edge out of it, here called a
+root: other ranks wait for its members, and these wait for nobody outside.
 
-For example, take four ranks in groups tp = {0, 1}, {2, 3} and dp = {0, 2}, {1, 3}; rank 3 runs its own code and issues
-nothing. Ranks 2 and 1 are in collectives of tp {2, 3} and dp {1, 3}; rank 0 is in a collective of tp {0, 1}, which
-rank 1 has not joined yet:
+For example, take four ranks in groups tp = {0, 1}, {2, 3} and dp = {0, 2}, {1, 3}; rank 3 runs its own code and
+issues nothing. Ranks 2 and 1 are in collectives of tp {2, 3} and dp {1, 3}; rank 0 is in a collective of tp {0, 1},
+which rank 1 has not joined yet:
 
     rank 0 -> tp {0, 1} -> rank 1 -> dp {1, 3} -> rank 3 <- tp {2, 3} <- rank 2
 
-Rank 3 is the only node without an edge out of it, so it is the culprit (`host_stuck`); walking backwards from it gives
-its victims, ranks 0 to 2. Had rank 3 been in a collective of the default group, which the others have not joined, then
-rank 3 -> default group -> rank 1 -> dp {1, 3} -> rank 3 would be a cycle with no edge out of it: an `order_cycle`.
+Rank 3 is the only node without an edge out of it, so it is the culprit (`host_stuck`); walking backwards from it
+gives its victims, ranks 0 to 2. Had rank 3 been in a collective of the default group, which the others have not
+joined, then rank 3 -> default group -> rank 1 -> dp {1, 3} -> rank 3 would be a cycle with no edge out of it: an
+`order_cycle`.
 """
 
 from collections import defaultdict
@@ -26,10 +27,11 @@ from analyzers.hangs.reading.side_files import SideFiles
 
 
 class OpNode(NamedTuple):
-    """An operation as a node of the graph; `group` is an index in `Job.groups`, `seq` a sequence number in that group.
+    """An operation as a node of the wait-for graph.
 
-    A collective is one node for all its members. Sends and receives that a rank (`sender`) launched together are one
-    node, with their p2p sequence number; for a collective `sender` is -1.
+    `group` is an index in `Job.groups`, `seq` a sequence number in that group. A collective is one node for all its
+    members, and its `sender` is -1. The sends and receives that one rank (`sender`) launched together are one node,
+    with their p2p sequence number as `seq`.
     """
 
     group: int
@@ -49,14 +51,17 @@ Node = int | OpNode
 class WaitGraph:
     """The graph of which ranks wait in which operation, and for which absent ranks.
 
-    `waits_in` maps each waiting rank to the operation that it waits in, `absent` each such operation to the ranks that
-    have not called it yet.
+    `waits_in` maps each waiting rank to the operation that it is in. `absent` maps each such operation to the ranks
+    that have not arrived in it.
     """
 
     waits_in: dict[int, OpNode] = field(default_factory=dict)
     absent: dict[OpNode, list[int]] = field(default_factory=dict)
     inconclusive: set[OpNode] = field(default_factory=set)
-    """Operations in which absent ranks prove nothing: they began after a dump was taken, or earlier ones were lost."""
+    """The operations whose absent ranks are not all known, so that an operation without absent ranks proves nothing.
+
+    For example, the operation began after the dump of a rank was taken, or a ring buffer lost earlier operations.
+    """
 
     def successors(self, node: Node) -> list[Node]:
         """Return the nodes that a node waits for.
@@ -73,11 +78,11 @@ class WaitGraph:
         return [*sorted(absent | set(self.waits_in)), *self.absent]
 
     def arrived(self, node: OpNode) -> list[int]:
-        """Return the ranks that are in an operation, ascending."""
+        """Return the ranks that are in an operation, ascending; those that have already completed it are not."""
         return sorted(rank for rank, operation in self.waits_in.items() if operation == node)
 
     def operations_waiting_for(self, rank: int) -> list[OpNode]:
-        """Return the operations in which other ranks wait for a rank, as it is a member and has not arrived."""
+        """Return the operations in which other ranks wait for `rank`, which has not arrived there."""
         return [node for node, ranks in self.absent.items() if rank in ranks]
 
 
@@ -109,7 +114,7 @@ def build_graph(job: Job, side: SideFiles) -> WaitGraph:
 
 
 def began_after_dump(job: Job, side: SideFiles, rank: int, began_ns: int) -> bool:
-    """Return whether an operation began after a rank's dump was taken, so that the dump cannot show it."""
+    """Return whether an operation that began at `began_ns` is newer than a rank's dump, which then cannot show it."""
     taken_ns = side.asked_ns(rank) or job.taken_ns.get(rank)
     return taken_ns is not None and began_ns > taken_ns
 
@@ -118,7 +123,7 @@ def find_ranks_dumped_early(job: Job) -> set[int]:
     """Return the ranks whose dumps were taken so early that they lack operations which other ranks had completed.
 
     If this is a single rank, or at most one rank in eight, these ranks may be at fault themselves, and the result is
-    empty. It is also empty for gloo, which flags failed operations as done.
+    empty. It is also empty for gloo, because gloo flags failed operations as done.
     """
     if any(signature.backend == "gloo" for signature in job.signatures):
         return set()
@@ -135,7 +140,10 @@ def find_ranks_dumped_early(job: Job) -> set[int]:
 
 
 def find_absent_members(job: Job, node: OpNode, dead: set[int]) -> list[int]:
-    """Return the members of a process group that have not arrived in a collective, or that died in it."""
+    """Return the members of a process group that have not arrived in the collective `node`, or that died in it.
+
+    `dead` are the ranks that ended by their own fault.
+    """
     members = job.groups[node.group].ranks
     return [
         m
@@ -145,7 +153,7 @@ def find_absent_members(job: Job, node: OpNode, dead: set[int]) -> list[int]:
 
 
 def has_arrived(state: RankState | None, node: OpNode) -> bool:
-    """Return whether a rank is in a collective or past it; False without a dump."""
+    """Return whether a rank is in a collective or past it; False without a dump (`state` is None)."""
     if state is None:
         return False
     current = state.current
@@ -157,7 +165,7 @@ def has_arrived(state: RankState | None, node: OpNode) -> bool:
 
 
 def find_roots(graph: WaitGraph) -> list[list[Node]]:
-    """Return the strongly connected components of the graph with no edge out of them: each is the root of a cause.
+    """Return the roots of the wait-for graph: the strongly connected components with no edge out of them.
 
     A rank that waits for another is a victim, so a cause is where all paths end. Ranks that wait for each other in a
     cycle are one component, as none of them comes before the others.
@@ -172,9 +180,10 @@ def find_roots(graph: WaitGraph) -> list[list[Node]]:
 
 
 def find_components(nodes: Iterable[Node], next_of: Callable[[Node], list[Node]]) -> list[list[Node]]:
-    """Return the strongly connected components of a graph; `next_of` returns the successors of a node (Tarjan, 1972).
+    """Return the strongly connected components of a graph, by Tarjan's algorithm (1972).
 
-    It uses no recursion, because a chain of waiting ranks may include all ranks of the job.
+    `next_of` returns the successors of a node. There is no recursion, because a chain of waiting ranks may include
+    all ranks of the job.
     """
     index: dict[Node, int] = {}
     low: dict[Node, int] = {}
@@ -210,9 +219,9 @@ def find_components(nodes: Iterable[Node], next_of: Callable[[Node], list[Node]]
 
 
 def unwind(path: list[Node], on_path: set[Node], node: Node) -> list[Node]:
-    """Remove the nodes from `node` to the end of `path`, which form a component of the graph, and return them.
+    """Remove the nodes from `node` to the end of `path`, which form a strongly connected component, and return them.
 
-    This is one step of Tarjan's algorithm.
+    This is one step of Tarjan's algorithm; `on_path` has the same nodes as `path`.
     """
     start = path.index(node)
     members = path[start:]
@@ -222,7 +231,10 @@ def unwind(path: list[Node], on_path: set[Node], node: Node) -> list[Node]:
 
 
 def find_victims(graph: WaitGraph, root: Iterable[Node]) -> list[int]:
-    """Return the ranks that wait for the nodes of a root, directly or through others, and are not in it, ascending."""
+    """Return the ranks outside of a root that wait for its nodes, directly or through others, ascending.
+
+    A root is a component of the graph from which no edge leads out.
+    """
     # Edges are stored forwards only; the reverse map keeps the walk linear in their number.
     waiting = map_predecessors(graph)
     inside = set(root)
@@ -236,7 +248,7 @@ def find_victims(graph: WaitGraph, root: Iterable[Node]) -> list[int]:
 
 
 def map_predecessors(graph: WaitGraph) -> Mapping[Node, list[Node]]:
-    """Return, for each node, the nodes that wait for it."""
+    """Return, for each node of the graph, the nodes that wait for it."""
     waiting: dict[Node, list[Node]] = defaultdict(list)
     for node in graph.nodes():
         for target in graph.successors(node):
