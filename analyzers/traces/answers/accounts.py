@@ -62,7 +62,7 @@ class Arithmetic(TypedDict):
 def answer_account(collectives: RankCollectives, formulas: Formulas) -> RankTrace:
     """Return all numbers about one device or host of a trace.
 
-    Path, utilisation, memory and problems are filled in by the caller.
+    The caller fills in `path`, `mfu`, `hfu`, `device_memory` and `problems`.
     """
     work, trace, attribution = collectives.work, collectives.work.trace, Attribution(collectives.work)
     whole = breakdown(work, "", np.arange(len(work.rows)))
@@ -127,9 +127,9 @@ def idle_times(work: Work) -> IdleTimes:
 
 
 def arithmetic(attribution: Attribution, formulas: Formulas, span_ns: int) -> Arithmetic:
-    """Return the number of floating-point operations of a device or host, their rate, and the device's peak.
+    """Return the floating-point operations of a device or host, how many per second, and the peak rate of the device.
 
-    The rate is over its steps, or over its whole duration if no steps are marked.
+    The rate is over its recorded steps, or over its whole duration if no steps are marked.
     """
     trace = attribution.trace
     # Of several devices each did what launched kernels on it; a single one also did what was launched unseen.
@@ -148,10 +148,10 @@ def arithmetic(attribution: Attribution, formulas: Formulas, span_ns: int) -> Ar
 
 
 def breakdown(work: Work, name: str, indices: Column) -> Breakdown:
-    """Return how the time from the first start to the last end of some events divides into computing,
-    communication, copies and idle time.
+    """Return how the time of some events divides into computing, communication, copies and idle time.
 
-    `indices` are the indices of the events in `work`; `name` is the name that the result gets, such as a phase.
+    The time is from the first start to the last end of these events. `indices` are their indices in `work`; `name` is
+    the name that the result gets, such as that of a phase.
     """
     start, end = work.start[indices], work.end[indices]
     times = break_down(start, end, work.kind[indices])
@@ -174,7 +174,8 @@ def breakdown(work: Work, name: str, indices: Column) -> Breakdown:
 def phase_breakdowns(work: Work) -> list[Breakdown]:
     """Return, for each phase such as `forward`, how the time of the events that were launched in it divides.
 
-    Events without a recorded launch are in the phase `no launch`. The list is empty if no phase is known at all.
+    Events whose launching call was not recorded are in the phase `no launch`. The list is empty if no phase is known
+    at all. The phase with most time comes first.
     """
     rows = [
         breakdown(work, PHASE_NAMES[i] if i >= 0 else "no launch", indices) for i, indices in rows_by_value(work.phase)
@@ -183,13 +184,13 @@ def phase_breakdowns(work: Work) -> list[Breakdown]:
 
 
 def stream_breakdowns(work: Work) -> list[Breakdown]:
-    """Return, for each stream (of a host: each thread), how the time of its events divides."""
+    """Return, for each stream (for each thread of a host), how the time of its events divides."""
     lanes, lane = work.trace.columns.meta["lanes"], work.trace.columns["lane"][work.rows]
     return [breakdown(work, lanes[i]["name"], indices) for i, indices in rows_by_value(lane)]
 
 
 def step_times(work: Work) -> list[StepTime]:
-    """Return, for each recorded step, its time on the host and how the time of the work that it launched divides."""
+    """Return, for each recorded step, its time on the host, and how the time of the work that it launched divides."""
     indices, base = dict(rows_by_value(work.step())), int(work.trace.header.get("base_ns", 0))
     rows = []
     for index, (number, start, end) in enumerate(work.trace.steps):

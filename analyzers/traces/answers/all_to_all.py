@@ -18,10 +18,10 @@ NO_SPLITS: list[object] = [None]
 
 
 def all_to_alls(collectives: RankCollectives) -> list[AllToAll]:
-    """Return one entry for each process group with all-to-alls: the bytes that this rank sends to each member.
+    """Return, for each process group with all-to-alls, how many bytes this rank sends to each member in all of them.
 
-    The group that sends most comes first. Calls are left out if their recorded splits are truncated or do not fit the
-    group.
+    The group that sends most comes first. Calls are left out if their recorded split sizes are truncated or do not
+    fit the group.
     """
     names = [ALL_TO_ALL.search(name) is not None for name in collectives.name.texts]
     is_all_to_all = np.array(names, bool)[collectives.name.code]
@@ -53,8 +53,8 @@ def all_to_alls(collectives: RankCollectives) -> list[AllToAll]:
 def split_bytes(size: int, text: str, members: int) -> Integers:
     """Return `size` bytes divided among `members` by the split sizes in a text, evenly if the text is empty.
 
-    The array is empty if the splits do not fit. Example: 600 bytes by "[1, 2, 3]" among 3 members give 100, 200 and
-    300 bytes.
+    The result is an empty array if the number of split sizes is not `members`. Example: 600 bytes by "[1, 2, 3]"
+    among 3 members give 100, 200 and 300 bytes.
     """
     splits = decoded_splits(text) or [1] * members
     numbers = [split for split in splits if isinstance(split, int) and 0 <= split < SPLIT_AT_MOST]
@@ -64,9 +64,9 @@ def split_bytes(size: int, text: str, members: int) -> Integers:
 
 
 def decoded_splits(text: str) -> list[object]:
-    """Return the split sizes in a text; an empty list if none were recorded.
+    """Return the split sizes in a text; an empty list if the text is empty, which means that the data is split evenly.
 
-    The result is NO_SPLITS if the text cannot be decoded, as recorders truncate long lists.
+    The result is `NO_SPLITS` if the text cannot be decoded, because recorders truncate long lists.
     """
     # Recorders write the list as a text, and cut a long one after 30 entries: what is left is no JSON.
     with suppress(msgspec.DecodeError):
@@ -77,10 +77,7 @@ def decoded_splits(text: str) -> list[object]:
 
 
 def ranks_of(collectives: RankCollectives, group: str, members: int) -> list[int]:
-    """Return the ranks of the process group named `group`; empty if they are not known.
-
-    `members` is the number of ranks that the group has.
-    """
+    """Return the ranks of the process group named `group`, which has `members` ranks; empty if they are not known."""
     header = collectives.work.trace.header
     listed = {row["name"]: row["ranks"] for row in header.get("groups", [])}
     ranks = listed.get(group, [])

@@ -29,7 +29,7 @@ CODE = ("operator", "module", "line")
 
 
 class Whereabouts(TypedDict):
-    """The fields of `MemoryMoment` except its size: the time of an allocation or free, and the code that was run."""
+    """The fields of `MemoryMoment` except its size: the time of an allocation or free, and the code that ran then."""
 
     at_ns: int
     step: int | None
@@ -50,9 +50,10 @@ class Totals(TypedDict):
 
 
 def memory_of_accounts(accounts: Sequence[Work]) -> list[list[DeviceMemory]]:
-    """Return, for each device or host with work (`accounts`), a list with the memory of its device.
+    """Return, for each of `accounts`, a list with the memory of its device.
 
-    The memory of the host and of devices without work is in the first list.
+    The accounts are the devices that worked, or the host if none did. The memory of the host, and of devices that did
+    not work, is added to the first list.
     """
     memories: list[list[DeviceMemory]] = [[] for _ in accounts]
     numbers = {account.device: i for i, account in enumerate(accounts)}
@@ -64,9 +65,9 @@ def memory_of_accounts(accounts: Sequence[Work]) -> list[list[DeviceMemory]]:
 
 @dataclass(frozen=True)
 class AttributedAllocations:
-    """The allocations and frees of one device, with the code that the host ran at the time of each.
+    """The allocations and frees of one device, and the code that the host ran at the time of each.
 
-    Arrays have one entry for each allocation or free, in order of time; an `index` is an index into them.
+    Arrays have one entry for each allocation or free, in order of time; `index` in the methods is an index into them.
     """
 
     allocator: Allocator
@@ -94,9 +95,9 @@ class AttributedAllocations:
 
     @cached_property
     def code(self) -> dict[str, Integers]:
-        """For each kind of code in CODE, the trace row of the innermost such event around each allocation or free.
+        """{"operator", "module" or "line": trace row of the innermost such event around each allocation or free}.
 
-        The kinds are "operator", "module" and "line". The row is NONE if no such event is around.
+        The row is NONE if there is no such event around it.
         """
         return {what: self.innermost(what) for what in CODE}
 
@@ -106,9 +107,10 @@ class AttributedAllocations:
         return np.append(rows, NONE)[self.around]
 
     def module_around(self) -> Column:
-        """Return, for each event of the trace, the row of the module around it, or NONE.
+        """Return, for each event of the trace, the trace row of the innermost module around it, or NONE.
 
-        For a backward operator it is the module around its forward operator.
+        For events inside a backward operator it is the module around the forward operator with the same sequence
+        number.
         """
         module, parent = self.attribution.around("module"), self.trace.columns["parent"]
         rows, sequence, thread = (self.trace.columns[f"autograd_{name}"] for name in ("row", "sequence", "thread"))
@@ -153,7 +155,7 @@ class AttributedAllocations:
         )
 
     def peak(self) -> MemoryMoment:
-        """Return the moment at which most memory was allocated, which may be the start of the recording."""
+        """Return the moment at which most memory was allocated; this may be the start of the recording."""
         a = self.allocator
         index = int(a.allocated.argmax())
         return self.moment(index, int(a.allocated[index])) if a.allocated[index] >= a.before else self.beginning()
@@ -167,7 +169,7 @@ class AttributedAllocations:
         return MemoryMoment(bytes=size, **self.whereabouts(index))
 
     def whereabouts(self, index: int) -> Whereabouts:
-        """Return the time of allocation or free number `index`, and the code that the host was in at that time."""
+        """Return the time of the allocation or free with this index, and the code that the host ran at that time."""
         step = int(self.step[index])
         return Whereabouts(
             at_ns=int(self.allocator.at[index]) + self.base,
@@ -196,9 +198,9 @@ class AttributedAllocations:
         return self.trace.names[number].removeprefix("nn.Module: ")
 
     def totals_by(self, what: str) -> list[NamedAllocationTotals]:
-        """Return the allocations and frees inside each operator, module or line, summed by its name.
+        """Return the allocations and frees inside each operator, module or line (`what`), summed by its name.
 
-        `what` is "operator", "module" or "line". A call nested in another call of the same name counts once.
+        Those inside a call that is nested in a call of the same name count once.
         """
         own = dict(self.events_inside(what, deep=False))
         rows = []
@@ -208,10 +210,11 @@ class AttributedAllocations:
         return largest_first(rows)
 
     def events_inside(self, what: str, *, deep: bool) -> list[tuple[int, Integers]]:
-        """Return, for each name of an operator, module or line, the indices of the allocations and frees inside it.
+        """Return, for each name of an operator, module or line, which allocations and frees are inside it.
 
-        Each item is (index of the name in `trace.names`, indices). `what` is "operator", "module" or "line". With
-        `deep`, an allocation belongs to all operators (or modules, or lines) around it, else only to the innermost one.
+        Each item is (index of the name in `trace.names`, indices of allocations and frees). `what` is "operator",
+        "module" or "line". With `deep`, an allocation counts for all operators (or modules, or lines) around it, else
+        only for the innermost one.
         """
         c, around = self.trace.columns, self.attribution.around(what)
         at, events, keys = self.code[what], np.arange(len(self.around)), [np.zeros(0, np.int64)]
@@ -233,7 +236,7 @@ class AttributedAllocations:
         return [] if [row.name for row in rows] == [OTHER] else largest_first(rows)
 
     def steps(self) -> list[StepMemory]:
-        """Return the memory of each step: at its start, at its end, and the highest in between."""
+        """Return the allocated memory of each step: at its start, at its end, and the most in between."""
         a, events = self.allocator, dict(rows_by_value(self.step))
         rows = []
         for index, (number, start, end) in enumerate(self.trace.steps):
@@ -280,7 +283,7 @@ class AttributedAllocations:
 
 
 def totals(change: Integers) -> Totals:
-    """Return count and bytes of allocations (positive `change` in bytes) and of frees (negative ones)."""
+    """Return the number and the bytes of allocations (positive values of `change`) and frees (negative ones)."""
     grown, shrunk = change[change > 0], change[change < 0]
     allocated, freed = int(grown.sum()), -int(shrunk.sum())
     return Totals(

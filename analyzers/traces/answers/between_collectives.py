@@ -1,13 +1,14 @@
-"""Measure the work of a rank before each collective, for a table by which ranks are compared.
+"""Measure the work of a rank before each of its collectives, for a table by which ranks are compared.
 
-A rank arrives at a collective when the collective starts on this rank. Its work for a collective is the time since it
-arrived at the previous one, without the time in which it was blocked by a collective. A rank with more work than the
+A rank *arrives* at a collective when the collective starts on this rank. Its work for a collective is the time since
+it arrived at the previous one, without the time in which a collective blocked it. A rank with more work than the
 others keeps them waiting. The collectives are in order of time.
 
 Example: a rank arrives at 100 ms, is blocked until 130 ms, computes and arrives at the next collective at 200 ms. Its
 work for that collective is 200 - 100 - 30 = 70 ms.
 
-A send or a receive is no arrival: only two ranks meet in it, and each stage of a pipeline does so at other times.
+A send or a receive does not count as an arrival: only two ranks meet in it, and each stage of a pipeline sends and
+receives at other times.
 """
 
 from collections.abc import Sequence
@@ -28,8 +29,8 @@ from analyzers.traces.reading.trace import Trace
 def collective_columns(accounts: Sequence[RankCollectives], text_ids: dict[str, int]) -> dict[str, Column]:
     """Return the columns of a table with a row for each collective of each device or host of a trace.
 
-    The names of these columns begin with `meet_`. `text_ids` has the index of each distinct text of the trace in the
-    list of texts; new texts are added to it.
+    The names of these columns begin with `meet_`; `account_columns` explains them. `text_ids` is {distinct text of
+    the trace: its index}; new texts are added to it.
     """
     tables = [account_columns(number, collectives, text_ids) for number, collectives in enumerate(accounts)]
     return {f"meet_{name}": downcast(np.concatenate([table[name] for table in tables])) for name in tables[0]}
@@ -38,10 +39,11 @@ def collective_columns(accounts: Sequence[RankCollectives], text_ids: dict[str, 
 def account_columns(number: int, collectives: RankCollectives, text_ids: dict[str, int]) -> dict[str, Column]:
     """Return the columns of the table of collectives for one device or host, without the prefix `meet_`.
 
-    Times are in ns. `number` is the index of the device or host in the trace. `start` and `end` are of the collective;
-    `since` is when the rank's work for this collective began; `work_ns` is the duration of that work; `overlap_ns` is
-    how long the rank continued to work after the collective began; `blocked_ns` is how long it then did nothing before
-    its next arrival; `compute_ns`, `copy_ns` and `<phase>_ns` are the parts of the work.
+    Times are in ns. `number` is the index of the device or host in the trace. `start` and `end` are the collective's.
+    `since` is when the rank's work for it began, and `work_ns` how long that work took. `overlap_ns` is how long the
+    rank went on working after the collective began, and `blocked_ns` how long it then did nothing before its next
+    arrival. `compute_ns`, `copy_ns` and `<phase>_ns` are the parts of the work: computing, copies and phases of the
+    host. `name`, `group` and `dtype` are indices of texts; -1 stands for what was not recorded.
     """
     work, c = collectives.work, collectives.work.trace.columns
     start, end = c["start"][collectives.rows], c["end"][collectives.rows]
@@ -73,20 +75,20 @@ def account_columns(number: int, collectives: RankCollectives, text_ids: dict[st
 
 
 def text_numbers(labels: Labels, text_ids: dict[str, int]) -> Integers:
-    """Return, for each item of `labels`, the number that `text_ids` has for its text; new texts are added to it."""
+    """Return, for each item of `labels`, the index of its text in `text_ids`; new texts are added to it."""
     return np.array([text_ids.setdefault(text, len(text_ids)) for text in labels.texts], np.int64)[labels.code]
 
 
 def following(arrival: Column, meets: Mask, last: int) -> Column:
-    """Return, for each arrival time (ns), the next one that `meets` selects; `last` if there is none."""
+    """Return, for each arrival time (ns), the next arrival that the mask `meets` selects; `last` if there is none."""
     return np.append(arrival[meets], last)[np.cumsum(meets)]
 
 
 def previous_arrivals(trace: Trace, arrival: Column, meets: Mask) -> Column:
-    """Return, for each arrival time at a collective (ns), the arrival time at the collective before it.
+    """Return, for each arrival time at a collective (ns), the last arrival before it that the mask `meets` selects.
 
-    Only those that the mask `meets` selects count as collectives before others. For the first collective it is the
-    start of the step around it, or of the recording if there is no such step.
+    If there is none, it is the start of the step around the first arrival, or of the recording if there is no such
+    step.
     """
     if not len(arrival):
         return arrival
@@ -96,9 +98,9 @@ def previous_arrivals(trace: Trace, arrival: Column, meets: Mask) -> Column:
 
 
 def overlaps(arrival: Column, until: Column, still: CoveredTime) -> Integers:
-    """Return how long (ns) the rank kept working after each arrival: until it was blocked, or `until` its next arrival.
+    """Return how long (ns) the rank went on working after each arrival: until it was blocked, or `until` that time.
 
-    `still` is the time in which the rank did nothing.
+    `until` has the time of the next arrival; `still` is the time in which the rank did nothing.
     """
     index = np.searchsorted(still.end, arrival, side="right")
     stands = np.append(still.start, np.iinfo(np.int64).max)[index]
@@ -112,7 +114,8 @@ def time_of_kind(work: Work, kind: int) -> CoveredTime:
 def host_phase_columns(trace: Trace, low: Column, high: Column) -> dict[str, Integers]:
     """Return, for each phase of the host such as data loading, a column of the ns spent in it from `low` to `high`.
 
-    `low` and `high` are columns of times (ns of the trace), with one interval for each collective.
+    `low` and `high` are the ends of one interval for each collective (ns of the trace). The columns are named
+    `<phase>_ns`.
     """
     # Garbage is collected inside other phases, too: there it counts as garbage collection alone.
     collecting = merge(*phase_intervals(trace, [GC]))

@@ -15,9 +15,9 @@ COLUMNS = ("node", "parent", "depth", "name", "count", "host_ns", "own_ns", "dev
 def tree(trace: Trace, by: str) -> pd.DataFrame:
     """Return the call tree as a table with a row per node and the columns of COLUMNS; a parent precedes its children.
 
-    `by` says what the nodes are: "operator", "module" or "function". `parent` is the parent's `node`, -1 at a root.
-    `device_ns` and `kernels` are the time and number of kernels launched inside the node, `own_ns` is the host time
-    outside its children.
+    `by` says what the nodes are: "operator", "module" or "function". `parent` is the parent's `node`, -1 at a root;
+    `count` is the number of calls. `device_ns` and `kernels` are the time and number of kernels launched inside the
+    node, `host_ns` is its host time, and `own_ns` the part of it outside its children.
 
     Example: linear calls mm twice, and mm is also called alone. That makes three nodes: linear, linear > mm with a
     count of 2, and mm with a count of 1.
@@ -61,10 +61,11 @@ def is_node(trace: Trace, by: str) -> Mask:
 
 
 def nodes(trace: Trace, rows: Integers, above: Column) -> tuple[Integers, list[int], list[int]]:
-    """Return the tree node of each event of the trace, and for each node its parent node and its name.
+    """Return the tree node of each event of the trace, and the parent and the name of each node.
 
-    Names are indices into `trace.names`. `rows` are the trace rows of the events in the tree; `above` has, for each
-    event of the trace, the row of the event that encloses it.
+    Events outside of the tree have the node NONE. Names are indices into `trace.names`. `rows` are the trace rows of
+    the events in the tree; `above` has, for each event of the trace, the row of the innermost event of the tree that
+    encloses it, or NONE.
     """
     node, name = np.full(len(above), NONE), trace.columns["name"]
     known: dict[tuple[int, int], int] = {}
@@ -85,7 +86,7 @@ def depths_of(parents: list[int]) -> list[int]:
 
 
 def launched_work(trace: Trace) -> tuple[Integers, Column]:
-    """Return, for each event of device work, the trace row of the call that launched it, and its duration in ns."""
+    """Return, for each kernel and copy with a known launch, the trace row of the launching call, and its own ns."""
     c = trace.columns
     rows = np.flatnonzero((c["launch"] >= 0) & (c["launch"] != np.arange(len(c["launch"]))))
     return c["launch"][rows], c["end"][rows] - c["start"][rows]

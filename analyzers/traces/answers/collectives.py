@@ -1,4 +1,4 @@
-"""Describe the collectives of one rank: what identifies each on all ranks, how many bytes it has, and its bandwidth."""
+"""Describe the collectives of one rank: their names, process groups, data types and sizes, and their bandwidth."""
 
 import re
 from dataclasses import dataclass
@@ -29,19 +29,22 @@ UNKNOWN = -1
 
 
 class Labels(NamedTuple):
-    """Texts of many items, such as the names of collectives: item `i` has the text `texts[code[i]]`."""
+    """The texts of many items, such as the names of collectives: item `i` has the text `texts[code[i]]`."""
 
     code: Column
     texts: list[str]
 
     def each(self) -> list[str]:
-        """Return the list with the text of each item."""
+        """Return the text of each item."""
         return [self.texts[i] for i in self.code.tolist()]
 
 
 @dataclass(frozen=True)
 class RankCollectives:
-    """The collectives of one device or host in order of time; every array has an entry per collective."""
+    """The collectives of one device or host in order of time; every array has an entry per collective.
+
+    Sends and receives count as collectives here.
+    """
 
     work: Work
 
@@ -58,15 +61,15 @@ class RankCollectives:
 
     @property
     def rows(self) -> Column:
-        """For each collective, its row in the trace."""
+        """For each collective, the trace row of its event."""
         return self.work.rows[self.indices]
 
     @cached_property
     def entry(self) -> Integers:
         """For each collective, the index of its arguments in the `collective_` columns of the trace, or NONE.
 
-        The arguments (such as the process group) are recorded with the collective's own event, or else with the
-        operator that launched it.
+        The arguments (such as the process group) are recorded with the collective's own event, or with the operator
+        that launched it.
         """
         c = self.work.trace.columns
         described = c["collective_row"].astype(np.int64)
@@ -80,7 +83,7 @@ class RankCollectives:
         return np.where(entry[self.rows] >= 0, entry[self.rows], np.where(operator >= 0, entry[operator], NONE))
 
     def recorded(self, name: str) -> Integers:
-        """Return, for each collective, its value in column `collective_{name}` of the trace, or UNKNOWN."""
+        """Return, for each collective, its value in the column `collective_{name}` of the trace, or UNKNOWN."""
         values = self.work.trace.columns[f"collective_{name}"]
         return np.where(self.entry >= 0, values[self.entry], UNKNOWN) if len(values) else self.entry
 
@@ -112,16 +115,19 @@ class RankCollectives:
         return {group["name"]: group["desc"] for group in self.work.trace.header.get("groups", [])}
 
     def labels(self, numbers: Column) -> Labels:
-        """Return the texts with these indices in `trace.names`; a negative index stands for an empty text."""
+        """Return the texts with these indices in `trace.names` as `Labels`.
+
+        A negative index stands for an empty text.
+        """
         values, code = factorize(numbers)
         return Labels(code, [self.work.trace.names[i] if i >= 0 else "" for i in values.tolist()])
 
     @cached_property
     def members(self) -> Integers:
-        """For each collective, its number of ranks.
+        """For each collective, the number of ranks in its process group.
 
-        It is taken from the trace's list of process groups, else from the collective's arguments; else it is the number
-        of ranks of the job.
+        It is taken from the trace's list of process groups, else from the collective's arguments; if neither has it,
+        it is the number of ranks of the job.
         """
         header = self.work.trace.header
         size = {group["name"]: len(group["ranks"]) for group in header.get("groups", [])}
@@ -131,7 +137,7 @@ class RankCollectives:
 
     @cached_property
     def sizes(self) -> Integers:
-        """For each collective, the number of elements in the larger of one rank's buffers.
+        """For each collective, the number of elements in the larger of one rank's two buffers, input and output.
 
         It is UNKNOWN if neither this number nor the shapes of the inputs were recorded.
         """
@@ -146,9 +152,9 @@ class RankCollectives:
 
     @cached_property
     def host_shapes(self) -> dict[int, tuple[int, str]]:
-        """For collectives that ran on the host: the (elements, data type) of the input, by the collective's trace row.
+        """{trace row of a collective on the host: (number of elements, data type) of its input}.
 
-        Collectives whose shapes were not recorded are left out.
+        Collectives whose shapes were not recorded are left out; the dictionary is empty for a device.
         """
         if self.work.device is not None:
             return {}
@@ -164,9 +170,10 @@ class RankCollectives:
 
 
 def first_input(shapes: str) -> tuple[int, str]:
-    """Return (elements, data type) of an operator's first input, read from the text with its recorded input shapes.
+    """Return (number of elements, data type) of an operator's first input.
 
-    The result is (UNKNOWN, "") if the text is malformed.
+    `shapes` is the text in which the trace has the operator's input shapes. The result is (UNKNOWN, "") if it is
+    malformed.
     """
     dims, types, _ = f"{shapes}\0\0".split("\0")[:3]
     try:
@@ -177,7 +184,10 @@ def first_input(shapes: str) -> tuple[int, str]:
 
 
 def collective_totals(collectives: RankCollectives) -> list[Collective]:
-    """Return the collectives grouped by name, group, type and size, with counts, times and bandwidth."""
+    """Return the collectives grouped by name, process group, data type and size, with counts, times and bandwidth.
+
+    The group with most time comes first.
+    """
     names = collectives.name, collectives.group, collectives.dtype
     kind = combined_codes(*(labels.code for labels in names), collectives.members, collectives.sizes)
     c = collectives.work.trace.columns
@@ -187,9 +197,10 @@ def collective_totals(collectives: RankCollectives) -> list[Collective]:
 
 
 def totals_of(collectives: RankCollectives, index: int, durations: Column) -> Collective:
-    """Return the totals of the collectives that have the same name, process group, data type and size.
+    """Return the totals of collectives that have the same name, process group, data type and size.
 
-    `index` is the index of one of them in `collectives`; `durations` has the ns of each of them, ascending.
+    `index` is the index of one of them in `collectives`; `durations` has the duration of each of them in ns,
+    ascending.
     """
     labels = collectives.name, collectives.group, collectives.dtype
     name, group, dtype = (label.texts[label.code[index]] for label in labels)
@@ -213,17 +224,18 @@ def totals_of(collectives: RankCollectives, index: int, durations: Column) -> Co
 
 
 def element_bytes(dtype: str) -> int:
-    """Return the bytes of one element of a data type as recorders write it (`Float`, `c10::BFloat16`); 0: unknown."""
+    """Return the bytes of one element of a data type, named as recorders do (`Float`, `c10::BFloat16`); 0: unknown."""
     return ELEMENT_BYTES.get(dtype.lower(), 0)
 
 
 def bus_factor(name: str, members: int) -> float:
-    """Return the bytes that cross a link for each byte of the buffer, by the convention of nccl-tests.
+    """Return the bus bandwidth of a collective divided by its algorithm bandwidth, as nccl-tests defines them.
 
-    With n members an all_reduce has 2 (n - 1) / n, all_gather, reduce_scatter and all_to_all have (n - 1) / n, all
-    others 1 (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md). So the bus bandwidth can be compared with the
-    bandwidth of the links for any number of ranks: 8 ranks that all_reduce 1 GB in 10 ms have an algorithm bandwidth
-    of 100 GB/s and a bus bandwidth of 175 GB/s.
+    The algorithm bandwidth is the size of the buffer divided by the time; the bus bandwidth counts the bytes that
+    cross a link, and can be compared with the links' bandwidth for any number of ranks. With n members the factor is
+    2 (n - 1) / n for an all_reduce, (n - 1) / n for all_gather, reduce_scatter and all_to_all, and 1 for others
+    (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md). Example: 8 ranks that all_reduce 1 GB in 10 ms have an
+    algorithm bandwidth of 100 GB/s and a bus bandwidth of 175 GB/s.
     """
     if not SYMMETRIC.search(name) or members < 1:
         return 1.0

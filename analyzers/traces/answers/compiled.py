@@ -1,10 +1,11 @@
 """Find what torch.compile did in a trace: graphs that ran, graph breaks, and compilations during the recording.
 
-A call of compiled code is an event `Torch-Compiled Region: frame/version`. After a graph break, the rest of the
-function is a frame of its own, which the first frame calls. So a region inside another region is a graph break.
+A call of compiled code is recorded as an event `Torch-Compiled Region: frame/version`, here called a *region*. A
+*frame* is a compiled Python function. After a graph break, the rest of the function is a frame of its own, which the
+first frame calls. So a region inside another region means a graph break.
 
-Example: `forward` prints in the middle. Region 0/0 runs its first half; inside it, after the print, region 1/0 runs the
-second half, a function that Dynamo names `torch_dynamo_resume_in_forward_at_12`. That is one break, at line 12.
+Example: `forward` prints in the middle. Region 0/0 runs its first half; inside it, after the print, region 1/0 runs
+the second half, a function that Dynamo names `torch_dynamo_resume_in_forward_at_12`. That is one break, at line 12.
 """
 
 import re
@@ -51,19 +52,22 @@ class Regions:
 
     @cached_property
     def outer(self) -> Column:
-        """For each region, the trace row of the region that called it; NONE if code that is not compiled called it."""
+        """For each region, the trace row of the region around it, or NONE.
+
+        That region called it after a graph break.
+        """
         return enclosing_rows(self.trace, self.rows)
 
     @cached_property
     def frames(self) -> list[tuple[str, int]]:
-        """For each region, the (frame, version) in its name; ("", 0) for older recorders, which write neither."""
+        """For each region, the (frame, version) in its name; ("", 0) if an older recorder wrote neither."""
         names = self.trace.columns["name"][self.rows].tolist()
         matches = {name: REGION.match(self.trace.names[name]) for name in set(names)}
         return [((match[1] or ""), int(match[2] or 0)) if (match := matches[name]) else ("", 0) for name in names]
 
     @cached_property
     def functions(self) -> dict[int, str]:
-        """The name of the first Python function called in each region, by the region's trace row.
+        """{trace row of a region: name of the first Python function called in it}.
 
         The dictionary is empty unless Python stacks were recorded.
         """
@@ -77,7 +81,7 @@ class Regions:
     def between(self) -> Column:
         """For each region that continues after a graph break, the host's time (ns) from the break to the region.
 
-        Compilations in between do not count. The time is 0 for regions that do not continue after a break.
+        Compilations in this time do not count. It is 0 for regions that do not continue after a break.
         """
         c, broken, compiling = self.trace.columns, self.outer != NONE, compilations(self.trace)
         ended = np.concatenate([annotated(self.trace, GRAPH), self.rows])
@@ -90,12 +94,12 @@ class Regions:
 
 
 def annotated(trace: Trace, pattern: re.Pattern[str]) -> Integers:
-    """Return the trace rows of annotations whose name contains the pattern, without Python functions."""
+    """Return the trace rows of the annotations and operators in whose name the pattern is found."""
     return trace.rows_named(trace.text_matches(pattern), ANNOTATIONS)
 
 
 def enclosing_rows(trace: Trace, rows: Column) -> Integers:
-    """Return, for each of the given trace rows, which other given row is the innermost event around it, or NONE."""
+    """Return, for each of the trace rows `rows`, which other one of them is the innermost event around it, or NONE."""
     # The parents of the trace will not do: annotations may begin inside one Python function and end in another.
     lane, start, end = (trace.columns[name][rows] for name in ("lane", "start", "end"))
     _, parent = nest(lane, start, end)
@@ -103,9 +107,9 @@ def enclosing_rows(trace: Trace, rows: Column) -> Integers:
 
 
 def nearest_moment(known: tuple[Column, Column], asked: tuple[Column, Column], *, after: bool) -> Integers:
-    """Return, for each time in `asked`, the index of the first time in `known` that is not earlier, or NONE.
+    """Return, for each time in `asked`, the index in `known` of the first time that is not earlier, or NONE.
 
-    Both arguments are (lanes, times in ns); only times of the same lane (a thread or stream) are compared. With
+    Both arguments are (lanes, times in ns); only times in the same lane (thread or stream) are compared. With
     `after=False` the result is the index of the last known time that is not later.
     """
     nearest = np.full(len(asked[0]), NONE)
@@ -120,7 +124,7 @@ def nearest_moment(known: tuple[Column, Column], asked: tuple[Column, Column], *
 
 
 def compilations(trace: Trace) -> Integers:
-    """Return the trace rows of compilations by torch.compile, without those inside another one, in order of time."""
+    """Return the trace rows of compilations by torch.compile in order of time, without those inside another."""
     rows = annotated(trace, COMPILATION)
     outermost = rows[enclosing_rows(trace, rows) == NONE]
     return np.asarray(outermost[np.argsort(trace.columns["start"][outermost], kind="stable")])
@@ -148,9 +152,10 @@ def compiled_code(trace: Trace) -> CompiledCode | None:
 
 
 def compiled_frames(regions: Regions, compiling: Integers) -> list[CompiledFrame]:
-    """Return each compiled frame with its calls, graph breaks and compilations, the one that took most time first.
+    """Return each compiled frame with its calls, graph breaks and compilations.
 
-    The time is that of its compilations, and that of the host between its graphs.
+    The frame that cost most time comes first: the time of its compilations, and the host's time after its graph
+    breaks.
     """
     numbers = {frame: i for i, frame in enumerate(dict.fromkeys(frame for frame, _ in regions.frames))}
     which = np.array([numbers[frame] for frame, _ in regions.frames], np.int64)
@@ -178,9 +183,10 @@ def compiled_frames(regions: Regions, compiling: Integers) -> list[CompiledFrame
 
 
 def compile_times(regions: Regions, compiling: Integers, which: Integers, size: int) -> tuple[Integers, Integers]:
-    """Return, for each of `size` compiled frames, the time (ns) and the number of its compilations.
+    """Return two arrays with an entry for each of `size` frames: the time (ns) and the number of its compilations.
 
-    `compiling` has the trace rows of all compilations. `which` has, for each of `regions`, the number of its frame.
+    `compiling` has the trace rows of all compilations. `which` has, for each region, the number of its frame. The
+    recorder does not say which frame a compilation is of: it is the frame that runs next in the same thread.
     """
     c, spent, times = regions.trace.columns, np.zeros(size, np.int64), np.zeros(size, np.int64)
     forward = compiling[~regions.trace.name_matches(BACKWARD)[compiling]]
@@ -193,9 +199,9 @@ def compile_times(regions: Regions, compiling: Integers, which: Integers, size: 
 
 
 def function_and_break(name: str) -> tuple[str, str]:
-    """Split the name of a Python function into the function, and the line of the graph break after which it continues.
+    """Split the name of a Python function into (function, line of the graph break after which it continues).
 
-    The line is empty for a function that does not continue after a graph break.
+    The line, as `file:line`, is empty for a function that does not continue after a graph break.
     """
     match = RESUMED.match(name)
     return (f"{match[1]}: {match[2]}", f"{match[1]}:{match[3]}") if match else (name, "")

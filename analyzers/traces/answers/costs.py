@@ -1,7 +1,7 @@
 """Compute the cost of operators, modules, annotations and source lines: all kernels that were launched inside them.
 
 Example: nn.Module Linear_3 calls aten::linear, which calls aten::addmm, which launches a kernel of 70 µs. The cost of
-all three is 70 µs and one kernel; only aten::addmm launched it directly.
+each of the three is 70 µs and one kernel, but only aten::addmm launched it directly.
 """
 
 import re
@@ -25,16 +25,17 @@ COSTS_AT_MOST = 100
 
 
 def is_user_function(name: str) -> bool:
-    """Return whether the name of a Python event, such as `train.py(12): step`, names a file that the user wrote."""
+    """Return whether a Python event, such as `train.py(12): step`, is a function in a file that the user wrote."""
     position = SOURCE.search(name)
     return position is not None and not is_library(name[: position.start()] + ".py")
 
 
 @dataclass(frozen=True)
 class Attribution:
-    """The host events, such as operators and modules, in which the work (kernels, copies) of a device was launched.
+    """The host's events, such as operators and modules, in which the work (kernels, copies) of a device was launched.
 
-    `what` in its methods is one of "operator", "annotation", "module" and "line" (a function in the user's own files).
+    `what` in the methods is the kind of such an event: "operator", "annotation", "module" or "line" (a function in
+    the user's own files).
     """
 
     work: Work
@@ -46,7 +47,10 @@ class Attribution:
 
     @cached_property
     def inside(self) -> tuple[Column, Column]:
-        """For each event of the trace, the device time (ns) and the number of the kernels launched inside it."""
+        """For each event of the trace, the kernels launched inside it: an array of their ns, and one of their number.
+
+        Both are 0 everywhere if no device worked.
+        """
         # On a host events launch themselves, and nothing on a device.
         linked = self.work.linked & (self.work.device is not None)
         launch, parent = self.work.launch[linked], self.trace.columns["parent"]
@@ -56,8 +60,8 @@ class Attribution:
     def by_name(self, what: str, formulas: Formulas | None = None) -> list[Cost]:
         """Return the cost of each operator, annotation, module or line (`what`) by name, the most expensive first.
 
-        The time of a call nested in another call of the same name counts once. `formulas` adds floating-point
-        operations.
+        The time of a call that is nested in another call of the same name counts once. If `formulas` is given, the
+        number of floating-point operations is added.
         """
         c, rows = self.trace.columns, np.flatnonzero(self.is_a(what))
         start, end = c["start"][rows], c["end"][rows]
@@ -115,7 +119,7 @@ class Attribution:
         return self._around[what]
 
     def outer_index(self, what: str, rows: Column) -> Integers:
-        """Return, for each of `rows`, the index in `rows` of the innermost other event that encloses it, or NONE.
+        """Return, for each of `rows`, the index in `rows` of the innermost other one of them around it, or NONE.
 
         `rows` are the trace rows of all events of kind `what`, ascending.
         """
@@ -124,11 +128,12 @@ class Attribution:
         return np.where(outer >= 0, np.searchsorted(rows, outer), NONE)
 
     def pairs(self, what: str) -> tuple[Column, Column, Column, Column]:
-        """Return number and time of kernels for each pair of a kernel's name and the name of the code that launched it.
+        """Return number and time of the kernels for each pair of a kernel's name and that of the code that launched it.
 
-        `what` is the kind of code on the host: "operator", "module" ... The result is four columns with a row per pair,
-        in ascending order of time: the index of the kernel's name in `trace.names`, that of the launching event's name,
-        the time of these kernels in ns, and the number of launches.
+        `what` is the kind of that code: "operator", "module" and so on. The result is four columns with a row per
+        pair, in ascending order of time: the index of the kernel's name in `trace.names`, that of the launching
+        event's name, the time of these kernels in ns, and how many were launched. The columns are empty if no device
+        worked.
         """
         c = self.trace.columns
         if self.work.device is None:
@@ -145,7 +150,7 @@ class Attribution:
         return kernel, source, spent[order], times[order]
 
     def sources(self, what: str) -> dict[int, str]:
-        """Return, for each kernel name, the operator, module or line (`what`) that launched most of its time.
+        """Return {kernel: the operator, module or line (`what`) that launched most of its time}.
 
         The keys are indices of kernel names in `trace.names`.
         """
@@ -156,7 +161,7 @@ class Attribution:
         }
 
     def launched_kernels(self) -> list[LaunchedKernel]:
-        """Return number and time of the kernels that each operator launched itself, those with the most time first."""
+        """Return number and time of the kernels of each name that each operator launched itself, most time first."""
         longest = [column[::-1][:COSTS_AT_MOST].tolist() for column in self.pairs("operator")]
         names = self.trace.names
         return [
@@ -171,13 +176,16 @@ class Attribution:
         return self.by_name("annotation")
 
     def lines(self) -> list[Cost]:
-        """Return the costs of the functions in the user's own files, each with the line at which it begins."""
+        """Return the cost of each function in the user's own files.
+
+        Its name has the line at which the function begins.
+        """
         return self.by_name("line")
 
     def modules(self) -> list[Cost]:
-        """Return the cost of each module by name, with its backward kernels.
+        """Return the cost of each module by name, its backward kernels included.
 
-        Sequence numbers connect the backward operators with the forward operators, and so with the module.
+        Autograd's sequence numbers connect a backward operator with its forward operator, and so with the module.
         """
         forward, extra = self.by_name("module"), self.backward_of_modules()
         return sorted(
@@ -196,9 +204,9 @@ class Attribution:
         )
 
     def backward_of_modules(self) -> dict[str, tuple[int, int]]:
-        """Return (device ns, kernels) of the backward operators of each module by name, including its submodules.
+        """Return {module: (time in ns, number) of the kernels of its backward operators}, its submodules included.
 
-        Autograd gives a forward operator and its backward the same sequence number; the backward is attributed to all
+        Autograd gives a forward operator and its backward the same sequence number. The backward is attributed to all
         modules around the forward operator.
         """
         c = self.trace.columns
@@ -218,14 +226,14 @@ class Attribution:
         return totals
 
     def is_within(self, rows: Column) -> Mask:
-        """Return, for each of the given trace rows, whether another given row encloses it."""
+        """Return, for each of the trace rows `rows`, whether another one of them encloses it."""
         selected = np.zeros(len(self.trace.columns["start"]), bool)
         selected[rows] = True
         parent = self.trace.columns["parent"]
         return strictly_around(innermost_selected(selected, parent), parent)[rows] >= 0
 
     def modules_around(self, module: Column, row: int) -> set[str]:
-        """Return the names of all modules around the event in a trace row.
+        """Return the names of all modules around the event in a trace row, that event included.
 
         `module` has, for each event of the trace, the row of the innermost module around it.
         """
@@ -239,9 +247,9 @@ class Attribution:
 
 
 def strictly_around(around: Column, parent: Column) -> Column:
-    """Return, for each event of a trace, the row of the innermost selected event around it except itself, or NONE.
+    """Return, for each event of a trace, the row of the innermost selected event around it that is not itself, or NONE.
 
-    `around` has, for each event, the row of the innermost selected event around it, where a selected event has its own
-    row (`nesting.innermost_selected`). `parent` has the row of the event directly around each event.
+    `around` is the result of `nesting.innermost_selected`, in which a selected event has its own row. `parent` has
+    the row of the event directly around each event.
     """
     return np.where(parent >= 0, around[parent], NONE)

@@ -21,8 +21,8 @@ CPU = 0
 class Allocator:
     """The allocations and frees of one device, or of the host, in order of time, as its allocator reported them.
 
-    `rows` are their rows in the columns `memory_...` of the trace. `type` is the device type as recorded; `number` is
-    the number of the device, None for a host.
+    Arrays have one entry for each allocation or free. `rows` are their rows in the columns `memory_...` of the trace.
+    `type` is PyTorch's number of the device type; `number` is the number of the device, None for a host.
     """
 
     trace: Trace
@@ -44,9 +44,9 @@ class Allocator:
         return self.type == CPU
 
     def column(self, name: str) -> Integers:
-        """Return the column `memory_{name}` of the trace for the allocations and frees of this device.
+        """Return the column `memory_{name}` of the trace for the allocations and frees of this device, as int64.
 
-        It is int64, so that differences of bytes and times cannot overflow.
+        Columns of the trace may be narrower, so that differences of bytes and times could overflow.
         """
         return self.trace.columns[f"memory_{name}"][self.rows].astype(np.int64)
 
@@ -61,16 +61,16 @@ class Allocator:
 
     @cached_property
     def totals_recorded(self) -> bool:
-        """Whether the recorder wrote how many bytes were allocated in total."""
+        """Whether the recorder wrote, with the allocations, how many bytes were allocated in total."""
         return bool((self.column("allocated") > 0).any())
 
     @cached_property
     def allocated(self) -> Integers:
-        """For each allocation or free, the bytes that are allocated on the device after it.
+        """For each allocation or free, how many bytes are allocated on the device after it.
 
-        They include bytes from before the recording as far as known. Totals that the recorder wrote are exact. An
-        allocation or free without a recorded total adds its change to the last total. Without any total, the bytes at
-        the start are taken to be the fewest with which the curve never falls below zero.
+        Those allocated before the recording are included. The totals that the recorder wrote are used. Where one is
+        missing, the changes since the last total are added to it. If there is no total at all, as many bytes are
+        assumed at the start as are needed for the curve not to fall below zero.
         """
         summed = np.cumsum(self.change)
         if not self.totals_recorded:
@@ -95,7 +95,7 @@ class Allocator:
 
     @cached_property
     def free_of(self) -> Integers:
-        """For each allocation, the index of the free that ends it; NONE for frees and for memory that was not freed."""
+        """For each allocation, the index of the free that ended it; NONE if it was not freed, and for frees."""
         # Sorted by address and, as the sort is stable, by time: an allocation's free is the next event.
         address = self.column("address")
         order = np.argsort(address, kind="stable")
@@ -108,14 +108,14 @@ class Allocator:
 
     @cached_property
     def unfreed(self) -> Integers:
-        """The indices of allocations that were not freed.
+        """The indices of the allocations that were not freed in the recording.
 
-        Allocations without an address are left out, as they cannot be matched.
+        Allocations without a recorded address are left out, as their frees cannot be found.
         """
         return np.flatnonzero((self.change > 0) & (self.free_of == NONE) & (self.column("address") != 0))
 
     def most_between(self, edges: Integers) -> tuple[Integers, Integers]:
-        """Return, for each interval between two successive `edges` (ns), the most allocated and reserved bytes."""
+        """Return two arrays: the most allocated, and the most reserved bytes between successive `edges` (ns)."""
         index = np.searchsorted(self.at, edges)
         # An interval begins with what was allocated before it. Every second maximum lies between two intervals.
         pairs = np.column_stack([index[:-1], index[1:] + 1]).ravel()
@@ -124,23 +124,22 @@ class Allocator:
         return allocated, reserved
 
     def allocated_before(self, moment: int) -> int:
-        """Return the bytes allocated just before a moment (ns)."""
+        """Return how many bytes were allocated just before a moment (ns of the trace)."""
         index = int(np.searchsorted(self.at, moment))
         return int(self.allocated[index - 1]) if index else self.before
 
 
 def latest_known(known: Mask) -> Integers:
-    """Return, for each index, the last index up to it whose flag is set.
+    """Return, for each index of a mask, the last index up to it that is set.
 
-    An index before all set flags gets the first of these. For example, the flags False, True, False, True give 1, 1, 1,
-    3.
+    An index before all set ones gets the first of these. For example, False, True, False, True give 1, 1, 1, 3.
     """
     indices = np.flatnonzero(known)
     return indices[np.maximum(np.searchsorted(indices, np.arange(len(known)), side="right") - 1, 0)]
 
 
 def allocators(trace: Trace) -> list[Allocator]:
-    """Return the allocator of each device that has allocations or frees, hosts first."""
+    """Return the allocator of each device and host that recorded allocations or frees, hosts first."""
     kind, number = (np.asarray(trace.columns[f"memory_{name}"]) for name in ("device_type", "device"))
     by_device = []
     for _, rows in rows_by_value(combined_codes(kind, number)) if len(kind) else []:

@@ -25,7 +25,10 @@ from analyzers.traces.reading.trace import OPS, Trace
 Dims = list[Any]
 """The sizes of one input as the trace has them; their types are checked only when they are used."""
 Counted = tuple[int, int]
-"""(number of floating-point operations, number of elements of the result)."""
+"""Two counts of an operator: its floating-point operations, and the elements of its result or the bytes that it moves.
+
+Formulas return elements; `operator_count` turns them into bytes.
+"""
 
 # Peak FLOP/s (dense, 16-bit) and memory bytes/s of one device, from the maker's data sheet. An MI250X counts as two
 # devices, so half of its sheet. The first name found in the device's name counts: "H100 PCIe" stands before "H100".
@@ -62,7 +65,7 @@ def elements_of(dims: Dims) -> int:
 
 
 def matrix_product(a: Dims, b: Dims) -> Counted:
-    """Return the number of operations of the product [..., m, k] x [..., k, n], and that of elements in its result.
+    """Return the operations of the product [..., m, k] x [..., k, n], and the number of elements of its result.
 
     There are 2 m k n operations per matrix of the batch.
     """
@@ -78,10 +81,10 @@ def addmm(dims: list[Dims], _values: list[Any]) -> Counted:
 
 
 def attention(dims: list[Dims], _values: list[Any]) -> Counted:
-    """Return the number of operations of attention over q [b, h, s, d], k and v, and of the elements in its result.
+    """Return the operations of attention over q [b, h, s, d], k and v, and the number of elements of its result.
 
-    The operations are those of the scores q k^T, and of their product with v. A causal mask is not taken into account,
-    as in PaLM (arXiv:2204.02311, appendix B) and torch's flop counter.
+    The operations are those of the scores q k^T, and of their product with v. All scores are counted, also with a
+    causal mask, as in PaLM (arXiv:2204.02311, appendix B) and torch's flop counter.
     """
     q, k, v = dims[:3]
     heads, length = elements_of(q[:-2]), int(k[-2])
@@ -89,21 +92,22 @@ def attention(dims: list[Dims], _values: list[Any]) -> Counted:
 
 
 def attention_backward(dims: list[Dims], _values: list[Any]) -> Counted:
-    """Return the number of operations of attention's backward from grad, q, k, v, and of the elements in its results.
+    """Return the operations of attention's backward from grad, q, k and v, and the number of elements of its results.
 
-    It has five products where forward has two, so 5/2 of the operations: scores are computed again, then the gradients
-    of v, of the scores, of q and of k (FlashAttention, arXiv:2205.14135). The results are the gradients of q, k and v;
-    each is counted with as many elements as the result of forward.
+    It has five products where forward has two, so 5/2 of the operations: scores are computed again, then the
+    gradients of v, of the scores, of q and of k (FlashAttention, arXiv:2205.14135). The results are the gradients of
+    q, k and v; each is counted with as many elements as the result of forward.
     """
     operations, elements = attention(dims[1:4], _values)
     return operations * 5 // 2, 3 * elements
 
 
 def convolution(dims: list[Dims], values: list[Any]) -> Counted:
-    """Return how many operations a convolution needs, and how many elements its result has.
+    """Return the operations of a convolution, and the number of elements of its result.
 
-    Its inputs are [b, c, ...] and the weight [o, c / groups, ...]; stride, padding and dilation are among `values`.
-    Each element of the result is a sum of as many products as the weight has elements per output channel.
+    `dims` has the sizes of the input [b, c, ...] and of the weight [o, c / groups, ...]; `values[3:6]` are stride,
+    padding and dilation as texts. Each element of the result is a sum of as many products as the weight has elements
+    per output channel.
     """
     given, weight = dims[0], dims[1]
     stride, padding, dilation = (whole_numbers(values[i], len(given) - 2) for i in (3, 4, 5))
@@ -116,10 +120,10 @@ def convolution(dims: list[Dims], values: list[Any]) -> Counted:
 
 
 def convolution_backward(dims: list[Dims], _values: list[Any]) -> Counted:
-    """Return how many operations the backward of a convolution needs, and how many elements its results have.
+    """Return the operations of the backward of a convolution, and the number of elements of its results.
 
-    Its inputs are grad [b, o, ...], the input and the weight. The gradient of the input and that of the weight each
-    take as much work as the forward pass.
+    `dims` has the sizes of grad [b, o, ...], of the input and of the weight. The gradient of the input and that of
+    the weight each take as many operations as the forward pass.
     """
     grad, weight = dims[0], dims[2]
     return 2 * 2 * elements_of(grad) * elements_of(weight[1:]), elements_of(dims[1]) + elements_of(weight)
@@ -163,7 +167,7 @@ FORMULAS: dict[str, Callable[[list[Dims], list[Any]], Counted]] = {
 class OperatorCount(TypedDict, total=False):
     """The fields of `Cost` on the floating-point operations and bytes of all operators of one name.
 
-    `bound` says whether computing or memory limits their speed.
+    `bound` says whether `compute` or `memory` limits their speed.
     """
 
     flops: int
@@ -172,14 +176,17 @@ class OperatorCount(TypedDict, total=False):
 
 
 class Formulas:
-    """The operations and bytes of those operators in a trace that have a formula, and the peak rates of the device."""
+    """The floating-point operations and bytes of operators that have a formula, and the device's peak rates."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
 
     @cached_property
     def peaks(self) -> tuple[float, float] | None:
-        """The peak FLOP/s and memory bytes/s of the device; None if `PEAKS` lacks it, or if no device worked."""
+        """The peak FLOP/s and memory bytes/s of the device.
+
+        It is None if `PEAKS` does not list it, or if no device worked.
+        """
         # Without device work the operators ran on the host, whose speed says nothing about the device.
         return PEAKS.get(device_of(self.trace)) if len(self.trace.work) else None
 
@@ -195,9 +202,9 @@ class Formulas:
 
     @cached_property
     def rows(self) -> tuple[Column, Column, Column]:
-        """The trace row, the number of operations and the bytes of each counted operator, as three columns.
+        """Three columns with a row per counted operator: its trace row, its floating-point operations and its bytes.
 
-        No counted operator is inside another, so that no work counts twice.
+        An operator inside another counted operator is left out, so that no work counts twice.
         """
         c, counts = self.trace.columns, dict[tuple[int, int], Counted]()
         shape_rows = c["shape_row"].astype(np.int64)
@@ -216,7 +223,7 @@ class Formulas:
 
     @cached_property
     def by_shape(self) -> dict[str, int]:
-        """The number of operations of all operators with the same input sizes and types, by the text of these."""
+        """{text of input sizes, types and values: floating-point operations of all operators with this text}."""
         c, (rows, operations, _) = self.trace.columns, self.rows
         text_of = np.full(len(c["start"]), NONE)
         text_of[c["shape_row"]] = c["shape_text"]
@@ -224,7 +231,7 @@ class Formulas:
         return {c.meta["shapes"][text]: int(operations[mine].sum()) for text, mine in named if text != NONE}
 
     def total(self, selected: Mask | None = None) -> tuple[int, int]:
-        """Return the number of operations of all counted operators, and how many of these checkpointing recomputed.
+        """Return the floating-point operations of all counted operators, and those that checkpointing repeated.
 
         `selected` is a mask of the events of the trace that count (None: all).
         """
@@ -234,13 +241,13 @@ class Formulas:
 
     @cached_property
     def by_name(self) -> dict[int, Counted]:
-        """The (operations, bytes) of all counted operators of one name, by the index of the name in `trace.names`."""
+        """{index of a name in `trace.names`: (operations, bytes) of all counted operators of this name}."""
         rows, operations, moved = self.rows
         named = rows_by_value(self.trace.columns["name"][rows])
         return {name: (int(operations[mine].sum()), int(moved[mine].sum())) for name, mine in named}
 
     def of_name(self, name: int) -> OperatorCount:
-        """Return the number of operations and bytes of all counted operators of one name, and what limits their speed.
+        """Return the operations and bytes of all counted operators of one name, and what limits their speed.
 
         `name` is the index of the name in `trace.names`.
         """
@@ -251,8 +258,8 @@ class Formulas:
         """Return what limits an operator's speed in the roofline model: `compute`, `memory`, or "" if it is unknown.
 
         `operations` is the number of its floating-point operations, `moved` the bytes that it reads and writes.
-        Example: an H100 does 989e12 FLOP/s and 3.35e12 bytes/s, so it can do 295 operations while it moves one byte. An
-        operator with more operations than that for each of its bytes is limited by compute.
+        Example: an H100 does 989e12 FLOP/s and 3.35e12 bytes/s, so it can do 295 operations while it moves one byte.
+        An operator that does more than 295 operations per byte is limited by compute.
         """
         if not self.peaks or not operations or not moved:
             return ""
@@ -260,13 +267,13 @@ class Formulas:
 
 
 def device_of(trace: Trace) -> str:
-    """Return the name under which the trace's device is in `PEAKS`; empty if it is not there."""
+    """Return the name of the trace's device as listed in `PEAKS`; empty if it is not listed."""
     names = " ".join(trace.header.get("devices", []))
     return next((name for name in PEAKS if re.search(rf"\b{name}\b", names)), "")
 
 
 def is_recomputed(trace: Trace, rows: Column) -> Mask:
-    """Return, for each of the given trace rows, whether activation checkpointing ran this operator a second time.
+    """Return, for each of the trace rows `rows`, whether activation checkpointing ran this operator a second time.
 
     These are the forward operators that run inside a backward operator.
     """
@@ -279,7 +286,7 @@ def is_recomputed(trace: Trace, rows: Column) -> Mask:
 
 
 def operator_count(name: str, shapes: str) -> Counted:
-    """Return the number of operations of one operator and of the bytes that it moves; zeros for malformed shapes.
+    """Return the floating-point operations of one operator, and the bytes that it moves; (0, 0) for malformed shapes.
 
     `shapes` has the input sizes, their types and concrete values as three JSON texts, separated by zero bytes.
     """

@@ -1,4 +1,7 @@
-"""Find out why a device does not compute: gaps between its events, and communication that its work waits for."""
+"""Find out why a device does not compute: gaps between its events, and communication that its work waits for.
+
+*Exposed* communication is the time in which communication runs and nothing computes.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ from analyzers.traces.columns.phases import HOST_PHASES, phase_intervals
 from analyzers.traces.columns.work import Work
 
 Intervals = tuple[Column, Column]
-"""(start, end) of disjoint intervals in ascending order, in ns."""
+"""(starts, ends) of disjoint intervals in ascending order, in ns."""
 # On an idle stream a kernel begins some µs after its launching call returned; a longer delay needs another reason.
 # HolisticTraceAnalysis draws the same line at 30.
 LATENCY_NS = 30_000
@@ -22,8 +25,8 @@ LATENCY_NS = 30_000
 class Idle:
     """The idle time of a device or host by cause, in ns.
 
-    `host`: until the host had launched the next kernel; `dependency`: the next kernel was launched before, and waited
-    for other work; `launch`: the usual latency of a launch; `unexplained`: the rest.
+    `host`: until the host had launched the next kernel; `dependency`: the next kernel was launched already, and
+    waited for other work; `launch`: the usual latency of a launch; `unexplained`: the rest.
     """
 
     host: int = 0
@@ -33,7 +36,7 @@ class Idle:
 
 
 def idle(work: Work) -> Idle:
-    """Return the idle time of a device or host by cause, which follows from the launch of the kernel after each gap.
+    """Return the idle time of a device or host by cause, found by when the kernel after each gap was launched.
 
     Example: nothing runs from 100 to 150 µs. The kernel that ends the gap was launched by a call that returned at 110
     µs: 10 µs count for the host, 30 µs for launch latency, and the last 10 µs are unexplained. Had the call returned
@@ -58,9 +61,9 @@ def idle(work: Work) -> Idle:
 
 
 def event_at(work: Work, at: Column) -> Integers:
-    """Return, for each time in `at` (ns), the index in `work` of the event that begins at this time.
+    """Return, for each time in `at` (ns), the index in `work` of an event that begins at this time.
 
-    If several begin, an event with a known launch is preferred.
+    If several begin, one with a known launch is preferred.
     """
     order = np.lexsort((~work.linked, work.start))
     index: Integers = order[np.searchsorted(work.start[order], at)]
@@ -88,9 +91,9 @@ def intersect(intervals: Intervals, others: Intervals) -> Intervals:
 
 
 def combine(intervals: Intervals, others: Intervals, keep: Callable[[Mask, Mask], Mask]) -> Intervals:
-    """Return the intervals of time that the function `keep` selects, given whether `intervals` and `others` cover them.
+    """Return the pieces of time that the function `keep` selects from those between the ends of all intervals.
 
-    `keep` gets two masks with an entry per piece of time: whether the piece lies in `intervals`, and whether it lies in
+    `keep` gets two masks with an entry per piece: whether the piece is inside `intervals`, and whether it is inside
     `others`.
     """
     edges = np.sort(np.concatenate([*intervals, *others]))
@@ -115,11 +118,11 @@ def union(intervals: Intervals, others: Intervals) -> Intervals:
 
 
 def blocking(work: Work) -> Intervals:
-    """Return the intervals of exposed communication (without overlapping computation) that delayed other work.
+    """Return the intervals of exposed communication (without overlapping computing) that delayed other work.
 
-    Communication delays a computing kernel that had already been launched and began when the communication ended, and a
-    host that is in a call that synchronises. If the host itself does the work, all exposed communication counts, except
-    during the host's own phases (data loading, garbage collection ...).
+    Communication delays a computing kernel that was launched before the communication ended and begins when it ends,
+    and a host that waits in a synchronising call. If the host itself does the work, all exposed communication counts,
+    except during the host's own phases (data loading, garbage collection ...).
     """
     bare = exposed(work)
     if work.device is None:
@@ -131,9 +134,9 @@ def blocking(work: Work) -> Intervals:
 def standing_still(work: Work, blocked: Intervals) -> Intervals:
     """Return the intervals in which a rank does no work because it waits for communication to end.
 
-    `blocked` are the intervals in which the trace shows this (the result of `blocking`). On a device, exposed
-    communication during which the host launched no computing kernel is added, because the host then probably waited
-    too. Of the added time, the host's own phases, such as data loading, are left out.
+    `blocked` are the intervals in which the trace shows that it waits (the result of `blocking`). On a device,
+    exposed communication during which the host launched no computing kernel is added, because the host then probably
+    waited, too; the host's own phases, such as data loading, are left out of what is added.
     """
     start, end = exposed(work)
     if work.device is None:
@@ -145,10 +148,11 @@ def standing_still(work: Work, blocked: Intervals) -> Intervals:
 
 
 def kernel_waits(work: Work, bare: Intervals) -> Intervals:
-    """Return the intervals of exposed communication (`bare`) during which the next computing kernel waited.
+    """Return the intervals of exposed communication (`bare`) during which a computing kernel waited for its end.
 
-    This kernel was already launched, and began when the communication ended. Example: communication is exposed from 2
-    to 12 µs; the kernel that begins at 12 µs was launched at 5 µs. It waited from 5 to 12 µs.
+    This kernel was launched before the communication ended, and began at most 30 µs after its end. Example:
+    communication is exposed from 2 to 12 µs; the kernel that begins at 12 µs was launched at 5 µs. It waited from 5
+    to 12 µs.
     """
     start, end = bare
     order = np.lexsort((work.launch_end, work.start))

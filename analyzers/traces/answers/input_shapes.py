@@ -1,4 +1,4 @@
-"""Find input sizes that make an operator slow: list operators by name and by the sizes of their inputs."""
+"""List operators by name and by the sizes of their inputs, to find input sizes that make an operator slow."""
 
 import numpy as np
 
@@ -54,9 +54,9 @@ def of_rows(size: int, rows: Integers, values: Integers) -> Integers:
 
 
 def direct_time(attribution: Attribution) -> Integers:
-    """Return, for each event of the trace, the ns of the kernels that it launched itself; on a host, its own time.
+    """Return, for each event of the trace, the time (ns) of the kernels that it launched itself.
 
-    Kernels launched by operators inside the event are not counted.
+    If no device worked, it is the event's own time. Kernels launched by operators inside the event are not counted.
     """
     work, c = attribution.work, attribution.trace.columns
     spent = np.zeros(len(c["start"]), np.int64)

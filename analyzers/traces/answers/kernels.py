@@ -23,10 +23,9 @@ TIMES_AT_LEAST = 3
 
 
 def kernels(attribution: Attribution) -> list[Kernel]:
-    """Return a `Kernel` for each name of a kernel, with statistics over all its executions, the most total time first.
+    """Return a `Kernel` for each kernel name, with statistics over all its executions, the most total time first.
 
-    For a host without device work, the names are those of operators, and their times leave out the operators that they
-    call.
+    If no device worked, the names are those of operators, and their times leave out the operators that they call.
     """
     work = attribution.work
     if not len(work.rows):
@@ -85,9 +84,11 @@ def sequences(work: Work) -> list[KernelSequence]:
 
 
 def numbered_runs(name: Column) -> dict[int, Column]:
-    """Return, for each length of a sequence of kernels, a number for the sequence that begins at each index of `name`.
+    """Return {length: a number for the sequence of so many kernels that begins at each index of `name`}.
 
-    Sequences with the same kernel names have the same number. `name` has the index of each kernel's name.
+    Sequences of equal kernel names have equal numbers. `name` has the index of each kernel's name, in the order of
+    the stream. Longer sequences are numbered by the pair of numbers of two shorter ones: the 5 kernels from index i
+    by those of the 3 kernels from i and of the 2 kernels from i + 3.
     """
     runs = {1: name}
     for length, (head, tail) in SHORTER_RUNS.items():
@@ -100,7 +101,7 @@ def frequent_runs(run: Column, length: int) -> Iterator[Integers]:
     """Yield, for each of the most frequent sequences of kernels, the indices at which it begins.
 
     `run` has the number of the sequence that begins at each index, `length` is the number of kernels in a sequence.
-    Occurrences that overlap count once, and sequences that then occur too rarely are left out.
+    Of occurrences that overlap only the first counts; sequences that then occur too rarely are left out.
     """
     count = np.bincount(run[run != NONE])
     # More candidates than are listed, as many of them are shifts of another.
@@ -112,7 +113,7 @@ def frequent_runs(run: Column, length: int) -> Iterator[Integers]:
 
 
 def not_overlapping(indices: Integers, length: int) -> Integers:
-    """Return the ascending `indices` without each that is less than `length` above the last one that is kept.
+    """Return the ascending `indices` at least `length` apart: each that is too near to the last one kept is dropped.
 
     [0, 1, 2, 3, 7] with length 3 gives [0, 3, 7].
     """
@@ -126,10 +127,11 @@ def not_overlapping(indices: Integers, length: int) -> Integers:
 
 
 def is_contained(sequence: KernelSequence, others: list[KernelSequence]) -> bool:
-    """Return whether a sequence adds nothing to one of `others`, which has all its kernels and is about as frequent.
+    """Return whether a sequence of kernels adds nothing to one of `others`.
 
-    It is then a part of the other sequence, or the same repetition begun at another kernel: in a stream that repeats a,
-    b and c, (b, c, a) adds nothing to (a, b, c). About as frequent means at most twice as frequent.
+    It adds nothing if the other one has all its kernel names and is about as frequent, at least half as often. It is
+    then a part of the other sequence, or the same repetition begun at another kernel: in a stream that repeats a, b
+    and c, (b, c, a) adds nothing to (a, b, c).
     """
     names = set(sequence.names)
     return any(names <= set(other.names) and sequence.count <= 2 * other.count for other in others)

@@ -22,7 +22,7 @@ FULL = 1000
 
 
 def launch_times(work: Work) -> Launches | None:
-    """Return statistics over the launch delays of events whose launch is known; None if there are none.
+    """Return statistics over the launch delays of a device's events; None if no launching call is known.
 
     The delay is the time from the end of the launching call to the start of the kernel; it is negative if the kernel
     starts first.
@@ -60,7 +60,7 @@ def mean_and_most(at: Column, length: Column) -> tuple[float, int]:
 
 
 def queue_length(launched: Column, started: Column) -> tuple[Column, Integers]:
-    """Return the moments (ns) at which the length of a queue changes, and the length from then on.
+    """Return two columns: the moments (ns) at which the length of a launch queue changes, and its length from then on.
 
     The length is the number of kernels that are launched but have not started. Example: kernels launched at 0 and 10
     that start at 20 and 30 give the moments 0, 10, 20, 30 and the lengths 1, 2, 1, 0.
@@ -74,7 +74,10 @@ def queue_length(launched: Column, started: Column) -> tuple[Column, Integers]:
 
 
 def stream_queues(work: Work) -> list[StreamQueue]:
-    """Return the launch queue of each stream, the stream with the most kernels first; empty for a host."""
+    """Return statistics on the launch queue of each stream, the stream with the most kernels first.
+
+    It is empty for a host.
+    """
     c, queues = work.trace.columns, []
     lanes = c["lane"][work.rows]
     for lane in np.unique(lanes[work.linked]).tolist() if work.device is not None else []:
@@ -88,7 +91,7 @@ def stream_queues(work: Work) -> list[StreamQueue]:
 
 
 def synchronisations(trace: Trace) -> list[CallTotal]:
-    """Return the number and time of the runtime calls in which the host waits for the device or for memory, by name.
+    """Return the runtime calls in which the host waits for the device or for memory: number and time by name.
 
     The calls with the most time come first.
     """
@@ -113,7 +116,7 @@ def call_totals(trace: Trace, rows: Column) -> list[CallTotal]:
 
 
 def copies(work: Work) -> list[Copy]:
-    """Return the number, time and bytes of memcpy and memset operations by name, those with the most time first.
+    """Return the number, time and bytes of memory copies and memsets by name, those with the most time first.
 
     A size that was not recorded counts as 0.
     """
@@ -123,10 +126,7 @@ def copies(work: Work) -> list[Copy]:
 
 
 def copy_sizes(work: Work) -> list[CopySize]:
-    """Return the number, time and bytes of copies by name and range of sizes.
-
-    The ranges are separate because small copies do not reach the bandwidth of large ones.
-    """
+    """Return the number, time and bytes of copies by name and range of sizes, as small copies are slower per byte."""
     rows, size = copy_rows(work)
     rows = rows[size[rows] > 0]
     # Size classes begin at 1, 16, 256 B, 4 KiB and so on.
@@ -140,7 +140,7 @@ def copy_sizes(work: Work) -> list[CopySize]:
 
 
 def copy_rows(work: Work) -> tuple[Column, Integers]:
-    """Return the trace rows of memory copies, and the copied bytes of every event of the trace.
+    """Return the trace rows of memory copies, and an array with the copied bytes of every event of the trace.
 
     The bytes are 0 if the event is no copy, or if its size was not recorded.
     """
@@ -170,9 +170,9 @@ class CopyTotals(TypedDict):
 
 
 def copy_totals(work: Work, rows: Column, size: Integers) -> CopyTotals:
-    """Return count, time, bytes and bandwidth of copies of one name.
+    """Return count, time, bytes and bandwidth of copies that have the same name.
 
-    `rows` are their trace rows, `size` are the copied bytes of every event of the trace.
+    `rows` are their trace rows, `size` has the copied bytes of every event of the trace.
     """
     c = work.trace.columns
     total, moved = int((c["end"][rows] - c["start"][rows]).sum()), int(size[rows].sum())
@@ -186,7 +186,7 @@ def copy_totals(work: Work, rows: Column, size: Integers) -> CopyTotals:
 
 
 def graphs(work: Work) -> CudaGraphs | None:
-    """Return the number of launched CUDA graphs, and the number and time of their kernels; None if there were none.
+    """Return the number of launches of CUDA graphs, and number and time of their kernels; None if there were none.
 
     A kernel belongs to a graph if it has a graph id, or if its launching call launched a whole graph.
     """

@@ -1,7 +1,8 @@
 """Find the sends and receives of a rank with their peers, and its computing between them, for pipeline stages.
 
-`torch.distributed.batch_isend_irecv` launches one kernel for several messages. The kernel then has no arguments, and
-each message is described by an operator before the launch.
+A *message* is a send or a receive; its *peer* is the rank at the other end. `torch.distributed.batch_isend_irecv`
+launches one kernel for several messages. The kernel then has no arguments, and each message is described by an
+operator before the launch.
 """
 
 import re
@@ -32,9 +33,9 @@ BLOCK_COLUMNS = ("account", "launch", "after", "start", "end", "compute_ns")
 
 @dataclass(frozen=True)
 class RankMessages:
-    """The sends and receives of one device or host; a row of `table` for each message.
+    """The sends and receives of one device or host; `table` has a row for each of them.
 
-    The columns of `table` are the index of the message's kernel among the rank's collectives, the rank of the peer
+    Its three columns are the index of the message's kernel among the rank's collectives, the rank of the peer
     (UNKNOWN if it was not recorded), and 1 for a send or 0 for a receive.
     """
 
@@ -46,7 +47,7 @@ class RankMessages:
 
     @cached_property
     def described(self) -> Integers:
-        """The messages whose kernel or annotation is named after them, with `send` or `recv`."""
+        """The rows of `table` for messages whose kernel or annotation is named after them, with `send` or `recv`."""
         name, entry = self.collectives.name, np.asarray(self.collectives.entry)
         sends, receives = (matching(pattern, name.texts)[name.code] for pattern in (SEND, RECEIVE))
         position = np.flatnonzero(sends | receives)
@@ -56,10 +57,11 @@ class RankMessages:
         return np.column_stack([position, peer, sends])
 
     def peers_of_calls(self, position: Integers, sends: Mask) -> Integers:
-        """Return the peers of messages without arguments, from the operators `c10d::send` and `c10d::recv_`.
+        """Return the peers of messages without recorded arguments, from the operators `c10d::send` and `c10d::recv_`.
 
-        Their recorded values have the peer's rank in a process group, but not the group: it must be the only one, or
-        the only one that is described as a pipeline.
+        `position` has the index of each message's kernel among the collectives, `sends` whether it is a send. The
+        values recorded with these operators contain the peer's rank in a process group, but not the group: it must be
+        the only one, or the only one that is described as a pipeline. The peer is UNKNOWN if it cannot be found.
         """
         trace = self.collectives.work.trace
         peer = np.full(len(position), UNKNOWN)
@@ -70,7 +72,7 @@ class RankMessages:
 
     @cached_property
     def batched(self) -> Integers:
-        """The messages that share a kernel without arguments, from the operators that issued them before its launch."""
+        """The rows of `table` for messages that share a kernel, found by the operators that issued them."""
         work, c = self.collectives.work, self.collectives.work.trace.columns
         names = matching(MESSAGE_KERNEL, self.collectives.name.texts)[self.collectives.name.code]
         launch = work.launch[self.collectives.indices]
@@ -90,16 +92,17 @@ class RankMessages:
 
     @property
     def operators(self) -> Integers:
-        """The rows of the trace's table of collectives that describe the operator of a send or a receive."""
+        """The rows in the trace's table of collectives that belong to the operator of a send or a receive."""
         trace = self.collectives.work.trace
         texts = matching(SEND, trace.names) | matching(RECEIVE, trace.names)
         rows = trace.columns["collective_row"].astype(np.int64)
         return np.flatnonzero(texts[trace.columns["collective_name"]] & trace.category_matches(OPS)[rows])
 
     def peers(self, entries: Integers, sends: Mask) -> tuple[Integers, Mask]:
-        """Return the peer of each message, given its row in the table of collectives (NONE: unknown), and `sends`.
+        """Return the peer of each message (UNKNOWN if not recorded), and `sends` unchanged.
 
-        If the peer was not recorded, but the process group has only two ranks, it is the other one.
+        `entries` has each message's row in the trace's table of collectives (NONE: not recorded), `sends` whether it
+        is a send. If the peer was not recorded, but the process group has only two ranks, it is the other one.
         """
         trace = self.collectives.work.trace
         columns = trace.columns["collective_destination"], trace.columns["collective_source"]
@@ -115,9 +118,10 @@ class RankMessages:
 
 
 def peers_in_calls(trace: Trace, calls: Integers, rows: Integers) -> Integers:
-    """Return the rank of the peer for the annotation of a message in each of `rows`; UNKNOWN where it is not recorded.
+    """Return the rank of the peer for the message annotation in each trace row of `rows`; UNKNOWN if not recorded.
 
-    `calls` are the rows of the operators that send, or of those that receive.
+    `calls` are the trace rows of the operators that send, or of those that receive: an annotation begins inside its
+    operator's call.
     """
     c, ranks = trace.columns, pipeline_ranks(trace)
     shapes = dict(zip(c["shape_row"].tolist(), c["shape_text"].tolist(), strict=True))
@@ -145,7 +149,10 @@ def peer_in_call(shapes: str) -> int:
 
 
 def pipeline_ranks(trace: Trace) -> list[int]:
-    """Return the ranks of the only process group of several ranks, or of the only pipeline; empty if there are more."""
+    """Return the ranks of the only process group with several ranks, or of the only one described as a pipeline.
+
+    The list is empty if it is not clear which one that is.
+    """
     groups = {tuple(group["ranks"]): group["desc"] for group in trace.header.get("groups", []) if group["ranks"][1:]}
     pipelines = [ranks for ranks, desc in groups.items() if len(groups) == 1 or PIPELINE_GROUP.search(desc)]
     return list(pipelines[0]) if len(pipelines) == 1 else []
@@ -158,11 +165,12 @@ def matching(pattern: "re.Pattern[str]", texts: Sequence[str]) -> Mask:
 def message_columns(accounts: Sequence[RankCollectives]) -> dict[str, Column]:
     """Return the columns of three tables: messages (`message_`), communication (`issue_`) and computing (`block_`).
 
-    Accounts without messages have no rows in any of them. `message_position` is the index of the message's kernel among
-    the collectives of the account, for each of which there is a row of `issue_`. A block is a run of kernels that
-    compute, with no communication launched or ended between them. `launch` is when the host launched the communication
-    or the first kernel of the block, `after` the end of the last wait of the host before this (-1: none), `start` and
-    `end` are when the block ran, and `compute_ns` is the time in which one of its kernels ran.
+    A device or host without messages has no rows in any of them; `account` is its index in the trace.
+    `message_position` is the index of the message's kernel among the collectives of the device or host; `issue_` has
+    a row for each of these collectives. A block is a run of kernels that compute, with no communication launched or
+    ended between them. `launch` is when the host launched the communication or the first kernel of the block, `after`
+    the end of the last wait of the host before that (-1: none), `start` and `end` are when the block ran, and
+    `compute_ns` is the time in which one of its kernels ran. `peer`, `sends` and `lane` (the stream) are as recorded.
     """
     names = {"message": MESSAGE_COLUMNS, "issue": ISSUE_COLUMNS, "block": BLOCK_COLUMNS}
     tables = {prefix: [np.zeros((0, len(columns)), np.int64)] for prefix, columns in names.items()}
@@ -180,14 +188,17 @@ def message_columns(accounts: Sequence[RankCollectives]) -> dict[str, Column]:
 
 
 def issues(collectives: RankCollectives) -> Integers:
-    """Return, for each collective of an account, when it was launched, the host's last wait before, and its stream."""
+    """Return, for each collective of a device or host, its launch time, the host's last wait before, and its stream."""
     work = collectives.work
     launch = launch_times(work)[collectives.indices]
     return np.column_stack([launch, host_waits(work, launch), work.trace.columns["lane"][collectives.rows]])
 
 
 def compute_blocks(collectives: RankCollectives) -> Integers:
-    """Return the rows of the table of blocks for one account, without the account, in the order of their launches."""
+    """Return the rows of the table of blocks for one device or host, in the order of their launches.
+
+    The columns are those of `BLOCK_COLUMNS` without `account`.
+    """
     work, communicates = collectives.work, collectives.indices
     kernels = np.flatnonzero(work.kind != COMMUNICATION)
     launch = launch_times(work)
@@ -205,12 +216,12 @@ def compute_blocks(collectives: RankCollectives) -> Integers:
 
 
 def launch_times(work: Work) -> Integers:
-    """Return when the host launched each event of `work`; the event's own start if its launching call is unknown."""
+    """Return when the host launched each event of `work` (ns); its own start if the launching call is unknown."""
     return np.where(work.linked, work.launch_start, work.start)
 
 
 def host_waits(work: Work, moments: Integers) -> Integers:
-    """Return, for each moment, the end of the last call before it in which the host waited; -1 if there is none."""
+    """Return, for each moment (ns), the end of the last call before it in which the host waited; -1 for none."""
     rows = waiting_calls(work.trace)
     ends = np.sort(work.trace.columns["end"][rows])
     return np.append(-1, ends)[np.searchsorted(ends, moments, side="right")]

@@ -1,6 +1,7 @@
 """Compute how well kernels fill the device, from estimates that the recorder writes with each kernel.
 
-These are the occupancy, and the number of warps and of blocks per multiprocessor.
+These are the occupancy (the share of the device's warps that are busy), and the number of warps and of blocks per
+multiprocessor.
 """
 
 from contextlib import suppress
@@ -21,10 +22,10 @@ Occupancy = dict[str, float | str | None]
 
 
 class Occupancies:
-    """The recorded occupancy measures of each event of a device (NaN: not recorded), and what limits its occupancy."""
+    """The recorded occupancy of each event of a device (NaN: not recorded), and what limits it."""
 
     def __init__(self, work: Work) -> None:
-        """Decode each distinct occupancy text of the trace once; index 0 of the results is for events without one."""
+        """Decode each distinct occupancy text once; index 0 of `limits` and `measures` is for events without one."""
         c = work.trace.columns
         texts = c.meta["occupancies"]
         self.limits = ["", *(limits(text) for text in texts)]
@@ -37,8 +38,8 @@ class Occupancies:
     def mean(self, indices: Column) -> Occupancy:
         """Return the fields of `Kernel` on occupancy: means over some events, weighted by duration, and `limited_by`.
 
-        `limited_by` is what limits the event that took longest. `indices` are the indices of the events in `work`. The
-        result is empty if the trace has no occupancies.
+        `indices` are the indices of the events in `work`. `limited_by` is what limits the event that took longest.
+        The result is empty if the trace has no occupancies.
         """
         if len(self.measures) == 1:
             return {}
@@ -57,7 +58,7 @@ class Occupancies:
 
 
 def parts_of(text: str) -> list[str]:
-    """Split a recorded occupancy text, whose parts are separated by zero bytes, into its four parts.
+    """Split the recorded occupancy text of a kernel into its four parts, which are separated by zero bytes.
 
     They are the occupancy, warps and blocks per multiprocessor (`MEASURES`), and what limits them.
     """
@@ -78,9 +79,10 @@ def number(text: str) -> float:
 
 
 def limits(text: str) -> str:
-    """Return the resources that limit a kernel, such as `registers, warps` for `{"limitingFactors": "REGS|WARPS"}`.
+    """Return the resources that limit a kernel's occupancy, such as `registers, warps`; empty if not recorded.
 
-    `text` is the recorded occupancy text of the kernel. The result is empty if no limits are recorded.
+    `text` is the recorded occupancy text of the kernel; its last part is, for example, `{"limitingFactors":
+    "REGS|WARPS"}`.
     """
     with suppress(msgspec.DecodeError):
         recorded = msgspec.json.decode(parts_of(text)[-1])

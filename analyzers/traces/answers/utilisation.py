@@ -15,7 +15,7 @@ from analyzers.traces.opportunities.kernel_kinds import multiplies, runs_in_floa
 
 
 class Arithmetic(StrEnum):
-    """The number format, such as bfloat16 or TF32, in which most operations are done."""
+    """The number format, such as 16 bit or TF32, in which most floating-point operations are done."""
 
     SIXTEEN_BIT = "16 bit"
     TF32 = "TF32"
@@ -25,7 +25,7 @@ class Arithmetic(StrEnum):
 
 
 TO_16_BIT = {Arithmetic.SIXTEEN_BIT: 1.0, Arithmetic.TF32: 0.5, Arithmetic.FLOAT8: 2.0, Arithmetic.UNKNOWN: 1.0}
-"""The rate of tensor cores relative to 16 bits, which is the same for all devices that have them."""
+"""The peak rate of tensor cores in each number format relative to 16 bits, the same for all devices with them."""
 FLOAT32_PEAKS = {
     "B200": 75e12, "GB200": 80e12, "H200": 67e12, "H100 PCIe": 51e12, "H100 NVL": 60e12, "H100": 67e12, "H20": 44e12,
     "A100": 19.5e12, "A10": 31.2e12, "V100": 15.7e12, "T4": 8.1e12, "L40S": 91.6e12, "L4": 30.3e12, "MI325X": 163e12,
@@ -42,7 +42,8 @@ class Coverage(NamedTuple):
     """Whether the counted floating-point operations of a device are enough to be compared with its peak.
 
     `share` is the share of the time of matrix products that was launched by operators whose operations are counted
-    (None: there are no products).
+    (None: there are no products). `arithmetic` is the number format of most operations, and `peak_flops_per_s` the
+    device's peak in it.
     """
 
     share: float | None
@@ -51,7 +52,7 @@ class Coverage(NamedTuple):
 
 
 def coverage(work: Work, formulas: Formulas) -> Coverage:
-    """Return how much of a device's matrix products is counted, and the peak rate that the counts compare with."""
+    """Return how much of a device's matrix products is counted, and the peak rate to compare the counts with."""
     if work.device is None:
         return Coverage(None, Arithmetic.UNKNOWN, formulas.peaks[0] if formulas.peaks else None)
     products = named(work, multiplies)
@@ -77,7 +78,7 @@ def is_counted(work: Work, formulas: Formulas) -> Mask:
 def most_common(work: Work, formulas: Formulas) -> Arithmetic:
     """Return the number format in which most of the counted operations are done.
 
-    For float32 inputs the kernels show whether they are done in TF32.
+    For float32 inputs the names of the kernels show whether tensor cores did them in TF32.
     """
     operations = defaultdict[Arithmetic, int](int)
     for text, count in formulas.by_shape.items():
@@ -92,7 +93,7 @@ def most_common(work: Work, formulas: Formulas) -> Arithmetic:
 
 
 def arithmetic_of(types: list[str]) -> Arithmetic:
-    """Return the number format in which an operator multiplies, by the types of its inputs."""
+    """Return the number format in which an operator with inputs of these types multiplies; TF32 for float32."""
     if any("Float8" in kind for kind in types):
         return Arithmetic.FLOAT8
     return next((TYPES[kind] for kind in types if kind in TYPES), Arithmetic.UNKNOWN)

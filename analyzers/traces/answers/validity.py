@@ -14,10 +14,7 @@ from analyzers.traces.reading.trace import NO_STEP, Trace
 
 
 def problems(work: Work) -> list[Problem]:
-    """Return all problems that limit the meaning of the numbers about a device or host.
-
-    Those of the file come first, then those of the events.
-    """
+    """Return all problems that limit the meaning of the numbers about a device or host, those of the file first."""
     of_file = msgspec.convert(work.trace.columns.meta["problems"], list[Problem])
     of_account = device_problems(work) if work.device is not None else [Problem(kind=ProblemKind.NO_DEVICE_EVENTS)]
     return [*of_file, *of_account, *step_problems(work)]
@@ -40,7 +37,7 @@ def device_problems(work: Work) -> Iterator[Problem]:
 
 
 def overlapping_events(work: Work) -> int:
-    """Return the number of events that begin before an earlier one of the same stream has ended."""
+    """Return the number of events that begin before an earlier event of the same stream has ended."""
     lane = work.trace.columns["lane"][work.rows]
     order = np.lexsort((work.start, lane))
     count = 0

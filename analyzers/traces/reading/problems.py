@@ -35,10 +35,10 @@ DAMAGE = {
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem of a trace: it concerns `count` events (or steps); of `total`, if that is not 0.
+    """A problem of a trace: it concerns `count` events (0: not counted), of `total` if that is not 0.
 
     `most_ns` is the longest time by which a kernel began before its launch (`EARLY_KERNELS` only). `names` are the
-    names of the steps whose begin or end was not recorded (`CUT_STEPS` only).
+    names of the steps that were still running when the recording ended (`CUT_STEPS` only).
     """
 
     kind: ProblemKind
