@@ -1,7 +1,7 @@
 """Compute the columns of a trace and every answer that needs no other file, in a child process of `analyzers.store`.
 
-As the children compute the answers, all processors are used if there are many ranks. The answers are cached with the
-columns, so that they are available at once when the file is opened again.
+With many ranks there is a child for each file, so all processors are used. The answers are cached with the columns,
+so that they are available at once when the file is opened again.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from analyzers.traces.reading.event_table import downcast
 from analyzers.traces.reading.trace import Trace, find_lanes
 
 VERSION = code_version(Path(__file__).parent)
-"""A part of the cache's key: the answers may change when any module of the trace analyzer does."""
+"""A part of the cache's key; it changes with the code of any module of the trace analyzer."""
 LATE_IMPORTS = (
     "analyzers.traces.answers.accounts",
     "analyzers.traces.answers.allocations",
@@ -32,11 +32,11 @@ LATE_IMPORTS = (
     "analyzers.traces.reading.templated_events",
     "numpy.ma",
 )
-"""The modules that are imported only when a trace is read, and not by who finds its answers in the cache."""
+"""The modules that are imported only when a trace is read, not when its answers are found in the cache."""
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns of a trace (those that are read from the file, and those derived from them) and its metadata.
+    """Return the columns of the trace `paths[0]`, those read from the file and those derived, and its metadata.
 
     `meta["accounts"]` holds all answers as a list, with one item per device or host (`RankTrace`).
 
@@ -70,8 +70,8 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 def add_derived_columns(columns: UnsavedColumns) -> Trace:
     """Add the columns `lane`, `depth`, `parent` and `phase` to those of a trace, and return the trace.
 
-    `lane` has indices into `meta["lanes"]`, which is added too. `parent` has the row of the event directly around each
-    event.
+    `lane` has indices into `meta["lanes"]`, which is added, too. `parent` has the row of the event directly around
+    each event, `depth` is how many events are around it, and `phase` an index into `phases.PHASE_NAMES`.
     """
     trace = Trace(columns)
     lane, columns.meta["lanes"] = find_lanes(trace)
@@ -84,7 +84,8 @@ def add_derived_columns(columns: UnsavedColumns) -> Trace:
 def work_columns(trace: Trace, works: Sequence[Work]) -> dict[str, Column]:
     """Return the columns `account`, `kind` and `launch` for all events of a trace; events that are no work have -1.
 
-    `account` is the index of the device or host in `works`, `launch` the trace row of the call that launched the event.
+    `account` is the index in `works` of the device or host that did the work, `kind` is COMPUTE, COMMUNICATION or
+    MEMORY, and `launch` the trace row of the call that launched the event.
     """
     columns = {name: np.full(len(trace.columns["start"]), NONE) for name in ("account", "kind", "launch")}
     for number, work in enumerate(works):

@@ -1,14 +1,14 @@
-"""Shorten the names of kernels and operators in such a way that they remain distinguishable."""
+"""Shorten the names of kernels and operators so that they remain distinguishable."""
 
 import re
 
 LONG, MEDIUM, SHORT = 70, 44, 36
 SHARED = re.compile(r"\(anonymous namespace\)::|\b[a-z]\w*::|, (?:\w+::)*[Aa]rray<char *\*, \w+>")
-"""Matches namespaces and a type of pointer arrays, which the names of all kernels of a library have in common."""
+"""Matches parts that all kernel names of a library have in common: namespaces, and a type of pointer arrays."""
 
 
 def shortened(name: str, length: int = LONG) -> str:
-    """Return a C++ function name without its return type, cut to at most `length` characters."""
+    """Return a C++ function name without `void` before it, cut at the end to at most `length` characters."""
     name = name.removeprefix("void ")
     return name if len(name) <= length else f"{name[: length - 1]}…"
 
@@ -37,7 +37,7 @@ def without_parameters(name: str) -> str:
 
 
 def without_middle(text: str, length: int) -> str:
-    """Return a text of at most `length` characters; a longer text loses its middle.
+    """Return `text` if it has at most `length` characters; else cut out its middle.
 
     The names of kernels differ at their beginnings and ends.
     """
@@ -49,6 +49,6 @@ def without_middle(text: str, length: int) -> str:
 def user_function(text: str, length: int = SHORT) -> str:
     """Return the name of an operator, module or Python function, cut to at most `length` characters.
 
-    Of the path in the name of a Python function, only the file and its folder are kept.
+    Of the path in a Python function's name, only the file and its folder are kept.
     """
     return shortened("/".join(text.split("/")[-2:]), length)

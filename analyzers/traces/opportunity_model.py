@@ -1,4 +1,4 @@
-"""Define the structs of opportunities: ways to make a step shorter, each with the time that it would save at most."""
+"""Define the structs of opportunities: possible changes that make a step shorter, with the time each saves at most."""
 
 from enum import StrEnum
 
@@ -8,10 +8,10 @@ from analyzers.report import Evidence
 
 
 class OpportunityKind(StrEnum):
-    """The reason for which a step loses time.
+    """The reason why a step takes longer than it could.
 
-    For the kinds down to `LAUNCH` the device waits, and the kind says what the host did meanwhile. The other kinds are
-    work of the device that could be shorter, except `IMBALANCE`, which is waiting for one rank.
+    For the kinds from `DATA_LOADER` to `LAUNCH` the device waits, and the kind says what the host did meanwhile. The
+    other kinds are work of the device that could be shorter, except `IMBALANCE`, which is waiting for one rank.
     """
 
     DATA_LOADER = "data_loader"
@@ -44,10 +44,10 @@ class NamedTime(msgspec.Struct, frozen=True, kw_only=True):
 class Opportunity(msgspec.Struct, frozen=True, kw_only=True):
     """A way to make a step shorter: something that takes time in each step, and how much of this time could be saved.
 
-    `taken_ns` is the time that it takes per step. `saved_ns` is how much shorter the step would be in the best case, if
-    it took no time or only the time that the hardware needs for it; `saved_share` is that time as a share of the step.
-    `count` and `names` are over the whole recording. `measures` holds numbers that only this kind has, such as
-    `bus_bytes_per_s`.
+    `taken_ns` is the time that it takes per step. `saved_ns` is by how much the step would be shorter in the best
+    case, if it took no time or only the time that the hardware needs for it; `saved_share` is that time as a share of
+    the step. `count` and `names` are over the whole recording. `measures` holds numbers that only this kind has, such
+    as `bus_bytes_per_s`.
     """
 
     kind: OpportunityKind

@@ -11,7 +11,8 @@ from analyzers.columns import Column, Integers, Mask
 class TimeBreakdown:
     """How the time of a device divides into kinds of work, in ns; overlapping events of one kind count once.
 
-    `kernels` is the time in which something computes or communicates. The other parts follow: compute + exposed
+    `span` is the time from the first start to the last end, `busy` the time in which anything runs, and `kernels` the
+    time in which something computes or communicates. The other parts follow from these: compute + exposed
     communication + exposed memory + idle = span, and overlapped + exposed communication = communication. Exposed
     communication is that without overlapping computing, exposed memory the copies without overlapping kernels.
     """
@@ -49,7 +50,7 @@ KIND_NAMES = ("compute", "communication", "memory")
 
 
 def merge(start: Column, end: Column) -> tuple[Integers, Integers]:
-    """Return the starts and ends of disjoint intervals that cover the same time, in ascending order.
+    """Return the starts and ends of disjoint intervals that cover the same time as the given ones, in ascending order.
 
     Intervals that touch are joined and empty ones are dropped: [0, 5), [3, 8), [8, 9), [20, 20) become [0, 9).
     """
@@ -65,13 +66,16 @@ def merge(start: Column, end: Column) -> tuple[Integers, Integers]:
 
 
 def union_length(start: Column, end: Column) -> int:
-    """Return the length in ns of the union of intervals."""
+    """Return the length in ns of the union of the intervals from `start` to `end`."""
     low, high = merge(start, end)
     return int((high - low).sum())
 
 
 def break_down(start: Column, end: Column, kind: Column) -> TimeBreakdown:
-    """Return how the time from the first start to the last end divides among the kinds of events, such as COMPUTE."""
+    """Return how the time from the first start to the last end of some events divides among their kinds.
+
+    `kind` has COMPUTE, COMMUNICATION or MEMORY for each event.
+    """
 
     def union(mask: Mask) -> int:
         return union_length(start[mask], end[mask])
@@ -88,7 +92,7 @@ def break_down(start: Column, end: Column, kind: Column) -> TimeBreakdown:
 
 
 class CoveredTime:
-    """A union of intervals of time, of which it computes how much lies before a moment or between two moments."""
+    """A union of time intervals that can tell how much of it lies before a moment, or between two moments."""
 
     def __init__(self, start: Column, end: Column) -> None:
         """Store the union of the intervals from `start` to `end` (ns), which may overlap and be in any order."""
@@ -101,7 +105,7 @@ class CoveredTime:
         return int(self.before[-1])
 
     def until(self, at: Column) -> Integers:
-        """Return how many ns of the union of intervals lie before each moment in `at`."""
+        """Return how many ns of the union lie before each moment in `at`."""
         begun = np.searchsorted(self.start, at, side="right")
         last = np.maximum(begun - 1, 0)
         if not len(self.start):
@@ -111,5 +115,5 @@ class CoveredTime:
         return self.before[begun] - remaining
 
     def between(self, low: Column, high: Column) -> Integers:
-        """Return how many ns of the union lie between each moment in `low` and the one at the same index of `high`."""
+        """Return how many ns of the union lie between each moment in `low` and the one at its index in `high`."""
         return self.until(high) - self.until(low)

@@ -9,8 +9,8 @@ among the events still running when it begins, the one that began last:
     second          [50, 90)        depth 1, parent outer
 
 The depth is the number of events that began before, minus the number that ended before: for `second` three have begun
-and two have ended, so its depth is 1. That is a difference of two indexes in sorted columns, so no loop over events is
-needed. The parent of an event is then the last event before it of the next lower depth.
+and two have ended, so its depth is 1. Both numbers are found by sorting, so no loop over events is needed. The parent
+of an event is then the last event before it whose depth is less by one.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from analyzers.traces.reading.distinct import rows_by_value
 from analyzers.traces.reading.event_table import downcast
 
 NONE = -1
-"""The row number that means "no event"."""
+"""Stands for "no event" in arrays of rows or indices."""
 
 
 class NestedEvents(NamedTuple):
@@ -39,7 +39,8 @@ class NestedEvents(NamedTuple):
 def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
     """Return, for each event, its depth (how many events enclose it) and the row of the innermost of these, or NONE.
 
-    An event encloses those of its lane that begin while it runs. An event without a duration counts as 1 ns long.
+    An event encloses the events of its lane that begin while it runs. An event without a duration counts as 1 ns
+    long.
     """
     end = np.maximum(end, start + 1)
     depth, parent = np.zeros(len(lane), np.int32), np.full(len(lane), NONE, np.int32)
@@ -58,7 +59,7 @@ def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
 
 
 def in_start_order(rows: Column, start: Column, end: Column) -> Column:
-    """Return `rows` in order of start; of events that start together the longest comes first."""
+    """Return `rows` in order of their start; of events that start at the same time the longest comes first."""
     rows = rows[np.argsort(start[rows], kind="stable")]  # fast where they nearly are in order, as in most files
     at_once = np.diff(start[rows]) == 0
     ties = np.flatnonzero(np.append(at_once, False) | np.append(False, at_once))
@@ -68,9 +69,9 @@ def in_start_order(rows: Column, start: Column, end: Column) -> Column:
 
 
 def count_until(moments: Column, at: Column) -> Integers:
-    """Return, for each time in the ascending `at`, how many of the ascending `moments` are not later.
+    """Return, for each time in `at`, how many of `moments` are not later than it; both must be ascending.
 
-    It merges the two columns by a stable sort, which is several times as fast as a search for each value.
+    The two columns are merged by a stable sort, which is several times as fast as a search for each time.
     """
     order = np.argsort(np.concatenate([moments, at]), kind="stable")
     return np.flatnonzero(order >= len(moments)) - np.arange(len(at))
@@ -79,9 +80,10 @@ def count_until(moments: Column, at: Column) -> Integers:
 def reparent(parent: Column, start: Column, end: Column, order: Column, misplaced: Mask) -> tuple[Column, Column]:
     """Return depth and parent of each event, corrected where events cross instead of enclosing each other.
 
-    `misplaced` is a mask of the events for which `nest` found no parent. They occur if Python stacks are recorded: an
-    annotation begins inside the call that opens it, and ends after this call. Such an annotation becomes the parent of
-    the events that begin while it runs, and is moved out of the calls that end before it does.
+    `misplaced` is a mask of the events for which `nest` found no parent, and `order` has all events by lane and
+    start. Events cross if Python stacks are recorded: an annotation begins inside the call that opens it, and ends
+    after this call. Such an annotation becomes the parent of the events that begin while it runs, and is moved out of
+    the calls that end before it does.
     """
     for index in np.flatnonzero(misplaced[order]).tolist():
         row, around = order[index], order[index - 1]
@@ -96,7 +98,8 @@ def reparent(parent: Column, start: Column, end: Column, order: Column, misplace
 def depths_of(parent: Column) -> Column:
     """Return how many events enclose each event; `parent` has the row of the event directly around each event.
 
-    Each round doubles the number of parents that have been followed.
+    All events climb to their parents at once, and each round doubles how far they climb: a depth of 1000 takes 10
+    rounds.
     """
     above = np.append(np.where(parent == NONE, len(parent), parent), len(parent))
     count = np.append(parent != NONE, False).astype(np.int32)
@@ -106,9 +109,9 @@ def depths_of(parent: Column) -> Column:
 
 
 def pairs_of_depths(depth: Column, index: Column) -> Iterator[tuple[Column, Column]]:
-    """Yield, for each depth, the items of `index` at this depth and those at the next depth.
+    """Yield, for each depth but the last, the items of `index` at this depth and those at the next depth.
 
-    `depth` is the nesting depth of the event at each item of `index`, in ascending order.
+    `depth` has the nesting depth of the event at each item of `index`, in ascending order.
     """
     bounds = np.searchsorted(depth, np.arange(depth.max(initial=0) + 2))
     return pairwise([index[low:high] for low, high in pairwise(bounds)])
@@ -117,8 +120,8 @@ def pairs_of_depths(depth: Column, index: Column) -> Iterator[tuple[Column, Colu
 def innermost_selected(selected: Mask, parent: Column) -> Column:
     """Return, for each event, the row of the innermost selected event around it, or NONE.
 
-    A selected event gets its own row. With `outer > middle > inner` and only `outer` selected, all three get the row of
-    `outer`.
+    A selected event gets its own row. If outer encloses middle, middle encloses inner, and only outer is selected,
+    all three get the row of outer.
     """
     nowhere = len(selected)
     above = np.where(selected, np.arange(nowhere, dtype=np.int32), np.where(parent < 0, np.int32(nowhere), parent))
@@ -130,9 +133,9 @@ def innermost_selected(selected: Mask, parent: Column) -> Column:
 
 
 def innermost_at(events: NestedEvents, lane: Column, at: Column) -> Integers:
-    """Return, for each time in `at` (ns), the row of the innermost event that runs in its lane then, or NONE.
+    """Return, for each time in `at` (ns), the row of the innermost event that runs then in a lane, or NONE.
 
-    `lane` has the lane number for each time.
+    `lane` has the number of the lane for each of these times.
     """
     innermost = np.full(len(at), NONE)
     end = np.maximum(events.end, events.start + 1)
@@ -150,7 +153,7 @@ def innermost_at(events: NestedEvents, lane: Column, at: Column) -> Integers:
 def is_outermost(group: Column, start: Column, end: Column) -> Mask:
     """Return a mask of the events that are inside no other event of their group.
 
-    `group` has a number from 0 for each event; two events of a group are nested or do not overlap.
+    `group` has the number of each event's group, from 0; two events of a group are nested or do not overlap.
     """
     order = np.lexsort((-end, start, group))
     # Each group gets a stretch of time of its own, so that one running maximum serves for all.
@@ -165,7 +168,7 @@ def is_outermost(group: Column, start: Column, end: Column) -> Mask:
 
 
 def inclusive_sums(rows: Column, values: Column, parent: Column) -> Integers:
-    """Return, for each event, the sum of the values of this event and of all events inside it.
+    """Return, for each event, the sum of the values that belong to it or to any event inside it.
 
     `rows` has, for each item of `values`, the row of the event that it belongs to; `parent` has the row of the event
     directly around each event.

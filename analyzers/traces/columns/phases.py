@@ -1,4 +1,4 @@
-"""Find the phase of the step (forward, backward, data, ...) of each event of the host, by names of annotations."""
+"""Find the phase of a step (forward, backward, data, ...) of each event of the host, by names of annotations."""
 
 import re
 from collections.abc import Sequence
@@ -35,14 +35,14 @@ UNNAMED = PHASE_NAMES.index(OTHER)
 HOST_PHASES = [
     name for name in PATTERNS if name not in (FORWARD, BACKWARD, "forward and backward", "optimizer", "grad_clip")
 ]
-"""Phases in which a host works for itself, and does not launch work of the model."""
+"""Phases in which the host works itself, as in data loading, and launches no work of the model."""
 PHASE_PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in PATTERNS.items()}
 
 
 def phases(trace: Trace, parent: Column, lane: Column) -> Column:
     """Return the phase of each event, as an index into PHASE_NAMES.
 
-    It is the phase of the innermost annotation around the event whose name denotes a phase. If no annotation denotes
+    It is taken from the innermost annotation around the event whose name denotes a phase. If no annotation denotes
     the forward pass, everything in a step before its first backward operator counts as forward.
     """
     of_text = np.array([phase_of(name) for name in trace.names] or [UNNAMED])
@@ -67,12 +67,15 @@ def names_in_phases(trace: Trace, names: Sequence[str]) -> Mask:
 
 @lru_cache(maxsize=1 << 14)
 def phase_of(name: str) -> int:
-    """Return the phase that the name of an annotation denotes, as an index into PHASE_NAMES."""
+    """Return the phase that an annotation's name denotes, as an index into PHASE_NAMES; UNNAMED if it denotes none."""
     return next((i for i, pattern in enumerate(PHASE_PATTERNS.values()) if pattern.search(name)), UNNAMED)
 
 
 def infer_forward(trace: Trace, phase: Column) -> Column:
-    """Return `phase` with "forward" for events without a phase, up to the first backward operator of their step."""
+    """Return `phase` with "forward" for events without a phase, up to the first backward operator of their step.
+
+    Nothing is changed if some annotation already denotes the forward pass.
+    """
     if FORWARD in {PHASE_NAMES[i] for i in distinct_values(phase)}:
         return phase
     start = trace.columns["start"]

@@ -22,12 +22,12 @@ HOST_OPERATOR = re.compile(r"^(?!_?c10d|autograd::|gloo|mpi|ucc|nccl|profiler::)
 
 @dataclass(frozen=True)
 class Work:
-    """The work (kernels, copies) of one device in one trace, or of a CPU-only host; arrays have an entry per event.
+    """The work (kernels, copies) of one device in one trace, or of a host without devices.
 
-    The events of a host are its operators and collectives. `rows` has the row of each event in the trace, `kind` is
-    COMPUTE, COMMUNICATION or MEMORY. `launch` has the row of the call that launched the event, or NONE if the file has
-    no such call; for an event of a host it is the event's own row. `own` is the duration of the event in ns; on a host,
-    where events call others, the time inside of those is left out.
+    Arrays have an entry per event. The events of a host are its operators and collectives. `rows` has the row of each
+    event in the trace, `kind` is COMPUTE, COMMUNICATION or MEMORY. `launch` has the row of the call that launched the
+    event, or NONE if it was not recorded; for an event of a host it is the event's own row. `own` is the duration of
+    the event in ns; on a host, where events call others, the time inside those is left out.
     """
 
     trace: Trace
@@ -39,32 +39,32 @@ class Work:
 
     @cached_property
     def start(self) -> Column:
-        """The start of each event, in ns of the trace."""
+        """The start of each event, in ns of the trace's clock."""
         return self.trace.columns["start"][self.rows]
 
     @cached_property
     def end(self) -> Column:
-        """The end of each event, in ns of the trace."""
+        """The end of each event, in ns of the trace's clock."""
         return self.trace.columns["end"][self.rows]
 
     @cached_property
     def linked(self) -> Mask:
-        """A mask of the events whose launching call is known."""
+        """A mask of the events whose launching call was recorded."""
         return np.asarray(self.launch != NONE)
 
     @cached_property
     def launch_start(self) -> Integers:
-        """The start of the call that launched each event, in ns of the trace; -1 if the call is not known."""
+        """The start of the call that launched each event, in ns of the trace's clock; -1 if it was not recorded."""
         return np.where(self.linked, self.trace.columns["start"][self.launch], -1)
 
     @cached_property
     def launch_end(self) -> Integers:
-        """The end of the call that launched each event, in ns of the trace; -1 if the call is not known."""
+        """The end of the call that launched each event, in ns of the trace's clock; -1 if it was not recorded."""
         return np.where(self.linked, self.trace.columns["end"][self.launch], -1)
 
     @cached_property
     def phase(self) -> Integers:
-        """For each event, the phase in which it was launched: an index into `phases.PHASE_NAMES`; -1: not known."""
+        """For each event, the phase in which it was launched, as an index into `phases.PHASE_NAMES`; -1 if unknown."""
         return np.where(self.linked, self.trace.columns["phase"][self.launch], -1)
 
     def step(self) -> Integers:
@@ -76,7 +76,7 @@ class Work:
 
 
 def work_of_accounts(trace: Trace) -> list[Work]:
-    """Return the work of each device that worked, or of the host if none did: one `Work` each."""
+    """Return the work of each device that worked (one `Work` each), or that of the host if none did."""
     if not len(trace.work):
         return [host_work(trace)]
     return [device_work(trace, int(device)) for device in distinct_values(trace.devices)]
@@ -100,7 +100,7 @@ def device_work(trace: Trace, device: int) -> Work:
 
 
 def launching_rows(trace: Trace, correlation: Column) -> Integers:
-    """Return, for each correlation id of a kernel, the trace row of the call that launched it; NONE if it is unknown.
+    """Return, for each correlation id of a kernel, the trace row of the call that launched it, or NONE.
 
     A kernel and the call that launched it have the same id; so have all kernels of one launched CUDA graph.
     """

@@ -1,16 +1,16 @@
 """Find the critical path through the threads of a host, which run operators, and collectives on threads of their own.
 
-The path is followed backwards in time from the end. A thread that runs an operator waits for nothing else, so the path
-stays on it. While a thread runs none, it may have waited for an event that ended meanwhile, and the path continues
-there:
+The path is followed backwards in time from the end. While a thread runs an operator it waits for nothing else, so the
+path stays on this thread. While a thread runs none, it may have waited for an event on another thread that ended
+meanwhile, and the path continues with that event:
 
     train     |-- forward --|                                              |-- optimizer --|
     backward                |---- backward ----|
     gloo                                       |------ all_reduce ------|
 
 Backwards from its end this path is: optimizer, all_reduce, then the operator of the backward thread that issued the
-all_reduce, and from the start of the backward the forward. A collective waits for the collective that ran before it on
-its thread, or for the call that issued it.
+all_reduce, and from the start of the backward the forward. A collective waits for the collective before it on its
+thread, or for the call that issued it.
 """
 
 import re
@@ -28,20 +28,20 @@ from analyzers.traces.columns.phases import names_in_phases
 from analyzers.traces.reading.trace import ANNOTATIONS, HOST_LANE, LAUNCHES, OPS, PROFILER_STEP, Trace
 
 QUEUED_NS = 10_000
-"""A collective that begins within this time after the end of another one on its thread had waited for it."""
+"""A collective that begins within this time after another one on its thread ended is taken to have waited for it."""
 WAITED_NS = 50_000
-"""Shortest time without an operator that counts as waiting; a shorter one is a pause between two operators."""
+"""The shortest time without an operator that counts as waiting; a shorter one is a pause between two operators."""
 ISSUING_CALL = re.compile(r"^_?c10d\w*::(?!wait)")
 BUSY_PHASES = ("data", "gc", "checkpoint", "log", "profiler")
 """Phases in which a host is busy although it runs no operator."""
 
 
 class PathPiece(NamedTuple):
-    """A piece of the critical path, from `start` to `end` in ns of the trace.
+    """A piece of the critical path, from `start` to `end` in ns of the trace's clock.
 
-    `row` is the row of its event, NONE if there is none. `kind` is the kind of work (compute, communication, memory),
-    or the reason for a pause: `dependency` (the work before it had just ended), `launch latency` (from the launching
-    call to the start), `host` (the host did other things) or `unexplained`.
+    `row` is the trace row of its event, NONE if there is none. `kind` is the kind of work (compute, communication,
+    memory), or the reason for a pause: `dependency` (other work had to end first), `launch latency` (from the
+    launching call to the start), `host` (the host did other things) or `unexplained`.
     """
 
     start: int
@@ -53,8 +53,8 @@ class PathPiece(NamedTuple):
 class HostPosition(NamedTuple):
     """A point that the backwards search for the critical path has reached: a time (ns of the trace), and where it is.
 
-    `thread` is the index of a thread in `HostPath.threads`. If `collective` is not NONE, the path is not on this thread
-    but in the collective with this index in `HostPath.collectives`.
+    `thread` is the index of a thread in `HostPath.threads`. If `collective` is not NONE, the path is in the
+    collective with this index in `HostPath.collectives`, and not on the thread.
     """
 
     at: int
@@ -63,7 +63,7 @@ class HostPosition(NamedTuple):
 
 
 class HostThread:
-    """The operators and annotations of one host thread, in order of their start.
+    """The operators and annotations of one host thread, in order of their start; arrays have an entry for each of them.
 
     `busy` is a mask of those that keep the thread busy, so that it cannot wait for another thread meanwhile.
     """
@@ -81,7 +81,8 @@ class HostThread:
     def innermost(self, at: int) -> tuple[int, int | None]:
         """Return the innermost event that runs just before the time `at` (ns), and since when it is the innermost.
 
-        The event is an index into this thread's events, NONE if none runs. The time is None if nothing ran before `at`.
+        The event is its index on this thread, NONE if none runs. The second value is a time in ns, None if nothing
+        ran before `at`.
         """
         index, since = int(np.searchsorted(self.start, at)) - 1, None
         while index != NONE and self.end[index] < at:
@@ -107,10 +108,10 @@ class HostThread:
 
 @dataclass(frozen=True)
 class HostPath:
-    """The search for the critical path through a host's threads, from `end` back to `start` (ns of the trace).
+    """The search for the critical path through a host's threads, from `end` back to `start` (ns of the trace's clock).
 
-    If the host itself does the work, `account` is its value in the trace's column `account`. If a device does the work,
-    `account` is None; then every operator and launching call of the host counts as busy.
+    If the host itself does the work, `account` is its number in the trace's column `account`. If a device does the
+    work, `account` is None, and every operator and launching call of the host counts as busy.
     """
 
     trace: Trace
@@ -143,9 +144,9 @@ class HostPath:
 
     @cached_property
     def lanes(self) -> Integers:
-        """The lane numbers of the host's threads on which no collective runs.
+        """The lane numbers of the host's threads that run no collectives.
 
-        The thread of the training loop comes first, then the other threads, the busiest first.
+        The thread of the training loop comes first, then the others, the busiest first.
         """
         c = self.trace.columns
         on_host = self.trace.lane_is(HOST_LANE).take(c["lane"])
@@ -170,10 +171,10 @@ class HostPath:
 
     @cached_property
     def issuing(self) -> Column:
-        """For each of `collectives`, the trace row of the call that issued it; NONE if there is no call before it.
+        """For each of `collectives`, the trace row of the call that issued it; NONE if no call comes before it.
 
-        Calls and collectives are paired in their order if there are equally many; else a collective gets the last call
-        before it.
+        If there are as many calls as collectives, they are paired in their order; else a collective gets the last
+        call before it.
         """
         c = self.trace.columns
         calls = np.flatnonzero(self.trace.name_matches(ISSUING_CALL) & np.isin(c["lane"], self.lanes))
@@ -192,7 +193,10 @@ class HostPath:
         return self.between(self.start, self.end)
 
     def between(self, start: int, end: int, lane: int | None = None) -> Iterator[PathPiece]:
-        """Yield the pieces of the path from `end` back to `start`, beginning on the thread with this lane number."""
+        """Yield the pieces of the path from `end` back to `start`, starting on the thread with this lane number.
+
+        If there is no such thread, or `lane` is None, it starts on the thread of the training loop.
+        """
         position = HostPosition(end, self.thread_index(lane))
         while position.at > start and self.threads:
             step = self.through_collective if position.collective != NONE else self.along_thread
@@ -210,8 +214,9 @@ class HostPath:
     def along_thread(self, position: HostPosition, start: int) -> tuple[HostPosition, list[PathPiece]]:
         """Follow the path backwards on the thread of `position`, through one event or through one pause of the thread.
 
-        Return the position that the path reaches, and the pieces of the path in between. The path changes to another
-        thread or to a collective if the thread waited for it. `start` is the time (ns) at which the path ends.
+        Return the position that the path reaches, and the pieces of the path in between, the latest first. If the
+        thread waited for another thread or for a collective, that is where the path continues. `start` is the time
+        (ns) at which the whole path begins.
         """
         thread = self.threads[position.thread]
         if thread.is_busy(position.at):
@@ -229,10 +234,10 @@ class HostPath:
         return awaited or HostPosition(until, position.thread), pieces
 
     def piece_before(self, thread: HostThread, at: int, until: int) -> PathPiece:
-        """Return the piece of the path on `thread` that ends at the time `at` (ns of the trace).
+        """Return the piece of the path on `thread` that ends at the time `at` (ns of the trace's clock).
 
-        It is the innermost event that runs just before `at`, or a pause of kind `host` if none runs. The piece begins
-        when this event last became the innermost one, or at `until` if that is later.
+        It is the innermost event that runs just before `at`, or a pause of kind `host` if none runs. It begins where
+        this event became the innermost one, but not before `until`.
         """
         index, since = thread.innermost(at)
         begun = until if since is None else max(since, until)
@@ -243,12 +248,12 @@ class HostPath:
         return PathPiece(begun, at, KIND_NAMES[kind] if kind >= 0 else "host", row)
 
     def awaited(self, position: HostPosition, idle_since: int) -> HostPosition | None:
-        """Return the end of the event for which the idle thread of `position` may have waited; None if there is none.
+        """Return where the path continues if the idle thread of `position` waited for another event; else None.
 
-        The thread is idle since `idle_since` (ns). It may have waited for a collective, or for an operator of another
-        thread, that ended well after `idle_since`. It may also have waited for an operator of another thread that began
-        after `idle_since`, as when one thread hands over to another for a short time. Of several events the latest to
-        end is taken.
+        It is the end of that event. The thread is idle since `idle_since` (ns). It may have waited for a collective,
+        or for an operator of another thread, that ended more than 50 µs after that; or for an operator of another
+        thread that began after that, as when one thread hands over to another for a short time. Of several such
+        events the last to end is taken.
         """
         ends = []
         last_collective = int(np.searchsorted(self.ends, position.at, side="right")) - 1
@@ -264,7 +269,7 @@ class HostPath:
         """Follow the path backwards through the collective of `position`, to the event that it waited for.
 
         This event is the collective before it on the same thread, or the call that issued it. Return the end of this
-        event as a position, and the pieces of the path in between.
+        event as a position, and the pieces of the path in between, the latest first.
         """
         c, row = self.trace.columns, int(self.collectives[position.collective])
         begun = max(int(c["start"][row]), self.start)
@@ -281,10 +286,10 @@ class HostPath:
         return HostPosition(issued, self.thread_index(lane)), [*pieces, latency]
 
     def queued_behind(self, row: int, begun: int) -> int:
-        """Return the index in `collectives` of the collective for whose end a later one had to wait on the same thread.
+        """Return the index in `collectives` of the one that the collective in trace row `row` waited for, or NONE.
 
-        The later one is in the trace row `row`, and began at the time `begun` (ns), at most `QUEUED_NS` after the first
-        one ended. The result is NONE if there is no such collective.
+        Both are on one thread, and that in `row` began at the time `begun` (ns), at most `QUEUED_NS` after the other
+        one ended.
         """
         c = self.trace.columns
         for index in range(int(np.searchsorted(self.ends, begun, side="right")) - 1, NONE, -1):

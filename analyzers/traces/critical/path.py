@@ -1,9 +1,10 @@
 """Find the critical path of one rank: the chain of work and waiting that determines the duration of the recording.
 
-The path is followed from the end to the start. An event of the device is preceded by the event it waited for: another
-event that ended just before, or the call that launched it. On the host the path runs back to the last call that waited
-for the device, and from there to the event that this call waited for. Every instant belongs to exactly one piece, so
-the durations of the pieces add up to the window. If the host itself does the work, only `host_path` is used.
+The path is followed from the end to the start. An event of the device comes after the event that it waited for:
+another event that ended just before, or the call that launched it. On the host the path runs back to the last call
+that waited for the device, and from there to the device event for which this call waited. Every instant belongs to
+exactly one piece, so the durations of the pieces add up to the duration of the recording. If the host itself does the
+work, only `host_path` is used.
 """
 
 from collections.abc import Iterator
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HANDOVER_NS = 10_000
-"""A kernel that starts within this time after the end of other work waited for it, if it had been launched by then."""
+"""A launched kernel that starts within this time after other work ended is taken to have waited for it."""
 
 
 class Position(NamedTuple):
     """A point that the backwards search for the critical path has reached: a time (ns of the trace), and where it is.
 
-    On a device, `work_index` is the index in `DevicePath.work` of the event that ends then. On the host `work_index` is
-    NONE and `lane` is the thread. The path may only continue to work with an index less than `below`; without that
-    limit events of zero duration could lead in a circle.
+    On a device, `work_index` is the index in `DevicePath.work` of the event that ends then. On the host `work_index`
+    is NONE and `lane` is the number of the thread's lane. The path may only go on to work with an index less than
+    `below`; without that limit events of zero duration could lead in a circle.
     """
 
     at: int
@@ -43,7 +44,10 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class DevicePath:
-    """The search for the critical path through a device's work, from `end` back to `start` (ns of the trace)."""
+    """The search for the critical path through a device's work, from `end` back to `start` (ns of the trace's clock).
+
+    `account` is the number of the device in the trace's column `account`.
+    """
 
     trace: Trace
     account: int
@@ -52,19 +56,19 @@ class DevicePath:
 
     @cached_property
     def work(self) -> Integers:
-        """The trace rows of the device's work between `start` and `end`, in order of their end."""
+        """The trace rows of the device's work between `start` and `end`, in the order in which it ended."""
         c = self.trace.columns
         rows = np.flatnonzero((c["account"] == self.account) & (c["start"] < self.end) & (c["end"] > self.start))
         return rows[np.argsort(c["end"][rows], kind="stable")]
 
     @cached_property
     def ends(self) -> Column:
-        """The end of each event of `work`, in ns of the trace."""
+        """The end of each event of `work`, in ns of the trace's clock."""
         return self.trace.columns["end"][self.work]
 
     @cached_property
     def waits(self) -> tuple[Column, Column]:
-        """The trace rows and the ends (ns) of the host's calls that wait for the device, in order of their end."""
+        """The host's calls that wait for the device, in order of their end: their trace rows and ends (ns)."""
         rows = waiting_calls(self.trace)
         end = self.trace.columns["end"][rows]
         order = np.argsort(end, kind="stable")
@@ -76,9 +80,9 @@ class DevicePath:
         return HostPath(self.trace, None, self.start, self.end)
 
     def last_ended(self, at: int, below: int) -> int:
-        """Return the index in `work` of the last event that ended at or before the time `at`; NONE if there is none.
+        """Return the index in `work` of the last event that ended at or before the time `at`, or NONE.
 
-        Only indexes less than `below` count.
+        Only indices less than `below` count.
         """
         return min(int(np.searchsorted(self.ends, at, side="right")), below) - 1
 
@@ -95,8 +99,9 @@ class DevicePath:
     def on_device(self, position: Position) -> tuple[Position, list[PathPiece]]:
         """Follow the path backwards through one event of the device, to the event or the call that it waited for.
 
-        Return the end of that event or call as a position, and the pieces of the path in between, the latest first: the
-        pause from the event's end to `position`, the event itself, and the time that it waited before its start.
+        Return the end of that event or call as a position, and the pieces of the path in between, the latest first:
+        the pause between the event's end and the given position, the event itself, and the time that it waited before
+        its start.
         """
         c, row = self.trace.columns, int(self.work[position.work_index])
         end = min(int(c["end"][row]), position.at)
@@ -117,7 +122,7 @@ class DevicePath:
     def on_host(self, position: Position) -> tuple[Position, list[PathPiece]]:
         """Follow the path backwards through the host's time, to the end of the last call that waited for the device.
 
-        Return the device event that this call waited for, as the position of its end, and the host's time in between as
+        Return the end of the device event that this call waited for as a position, and the host's time in between as
         one piece. If the call waited for no recorded event, the position is its start on the host.
         """
         rows, ends = self.waits
@@ -136,11 +141,11 @@ class DevicePath:
 
 
 def critical_path(trace: Trace, account: int = 0, window: tuple[int, int] | None = None) -> "pd.DataFrame":
-    """Return the critical path of a device or host through a window (default: everything) as a table, a row per piece.
+    """Return the critical path of a device or host as a table with a row per piece, in order of time.
 
-    `account` is the index of the device or host in the trace. The rows are in order of time. Columns: start_ns (from
-    the first event, as in `window`), dur_ns, kind (see `host_path.PathPiece`), name (empty without an event) and row
-    (the trace row of the event, or -1). The durations add up to that of the window.
+    `account` is the index of the device or host in the trace; `window` is (start, end) in ns from the first event
+    (default: everything). Columns: start_ns (from the first event), dur_ns, kind (see `host_path.PathPiece`), name
+    (empty for a pause) and row (the trace row of the event, or -1). The durations add up to that of the window.
     """
     import pandas as pd  # a quarter of a second that readers of traces can do without
 
@@ -162,7 +167,7 @@ def critical_path(trace: Trace, account: int = 0, window: tuple[int, int] | None
 
 @dataclass(frozen=True)
 class PathSum:
-    """The sum of all pieces of a path with the same kind and name.
+    """The sum of all pieces of a critical path with the same kind and name.
 
     `saved_ns` is by how much the path becomes shorter if these pieces take half their time.
     """
@@ -184,9 +189,9 @@ def path_sums(path: "pd.DataFrame") -> list[PathSum]:
 
 
 def savings_ns(path: "pd.DataFrame", name: str, factor: float) -> int:
-    """Return by how many ns, at most, the window of a critical path would be shorter if some kernels were faster.
+    """Return by how many ns, at most, a step would be shorter if the pieces `name` of its critical path were faster.
 
-    All pieces of the path called `name` would run `factor` times as fast.
+    They would run `factor` times as fast.
     """
     on_path = int(path.loc[path["name"] == name, "dur_ns"].sum())
     return round(on_path * (1 - 1 / factor))

@@ -1,8 +1,8 @@
-"""Find the opportunities of one device or host to save time, the largest first; each ns counts for one of them only.
+"""Find the opportunities of one device or host to save time, the largest first; no time counts for two of them.
 
-Waiting of the device, exposed communication and work of the device exclude each other. If a kernel could be shorter
-for two reasons, the first in the order of `OpportunityKind` counts: float32 products of an unfused attention count as
-attention.
+Time in which the device waits, exposed communication, and time in which the device computes or copies exclude each
+other. If a kernel could be shorter for two reasons, the first in the order of `OpportunityKind` counts: float32
+products of an unfused attention count as attention.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,12 +30,12 @@ from analyzers.traces.reading.distinct import factorize, sums_by_code
 from analyzers.traces.reading.trace import OPS, PROFILER_STEP
 
 SHARE_AT_LEAST = 0.02
-"""The share of a step from which on an opportunity is listed."""
+"""An opportunity is listed if it saves at least this share of a step."""
 NAMES_AT_MOST, INTERVALS_AT_MOST = 3, 1000
 COPY_AT_LEAST_NS = 20_000
 EVENTS_AT_LEAST = 10
 FUSED_AT_MOST = 15
-"""The highest number of operators that a compiler fuses into one kernel."""
+"""How many pointwise operators, at most, a compiler is assumed to fuse into one kernel."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class AccountOpportunities:
 
     @cached_property
     def time_ns(self) -> int:
-        """The total duration of the steps in ns, or that of the work if it is longer.
+        """The total duration of the recorded steps in ns, or that of the device's work if it is longer.
 
         The work can be longer because a host may be far ahead of its device.
         """
@@ -75,7 +75,10 @@ class AccountOpportunities:
     def opportunity(
         self, kind: OpportunityKind, count: int, taken_ns: int, saved_ns: int, names: list[NamedTime], **measures: float
     ) -> Opportunity:
-        """Return an opportunity with numbers per step, computed from numbers of the whole recording."""
+        """Return an opportunity with numbers per step, given the numbers of the whole recording.
+
+        `names` are the events concerned; `measures` are further numbers to show with it.
+        """
         return Opportunity(
             kind=kind,
             count=count,
@@ -110,10 +113,10 @@ class AccountOpportunities:
         return self.totals(trace.columns["name"][rows], inside)
 
     def innermost_names(self, cause: Cause, host: Host) -> list[NamedTime]:
-        """Return what the host's main thread did while the device waited because of `cause`, by the names of events.
+        """Return what the host's main thread ran while the device waited because of `cause`, by the names of events.
 
-        For each of the longest intervals of waiting, it is the innermost event at the middle of the interval, and the
-        function in the user's own files around that event.
+        For each of the longest waits, this is the innermost event at the middle of the wait, and the function in the
+        user's own files around that event.
         """
         c, start, end = self.work.trace.columns, *cause.intervals
         longest = np.argsort(start - end, kind="stable")[:INTERVALS_AT_MOST]
@@ -128,7 +131,7 @@ class AccountOpportunities:
         return self.totals(c["name"][rows[known]], spent[known])
 
     def totals(self, name: Column, spent: Column) -> list[NamedTime]:
-        """Return the names with the most time in total, with their number of events and total time.
+        """Return the names with the most total time, each with its number of events and total time.
 
         `name` has the index of each event's name in `trace.names`, `spent` the time of each event in ns.
         """
@@ -164,7 +167,7 @@ class AccountOpportunities:
             yield self.opportunity(kind, int(mine.sum()), taken, playback.saved_ns(shorter), names)
 
     def shortenings(self) -> Iterator[tuple[OpportunityKind, Integers]]:
-        """Yield (kind, ns by which each event of `work` could be shorter), the most certain kinds first."""
+        """Yield (kind, for each event of `work` the ns by which it could be shorter), the most certain kinds first."""
         work = self.work
         yield OpportunityKind.UNFUSED_ATTENTION, self.attention_shortening()
         yield OpportunityKind.RECOMPUTATION, self.recomputation_shortening()
@@ -191,7 +194,7 @@ class AccountOpportunities:
         return shorter
 
     def recomputation_shortening(self) -> Integers:
-        """Return, for each event of `work`, its ns if activation checkpointing ran it a second time, else 0."""
+        """Return, for each event of `work`, its time (ns) if activation checkpointing ran it a second time, else 0."""
         c = self.work.trace.columns
         forward = c["autograd_row"][c["autograd_thread"] <= 0].astype(np.int64)
         again = np.zeros(len(c["start"]), bool)
@@ -202,9 +205,9 @@ class AccountOpportunities:
         return np.where(self.work.linked & (inside[self.work.launch] != NONE), self.work.own, 0)
 
     def pageable_shortening(self) -> Integers:
-        """Return, for each event of `work`, the ns in which it copies from or to pageable memory and nothing computes.
+        """Return, for each copy from or to pageable memory in `work`, the ns in which it runs and nothing computes.
 
-        The ns are 0 for all other events.
+        The ns are 0 for all other events, and for copies as short as that of a scalar.
         """
         mine = self.named(lambda name: "Pageable" in name) & (self.work.kind == MEMORY)
         mine &= self.work.own >= COPY_AT_LEAST_NS  # a scalar takes its latency, wherever it comes from
@@ -215,7 +218,7 @@ class AccountOpportunities:
     def fusable_shortening(self) -> Integers:
         """Return by how many ns each event of `work` would be shorter if consecutive pointwise kernels were fused.
 
-        A fused kernel is assumed to take as long as the longest of its parts.
+        At most FUSED_AT_MOST kernels become one, which is assumed to take as long as the longest of them.
         """
         work = self.work
         # Only kernels of one stream with no other one between them can become one.

@@ -1,8 +1,8 @@
 """Find attention that is written as matrix products and a softmax, and could be one fused kernel.
 
-It is recognised by its operators: a softmax between two batched products of one thread, with only elementwise work in
-between. The softmax of a router or of a vocabulary has other operators around it, or its last dimension is no
-sequence.
+It is recognised by its operators: a softmax between two batched products on one thread, with only elementwise work in
+between. The softmax of a router or over a vocabulary has other operators around it, or its last dimensions are no
+sequence lengths.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ OTHER_PRODUCTS = {
 LENGTH_AT_LEAST, HEAD_AT_MOST = 128, 512
 """The shortest sequence for which fusing helps, and the largest head dimension."""
 KERNELS_AT_MOST = 24
-"""The highest number of kernels of one attention, forward or backward."""
+"""How many kernels one attention may have, forward or backward; more belong to something else."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Attentions:
 
     @cached_property
     def shape_of(self) -> dict[int, str]:
-        """The recorded input shapes of operators, as {trace row: index in the trace's list of shapes}."""
+        """{trace row of an operator: index of its input shapes in the trace's list of shape texts}."""
         c = self.attribution.trace.columns
         return dict(zip(c["shape_row"].tolist(), c["shape_text"].tolist(), strict=True))
 
@@ -48,7 +48,8 @@ class Attentions:
     def operators(self) -> Integers:
         """The trace rows of all softmaxes and matrix products, in order of thread and start.
 
-        The attentions are searched for among these.
+        Attentions are searched among these. A few other operators are included because they show that a softmax
+        belongs to something else.
         """
         trace = self.attribution.trace
         c = trace.columns
@@ -56,7 +57,7 @@ class Attentions:
         return rows[np.lexsort((c["start"][rows], c["lane"][rows]))]
 
     def chains(self) -> list[tuple[Integers, int]]:
-        """Return, for each attention, the indices of its events in `work` and the ns that a fused kernel would take."""
+        """Return (indices in `work` of its events, ns that a fused kernel would take) for each attention."""
         trace = self.attribution.trace
         if not trace.text_matches(SOFTMAX).any():
             return []
@@ -67,7 +68,7 @@ class Attentions:
         return [chain for chain in found if chain is not None]
 
     def chain(self, names: list[str], index: int) -> tuple[Integers, int] | None:
-        """Return the attention around one softmax, as an item of the result of `chains`; None if it is no attention.
+        """Return the attention around one softmax as (events, ns), as `chains` does; None if it is no attention.
 
         `names` are the names of `operators`, `index` is the index of the softmax among them.
         """
@@ -102,7 +103,7 @@ class Attentions:
 
     @cached_property
     def launched(self) -> tuple[Integers, Integers]:
-        """The indices in `work` of events with a known launch, and the lanes of their launching threads.
+        """The indices in `work` of events with a known launch, and the lanes of the threads that launched them.
 
         Both are in order of thread and launch.
         """
@@ -113,7 +114,7 @@ class Attentions:
         return linked[order], np.asarray(lane[order], np.int64)
 
     def launched_between(self, first: int, last: int) -> Integers:
-        """Return the indices in `work` of events that a thread launched during two operators or between them.
+        """Return the indices in `work` of events that a thread launched from one operator to another, both included.
 
         `first` and `last` are the trace rows of the two operators.
         """
@@ -129,7 +130,8 @@ class Attentions:
     def computed_between(self, first: int, last: int) -> Integers:
         """Return the indices in `work` of the operators that a host ran from one operator to another, both included.
 
-        `first` and `last` are the trace rows of the two.
+        `first` and `last` are the trace rows of the two operators. If there are more than KERNELS_AT_MOST, the
+        longest are returned.
         """
         c, work = self.attribution.trace.columns, self.attribution.work
         inside = (work.start >= c["start"][first]) & (work.end <= c["end"][last])
@@ -139,9 +141,9 @@ class Attentions:
         return indices[np.argsort(-work.own[indices], kind="stable")[:KERNELS_AT_MOST]]
 
     def least_ns(self, products: list[int]) -> int:
-        """Return the ns that some matrix products need at the device's peak, or that they took if it is not known.
+        """Return the ns that some matrix products need at the device's peak rate, or that they took if it is unknown.
 
-        `products` are their trace rows.
+        `products` are the trace rows of the products.
         """
         operations = sum(self.operations.get(row, 0) for row in products)
         if operations and self.formulas.peaks:
@@ -151,6 +153,6 @@ class Attentions:
 
     @cached_property
     def operations(self) -> dict[int, int]:
-        """The floating-point operations of each operator that has a formula, by the operator's trace row."""
+        """{trace row of an operator: its floating-point operations}, for the operators that have a formula."""
         rows, operations, _ = self.formulas.rows
         return dict(zip(rows.tolist(), operations.tolist(), strict=True))

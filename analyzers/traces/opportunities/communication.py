@@ -1,6 +1,6 @@
-"""Find exposed communication (nothing computes meanwhile) that could be shorter, and say why it is not.
+"""Find exposed communication (during which nothing computes) that could be shorter, and the reason why it is not.
 
-The reasons are small collectives, slow links, and no overlap with computation.
+The reasons are small collectives, slow links, and no overlap with computing.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ from analyzers.traces.reading.distinct import combined_codes, rows_by_value
 SMALL_BYTES, SMALL_NS, SMALL_A_STEP = 1 << 20, 60_000, 50
 """Collectives below this size and time are limited by latency; with so many per step it is worth merging them."""
 LARGE_BYTES = 16 << 20
-"""The size from which on bandwidth limits a collective, and not latency."""
+"""From this size on the bandwidth of the links limits a collective, and not its latency."""
 SLOW = 0.5
-"""The share of the expected bus bandwidth below which links count as slow."""
+"""Links count as slow if a collective reaches less than this share of the expected bus bandwidth."""
 ONE_HOST = 8
 LINKS = {"B200": 680e9, "H200": 370e9, "H100 PCIe": 40e9, "H100": 370e9, "A100": 230e9, "V100": 130e9, "MI300X": 300e9}
 """{part of a device's name: bus bandwidth in bytes/s that large messages reach between the devices of one host}.
@@ -28,12 +28,12 @@ LINKS = {"B200": 680e9, "H200": 370e9, "H100 PCIe": 40e9, "H100": 370e9, "A100":
 Sources: stas00/ml-engineering, network; github.com/NVIDIA/nccl-tests, issues 212 and 272.
 """
 BETWEEN_HOSTS = 40e9
-"""Bus bandwidth in bytes/s that large messages reach between hosts with one 400 Gb/s port per device."""
+"""The bus bandwidth in bytes/s that large messages reach between hosts with one 400 Gb/s port per device."""
 
 
 @dataclass(frozen=True)
 class ExposedCollectives:
-    """The search for time to save in those collectives of a device that do not overlap with computation (exposed).
+    """The search for time to save in those collectives of a device that do not overlap with computing (exposed).
 
     Arrays have an entry for each collective.
     """
@@ -46,7 +46,10 @@ class ExposedCollectives:
 
     @cached_property
     def exposed(self) -> Integers:
-        """For each collective, the ns during which it ran, nothing computed, and something waited for it."""
+        """For each collective, the ns during which it ran, nothing computed, and something waited for it to end.
+
+        If several collectives run at once, the time is divided among them.
+        """
         c = self.collectives.work.trace.columns
         covered = CoveredTime(*self.collectives.blocking)
         alone = covered.between(c["start"][self.rows], c["end"][self.rows])
@@ -61,21 +64,22 @@ class ExposedCollectives:
 
     @cached_property
     def size(self) -> Integers:
-        """For each collective, the bytes of the larger of one rank's buffers; 0 if they were not recorded."""
+        """For each collective, the bytes of the larger of one rank's two buffers; 0 if not recorded."""
         dtype = self.collectives.dtype
         width = np.array([element_bytes(text) for text in dtype.texts], np.int64)[dtype.code]
         return np.maximum(self.collectives.sizes, 0) * width
 
     @cached_property
     def kind(self) -> Column:
-        """For each collective, a number that is the same for the same name, data type, group size and bytes."""
+        """For each collective, a number; two have the same one if name, data type, group size and bytes are equal."""
         labels = self.collectives.name, self.collectives.dtype
         return combined_codes(*(label.code for label in labels), self.collectives.members, self.size)
 
     def parts(self, steps: int) -> Iterator[tuple[OpportunityKind, Integers, dict[str, float]]]:
         """Yield (kind, ns by which each collective could be shorter, measures) for each kind of opportunity.
 
-        The measures are numbers to show with the opportunity, such as a bandwidth. Each ns counts for one kind only.
+        The measures are numbers to show with the opportunity, {name: value}, such as a bandwidth. No time counts for
+        two kinds.
         """
         left = self.exposed
         small = self.small(steps)
@@ -95,15 +99,16 @@ class ExposedCollectives:
             yield OpportunityKind.EXPOSED_COMMUNICATION, left, {}
 
     def small(self, steps: int) -> Column:
-        """Return a mask of the small collectives; all False unless each of the `steps` has many of them."""
+        """Return a mask of the small collectives; all False unless there are at least SMALL_A_STEP of them per step."""
         small = (self.size > 0) & (self.size < SMALL_BYTES) & (self.length < SMALL_NS)
         return small & (int(small.sum()) >= SMALL_A_STEP * steps)
 
     def slow(self) -> tuple[Integers, dict[str, float]]:
-        """Return by how many ns each large collective takes longer than its links need, and measures to show.
+        """Return by how many ns each large collective is longer than at the expected bandwidth, and measures to show.
 
-        The measures are the bus bandwidth of the slowest kind of collectives, and the expected one. The bandwidth of a
-        kind is computed from its shortest collective, because that waited least for other ranks.
+        The measures, {name: value}, are the bus bandwidth of the slowest kind of collectives, and the expected one.
+        The bandwidth of a kind is computed from its shortest collective, because that one waited least for other
+        ranks. Kinds that reach half of the expected bandwidth are not shortened.
         """
         shorter, measures = np.zeros(len(self.rows), np.int64), dict[str, float]()
         for _, mine in rows_by_value(self.kind):
@@ -124,7 +129,7 @@ class ExposedCollectives:
         return int(self.collectives.members[index])
 
     def expected(self, index: int) -> float:
-        """Return the bus bandwidth (bytes/s) that collective number `index` should reach; 0 for an unknown device."""
+        """Return the bus bandwidth (bytes/s) that collective `index` should reach; 0 if the device is unknown."""
         if self.members(index) > ONE_HOST:
             return BETWEEN_HOSTS
         names = " ".join(self.collectives.work.trace.header.get("devices", [])[:1])

@@ -1,7 +1,7 @@
 """Estimate by how much a step becomes shorter if kernels do, by simulating the streams with the recorded launches.
 
-Shorter kernels help only if the rest waits for the device. If the next kernel had not been launched yet, the device
-becomes idle instead.
+Shorter kernels help only if the host is ahead of the device. If the next kernel has not been launched yet when a
+shorter kernel ends, the device only becomes idle.
 
 Example: kernels of 10 and 10 µs are launched at 0 and 15 µs, so the second ends at 25 µs. With a first kernel of 5 µs
 it still ends at 25 µs: nothing is saved. Had both been launched at 0, 5 µs would be saved.
@@ -18,9 +18,9 @@ from analyzers.traces.columns.work import Work
 from analyzers.traces.reading.distinct import distinct_values, rows_by_value
 
 UNBLOCKED = 10
-"""Launching calls as short as this percentile of their durations certainly did not wait."""
+"""A percentile of the durations of launching calls: a call as short as this did not wait for room in the queue."""
 WAITED_NS = 10_000
-"""A synchronising call that is shorter than this did not wait for the device."""
+"""A synchronising call that is shorter than this is taken not to have waited for the device."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Playback:
 
     @cached_property
     def launched(self) -> Integers:
-        """For each event, the time (ns) at which it would have been launched if the queue always had room.
+        """For each event, the time (ns) at which it would have been launched if the launch queue always had room.
 
         It is the event's start if its launch is unknown.
         """
@@ -49,10 +49,10 @@ class Playback:
 
     @cached_property
     def blocked(self) -> Integers:
-        """For each event, the total ns that launching calls had waited for room in the queue when it was launched.
+        """For each event, how long the host's launching calls had waited in total when it was launched, in ns.
 
-        The call that launched the event is included. The queue is full at about 1024 kernels: a launching call then
-        waits until one ends. With shorter kernels it waits less.
+        The call that launched the event is included. The launch queue holds about 1024 kernels; if it is full, a
+        launching call waits until a kernel ends. With shorter kernels these waits would be shorter.
         """
         work = self.work
         calls = distinct_values(work.launch[work.linked]).astype(np.int64)
@@ -66,9 +66,10 @@ class Playback:
 
     @cached_property
     def segment(self) -> Integers:
-        """For each event, the number of the host's `waits` that had ended when the event was launched.
+        """For each event, how many of the host's `waits` had ended when the event was launched.
 
-        After each wait of the host the device is empty, so events of different segments do not delay each other.
+        After each wait of the host the device has no work left, so events of different segments do not delay each
+        other.
         """
         at = np.where(self.work.linked, self.work.launch_start, self.work.start)
         return np.searchsorted(self.waits[1], at, side="right")
@@ -88,10 +89,10 @@ class Playback:
         return min(saved, int(shorter.sum()))
 
     def saved_in_stream(self, order: Integers, shorter: Integers) -> int:
-        """Return the ns saved in one stream, summed over the segments between two waits of the host.
+        """Return the ns saved in one stream, summed over its segments between two waits of the host.
 
-        `order` has the indices of the stream's events in `work`; `shorter` says by how many ns each event of `work` is
-        shorter.
+        `order` has the indices of the stream's events in `work`; `shorter` has, for each of them, by how many ns it
+        is shorter.
         """
         segment = self.segment[order]
         recorded, played = self.ends(order, np.zeros_like(shorter)), self.ends(order, shorter)
@@ -104,9 +105,10 @@ class Playback:
         return int(np.minimum(saved, waited + blocked).clip(min=0).sum())
 
     def ends(self, order: Integers, shorter: Integers) -> Integers:
-        """Return when each event of a stream ends (ns of the trace) if it begins as early as possible.
+        """Return when each event of a stream would end (ns of the trace's clock) if it began as early as possible.
 
-        A recorded delay that neither the launch nor the stream explains is kept.
+        `order` has the indices of the stream's events in `work`; `shorter` has, for each of them, by how many ns it
+        is shorter. A recorded delay that neither the launch nor the event before it explains is kept.
         """
         work, segment = self.work, self.segment[order]
         start, end = work.start[order].astype(np.int64), work.end[order].astype(np.int64)

@@ -14,9 +14,10 @@ from analyzers.traces.opportunity_model import NamedTime, Opportunity, Opportuni
 def imbalances(
     accounts: Sequence[RankTrace], stragglers: Sequence[Straggler]
 ) -> Iterator[tuple[RankTrace, Opportunity]]:
-    """Yield (account, opportunity) for each straggler: how much the job would save without its excess work.
+    """Yield (account, opportunity) for each straggler: what the job would save if it worked no longer than others.
 
-    The account is the straggler's first device or host. The names in the opportunity are the parts of the excess.
+    The account is the straggler's first device or host. The names in the opportunity are the causes of its excess
+    work.
     """
     # Of several devices of a rank the first one stands for it.
     account_of = {account.rank: account for account in reversed(accounts)}
@@ -40,9 +41,9 @@ def imbalances(
 
 
 def without_waiting(account: RankTrace, waits: Sequence[RankWaits]) -> RankTrace:
-    """Return a copy of `account` in which less exposed communication can be saved: not the waiting for late ranks.
+    """Return a copy of `account` whose opportunity to hide communication leaves out the waiting for late ranks.
 
-    Overlapping communication with computing could not save that waiting. `waits` has the waiting of each rank; an
+    Overlapping communication with computing would not save that waiting. `waits` has the waiting of each rank; an
     opportunity that becomes too small is left out.
     """
     waited = sum(row.wait_ns for row in waits if row.rank == account.rank)
@@ -56,8 +57,8 @@ def without_waiting(account: RankTrace, waits: Sequence[RankWaits]) -> RankTrace
 def shortened(one: Opportunity, waited_ns: int) -> Opportunity:
     """Return an opportunity with `waited_ns` less to save per step if it is exposed communication, else unchanged.
 
-    `waited_ns` is the time per step that the rank spends waiting for others. To overlap communication with computing,
-    which this opportunity is about, would not save it.
+    `waited_ns` is the time per step that the rank waits in collectives for other ranks, which overlapping
+    communication with computing would not save.
     """
     if one.kind is not OpportunityKind.EXPOSED_COMMUNICATION or not one.saved_ns:
         return one

@@ -40,7 +40,7 @@ def runs_in_float32(name: str) -> bool:
 
 
 def is_pointwise(name: str) -> bool:
-    """Return whether a kernel of this name is one pointwise operator of eager PyTorch, which could be fused."""
+    """Return whether a kernel of this name is a pointwise operator of eager PyTorch, which a compiler could fuse."""
     return POINTWISE.search(name) is not None and ALREADY_FUSED.search(name) is None
 
 

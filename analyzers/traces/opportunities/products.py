@@ -17,15 +17,17 @@ from analyzers.traces.opportunities.kernel_kinds import runs_in_float32
 from analyzers.traces.reading.distinct import distinct_values, rows_by_value
 
 TENSOR_CORE_FACTOR = 7.5
-"""How many times as fast tensor cores are with float32 numbers: TF32 on an A100 (156 TFLOP/s against 19.5) and on an
-H100 (494 against 67), 16 bits on a V100 (125 against 15.7)."""
+"""How many times as fast as ordinary cores the tensor cores multiply float32 numbers.
+
+TF32 on an A100 (156 TFLOP/s against 19.5) and on an H100 (494 against 67), 16 bits on a V100 (125 against 15.7).
+"""
 FIRST_WITH_TENSOR_CORES = 7
 MULTIPLES = {"c10::Half": 8, "c10::BFloat16": 8}
-"""{data type: number of its elements in 16 bytes}; each dimension of a product should be a multiple of this."""
+"""{data type: number of elements in 16 bytes}; each dimension of a product should be a multiple of this number."""
 SLOW = 0.5
-"""A product with misaligned sizes is slow below this share of the rate of the fastest products."""
+"""A product with misaligned sizes counts as slow if it reaches less than this share of the rate of aligned products."""
 LARGE = 0.1
-"""Products are compared if they have at least this share of the operations of the largest product."""
+"""Rates are compared among the products that have at least this share of the operations of the largest product."""
 PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
 VECTOR = re.compile(r"gemv|gemmk1|dot_kernel")
 
@@ -33,7 +35,7 @@ VECTOR = re.compile(r"gemv|gemmk1|dot_kernel")
 def float32_shortening(work: Work, formulas: Formulas) -> Integers:
     """Return by how many ns each event of `work` would be shorter if its float32 product used tensor cores.
 
-    It is 0 for events that do not multiply float32 numbers.
+    It is 0 for events that do not multiply float32 numbers on ordinary cores.
     """
     names = np.array([runs_in_float32(name) for name in work.trace.names] or [False])
     slow = names[work.trace.columns["name"][work.rows]]
@@ -56,8 +58,9 @@ def has_tensor_cores(work: Work) -> bool:
 def per_operator(attribution: Attribution, formulas: Formulas) -> tuple[Integers, Column, Column]:
     """Return, for each event of `work`, the counted operator (a trace row) that launched it, its FLOP and bytes.
 
-    A counted operator is one whose operations `formulas` knows. If it launches several kernels, its FLOP and bytes are
-    divided among them by time. Events that no counted operator launched have the row NONE and zeros.
+    The result is three arrays; FLOP are floating-point operations. A counted operator is one for which `formulas` has
+    them. If it launches several kernels, its FLOP and bytes are divided among them by time. Events that no counted
+    operator launched have the row NONE and zeros.
     """
     work, c = attribution.work, attribution.trace.columns
     rows, operations, moved = formulas.rows
@@ -81,13 +84,16 @@ class MisalignedProducts:
 
     @cached_property
     def shapes(self) -> tuple[Column, Column]:
-        """The matrix products with recorded shapes: the trace row of each, and the index of its shapes."""
+        """The trace rows of the matrix products with recorded shapes, and the index of each one's shape text."""
         c = self.attribution.trace.columns
         wanted = self.attribution.trace.text_matches(PRODUCTS)[c["name"][c["shape_row"]]]
         return c["shape_row"][wanted].astype(np.int64), c["shape_text"][wanted].astype(np.int64)
 
     def shortening(self) -> Integers:
-        """Return the ns that each event of `work` would save at the rate of the fastest aligned products."""
+        """Return the ns that each event of `work` would save if its misaligned product were as fast as aligned ones.
+
+        It is 0 for all other events.
+        """
         work = self.attribution.work
         nothing, (rows, texts) = np.zeros(len(work.rows), np.int64), self.shapes
         known = self.attribution.trace.columns.meta["shapes"]
@@ -118,7 +124,8 @@ class MisalignedProducts:
 def is_odd(shapes: str) -> bool | None:
     """Return whether a product in 16 bits has a dimension that is no multiple of 16 bytes, which tensor cores need.
 
-    The result is None for other operators: other types, and a matrix times a vector.
+    `shapes` is the recorded shape text of an operator. The result is None if it is no product of 16-bit matrices, or
+    if one of the matrices is a vector.
     """
     dims, types, _ = (decoded_list(part) for part in f"{shapes}\0\0".split("\0")[:3])
     matrices = [(size, str(kind)) for size, kind in zip(dims, types, strict=False) if is_matrix(size)][-2:]

@@ -1,7 +1,7 @@
-"""Find out what the host did while the device waited for it; each ns of that time has one cause.
+"""Find out what the host did while the device waited for it; each ns of this waiting has one cause.
 
-Example: the device has no work from 0 to 20 ms. The host is in the data loader until 15 ms, launches the next kernel at
-20 ms and runs operators in between: 15 ms count for the loader, 5 ms for launching.
+Example: the device has no work from 0 to 20 ms. The host is in the data loader until 15 ms, then runs operators, and
+launches the next kernel at 20 ms: 15 ms count for the loader, 5 ms for launching.
 
 A call in which the host waits for the device costs more than its own time: when it returns, the device has no work
 left, and it stays idle until the host has launched new work. So this idle time also counts for the call: at most
@@ -34,7 +34,7 @@ SYNCHRONISING = re.compile(
     r"Synchronize$|^aten::(item|_local_scalar_dense|nonzero|is_nonzero|_unique2?|masked_select)$"
 )
 OWN_WORK = ("gc", "checkpoint", "eval", "log", "profiler")
-"""Phases in which the host is in Python or in calls that launch nothing."""
+"""Phases in which the host runs Python or calls that launch nothing."""
 RAMP_NS, STRETCH_NS, LAUNCH_AT_MOST_NS = 200_000, 500_000, 5_000_000
 """A host needs at most `RAMP_NS` to catch up after a call that waited for the device. Python that takes longer than
 `STRETCH_NS` is a cause of waiting of its own, and so is an operator that takes longer than `LAUNCH_AT_MOST_NS`. A
@@ -43,10 +43,10 @@ launching call that takes longer than that loads or compiles code."""
 
 @dataclass(frozen=True)
 class Gaps:
-    """Intervals (ns of the trace) in which a device has no work because the next kernel is not launched yet.
+    """Intervals (ns of the trace's clock) in which a device has no work because the next kernel is not launched yet.
 
-    `launched_by` has the lane number of the thread that launches this next kernel; NONE if it is unknown, or if the
-    last step ends first.
+    `launched_by` has, for each interval, the lane number of the thread that launches this next kernel. It is NONE if
+    that is unknown, or if there is no next kernel before the last step ends.
     """
 
     start: Integers
@@ -58,7 +58,7 @@ class Gaps:
 
 
 def gaps_of(work: Work) -> Gaps:
-    """Return the gaps in a device's work, including those before the first and after the last event of its steps."""
+    """Return the gaps in a device's work, also before the first and after the last event of its steps."""
     begin, end, next_event = pauses(work)
     # On a host the events are the work itself: nothing launches them.
     if work.device is None:
@@ -71,9 +71,9 @@ def gaps_of(work: Work) -> Gaps:
 
 
 def pauses(work: Work) -> tuple[Integers, Integers, Integers]:
-    """Return the starts and ends of the intervals in which a device runs nothing, and the event that ends each of them.
+    """Return the intervals in which a device runs nothing: their starts, ends, and the events that end them.
 
-    The event is an index into `work`; NONE if the last step ends first.
+    An event is an index into `work`; it is NONE if the last step ends before the device runs anything.
     """
     busy_start, busy_end = merge(work.start, work.end)
     # Of events that begin at once, one whose launch is known comes first.
@@ -95,11 +95,12 @@ def pauses(work: Work) -> tuple[Integers, Integers, Integers]:
 
 
 def usual_wait(work: Work, length_ns: int, waiting: CoveredTime) -> int:
-    """Return for how many ns the device waited before the first event of the recording, at most `length_ns`.
+    """Return for how many ns the device is taken to have waited before the first event of the recording.
 
-    `length_ns` is the time from the start of the first step to that event. The device may have been busy during it with
-    work of an earlier step that was not recorded. So the result is the median wait at the start of the other steps;
-    with a single step it is `length_ns`. `waiting` is the time between events in which the device ran nothing.
+    `length_ns` is the time from the start of the first step to that event. The device may have been busy in it with
+    work of an earlier step that was not recorded. So the result is the median wait at the start of the other steps,
+    but at most `length_ns`; with a single step it is `length_ns`. `waiting` is the time between events in which the
+    device ran nothing.
     """
     begins = np.array([start for _, start, _ in work.trace.steps[1:]], np.int64)
     launched = np.sort(work.launch_start[work.linked])
@@ -129,7 +130,7 @@ class Host:
 
     @cached_property
     def rows_by_kind(self) -> dict[OpportunityKind, Integers]:
-        """For each cause of waiting, the trace rows of the events that show it, such as calls of the data loader."""
+        """{cause of waiting: trace rows of the events that show it}, such as the calls of the data loader."""
         trace = self.trace
         return {
             OpportunityKind.DATA_LOADER: trace.rows_named(
@@ -142,21 +143,21 @@ class Host:
 
     @cached_property
     def synchronising(self) -> Integers:
-        """The trace rows of runtime calls and operators that wait for the device."""
+        """The trace rows of the runtime calls and operators in which the host waits for the device."""
         operators = self.trace.rows_named(self.trace.text_matches(SYNCHRONISING), OPS)
         return np.union1d(waiting_calls(self.trace), operators)
 
     def intervals(self, rows: Integers, lanes: Sequence[int]) -> Intervals:
-        """Return the intervals covered by the events in some trace rows, if they run in one of the threads `lanes`."""
+        """Return the intervals covered by the events in the trace rows `rows` that run in one of the lanes `lanes`."""
         c = self.trace.columns
         rows = rows[np.isin(c["lane"][rows], lanes)]
         return merge(c["start"][rows], c["end"][rows])
 
     def lasting(self, waiting: Intervals) -> tuple[Integers, Integers]:
-        """Return the host's events that overlap the intervals `waiting` and last longer than a launch could.
+        """Return the host's events that overlap the intervals `waiting` and last longer than launching a kernel can.
 
         The result is (trace rows of runtime calls, trace rows of operators). Events that wait for the device are left
-        out, and so are events that enclose other ones.
+        out, and so are events that enclose others.
         """
         c, rows = self.trace.columns, self.innermost
         long = rows[c["end"][rows] - c["start"][rows] > LAUNCH_AT_MOST_NS]
@@ -166,7 +167,7 @@ class Host:
 
     @cached_property
     def innermost(self) -> Integers:
-        """The trace rows of operators and runtime calls (`working`) that enclose no other operator or runtime call."""
+        """The trace rows of those operators and runtime calls that enclose no other operator or runtime call."""
         c = self.trace.columns
         holds = np.zeros(len(c["start"]), bool)
         parents = c["parent"][self.working]
@@ -175,7 +176,7 @@ class Host:
 
     @cached_property
     def working(self) -> Integers:
-        """The trace rows of operators and of runtime calls."""
+        """The trace rows of all operators and runtime calls."""
         operates = self.trace.category_matches(OPS) & ~self.trace.name_matches(PROFILER_STEP)
         return np.flatnonzero(operates | self.trace.category_matches(LAUNCHES))
 
@@ -184,7 +185,7 @@ class Host:
 class Cause:
     """One reason why a device waited for the host, such as the data loader, with the time and number of these waits.
 
-    `intervals` are the intervals of time (ns of the trace) in which the device waited.
+    `intervals` are the intervals (ns of the trace's clock) in which the device waited for this reason.
     """
 
     kind: OpportunityKind
@@ -216,7 +217,8 @@ def joined(parts: Sequence[Cause]) -> Cause:
 def causes_on(gaps: Gaps, host: Host, lanes: Sequence[int], on_device: bool) -> Iterator[Cause]:
     """Yield the causes of those gaps in a device's work that end with a launch by one thread; each ns has one cause.
 
-    `lanes` are the lane numbers of the launching thread and of the thread of the training loop.
+    `lanes` are the lane numbers of the launching thread and of the thread of the training loop. If the host itself
+    does the work (not `on_device`), only causes that annotations show are found.
     """
     left: Intervals = merge(gaps.start, gaps.end)
     # In this order: what an event names goes before what its length alone suggests.
@@ -236,8 +238,8 @@ def causes_on(gaps: Gaps, host: Host, lanes: Sequence[int], on_device: bool) -> 
 def further(kind: OpportunityKind, left: Intervals, host: Host, lanes: Sequence[int]) -> Intervals:
     """Return the part of the intervals `left` that has the cause `kind` although no annotation shows it.
 
-    A long call of the runtime means compilation; a long operator, or a long time without any operator, means Python.
-    `lanes` are the lane numbers of the threads to search.
+    A long call of the runtime means compilation. A long operator, or a long time without any operator, means Python.
+    `left` are the intervals without a cause so far; `lanes` are the lane numbers of the threads to search.
     """
     nothing = left[0][:0], left[1][:0]
     long = longer_than(left, LAUNCH_AT_MOST_NS)
@@ -267,6 +269,7 @@ def caught_up(left: Intervals, gaps: Gaps, synchronising: Intervals) -> Iterator
     """Yield the causes of the gaps that nothing else explains: calls that waited for the device, and slow launching.
 
     `left` are the unexplained intervals in `gaps`, `synchronising` the intervals of calls that wait for the device.
+    After such a call the device is idle until the host catches up, so this time counts for the call.
     """
     waited, remaining = CoveredTime(*synchronising), CoveredTime(*left)
     # A call that waited ends in the gap; it began while the device still worked.
@@ -285,7 +288,7 @@ def caught_up(left: Intervals, gaps: Gaps, synchronising: Intervals) -> Iterator
 
 
 def covered_rows(trace: Trace, rows: Integers, intervals: Intervals) -> tuple[Integers, Column]:
-    """Return those of the given trace rows whose events overlap the intervals, and the ns of each overlap."""
+    """Return those of the trace rows `rows` whose events overlap the intervals, and the ns of each overlap."""
     c = trace.columns
     inside = CoveredTime(*intervals).between(c["start"][rows], c["end"][rows])
     return rows[inside > 0], inside[inside > 0]
