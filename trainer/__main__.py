@@ -33,7 +33,10 @@ def in_one_process(config: JobConfig) -> None:
 
 @record
 def main() -> None:
-    """Train as one rank, configured by the command line; the decorator `record` writes an exception to error.json."""
+    """Train as one rank, configured by the command line.
+
+    The decorator `record` writes an exception to the error.json from which torchrun takes the cause of a failure.
+    """
     start_logging()
     try:
         config = load_for_training(sys.argv[1:])

@@ -32,12 +32,12 @@ from trainer.hugging_face import load_weights, save_weights
 
 logger = logging.getLogger("root")
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
-"""Key the optimizer state by the names of parameters: the numbers that PyTorch gives them differ between meshes."""
+"""Key the optimizer state by parameter names; the numbers that PyTorch uses by default differ between meshes."""
 StateDict = dict[str, Any]
 """A nested dict of tensors and other values, which torch.distributed.checkpoint saves and loads."""
 STEP_FOLDER = re.compile(r"step-(\d+)")
 SEED = "step-0"
-"""Folder name of a seed checkpoint, which has only the initial weights; runs on other meshes can start from it."""
+"""Folder name of a seed checkpoint: only the initial weights, from which runs on other meshes can start."""
 
 
 @dataclass
@@ -48,10 +48,13 @@ class TrainState:
     optimizer: torch.optim.Optimizer
     loader: Loader
     step: int = 0
-    """The last finished step."""
+    """The last finished step, from 1; 0 before the first."""
 
     def gather(self) -> StateDict:
-        """Return {part name: state dict}; checkpoint.exclude_from_loading uses the same part names."""
+        """Return {part name: its state dict}; the parts are model, optimizer, dataloader and train_state.
+
+        The key checkpoint.exclude_from_loading uses the same names.
+        """
         return {
             "model": get_model_state_dict(self.model),
             "optimizer": get_optimizer_state_dict(self.model, self.optimizer, options=OPTIONS),
@@ -93,7 +96,9 @@ class Checkpointer:
             self._group = dist.new_group(backend="gloo", group_desc=CHECKPOINT_GROUP)
 
     def load(self) -> Path | None:
-        """Load the checkpoint to resume from, or else initial_load_path, and return its path; None if there is neither.
+        """Load a checkpoint, and return its path; None if there is none to load.
+
+        It is the checkpoint to resume from, or else the one at checkpoint.initial_load_path.
 
         Raises:
             CheckpointError: The configured step or path does not exist.
@@ -150,8 +155,9 @@ class Checkpointer:
         return path
 
     def _resume(self, path: Path) -> Path:
-        """Load all state from the checkpoint at `path`, and log which settings differ from those of the run that
-        saved it.
+        """Load all state from the checkpoint at `path`, and compare the saving run's settings with this run's.
+
+        The differences are stored in `audit`.
         """
         self._load(path, ("model", "optimizer", "dataloader", "train_state"))
         before = resume.read(path)
@@ -200,7 +206,8 @@ class Checkpointer:
     def _path_to_resume(self) -> Path | None:
         """Return the path of the checkpoint to resume from; None if there is none.
 
-        It is the checkpoint of step `load_step` if that is set, or else the newest one that holds more than weights.
+        It is the checkpoint of step `load_step` if that is set, or else the newest one that is complete and either a
+        seed checkpoint or one that holds more than weights.
         """
         if self.config.load_step >= 0:
             return self.folder / f"step-{self.config.load_step}"
@@ -223,7 +230,7 @@ class Checkpointer:
 
 
 def build_stager(*, pinned: bool) -> DefaultStager:
-    """Return the object that copies the state to CPU memory before an asynchronous save, so that training can go on.
+    """Return the object that copies the state to CPU memory before an asynchronous save, so that training can continue.
 
     With `pinned` and CUDA the copy is in pinned memory, which is faster to fill and is kept for the next checkpoint.
     """

@@ -1,4 +1,7 @@
-"""Read and check the configuration of a training run. This package does not import torch: launchers use it, too."""
+"""Read and check the configuration of a training run.
+
+This package does not import torch, because launchers use it too and must start quickly.
+"""
 
 from trainer.config.checks import validate
 from trainer.config.load import KeyReport, explain, load, load_for_training, startup_notes

@@ -1,4 +1,4 @@
-"""Check a configuration before training starts: sizes divide evenly among ranks, no settings exclude each other."""
+"""Check a configuration before training starts: sizes divide evenly among ranks, settings do not conflict."""
 
 import importlib
 from pathlib import Path
@@ -13,7 +13,7 @@ from trainer.config.stages import check_pipeline
 from trainer.errors import ConfigError
 
 WITH_BUDGET = ("inductor", "aot_eager_decomp_partition")
-"""Backends of torch.compile that decide by cost what is recomputed, and so can keep within a memory budget."""
+"""Backends of torch.compile that choose what to recompute by its cost, and can therefore keep to a memory budget."""
 
 
 def validate(config: JobConfig, world_size: int) -> Degrees:
@@ -91,9 +91,9 @@ def check_divisions(config: JobConfig, mesh: Degrees) -> None:
 
 
 def divide(size: int, mesh: Degrees, name: str, what: str) -> None:
-    """Raise ConfigError if `size` is not a multiple of the degree of mesh dimension `name`.
+    """Raise ConfigError if `size` is not a multiple of the degree of the mesh dimension `name`.
 
-    `what` says in the error message what is counted, such as `heads`.
+    `what` names in the error message what is counted, such as `heads`.
     """
     degree = int(getattr(mesh, name))
     if size % degree:
@@ -113,10 +113,10 @@ def check_experts(config: JobConfig, experts: int) -> None:
 
 
 def accumulation_steps(training: Training, degrees: Degrees) -> int:
-    """Return how many local batches each rank processes in one optimizer step (gradient accumulation).
+    """Return the number of local batches that each rank processes in one optimizer step (gradient accumulation).
 
     Raises:
-        ConfigError: global_batch_size is not a multiple of local_batch_size times the data-parallel ranks.
+        ConfigError: global_batch_size is not a multiple of local_batch_size times the number of data-parallel ranks.
     """
     at_once = training.local_batch_size * degrees.data_parallel
     global_batch = at_once if training.global_batch_size < 0 else training.global_batch_size
@@ -130,10 +130,10 @@ def accumulation_steps(training: Training, degrees: Degrees) -> int:
 
 
 def recompute_interval(config: ActivationCheckpoint) -> tuple[int, bool]:
-    """Return (interval, keep_costly) of activation checkpointing. An interval of 3 recomputes every third block.
+    """Return (interval, keep_costly) of activation checkpointing.
 
-    The interval is 0 without recomputation. With `keep_costly`, a recomputed block still keeps the outputs of costly
-    operations such as matrix products.
+    With an interval of 3, every third block is recomputed; with 0, none is. With `keep_costly`, a recomputed block
+    still keeps the outputs of costly operations such as matrix products.
 
     Raises:
         ConfigError: selective_ac_option is neither a positive number nor "op".
@@ -166,7 +166,7 @@ def check_memory_budget(config: JobConfig) -> None:
 
 
 def check_trace_schedule(profiling: Profiling) -> None:
-    """Raise ConfigError if a trace's warm-up and recorded steps do not fit into `profile_freq` steps, its interval."""
+    """Raise ConfigError if the warm-up and the recorded steps of a trace take more steps than `profile_freq`."""
     needed = profiling.profiler_warmup + profiling.profiler_active
     if profiling.enable_profiling and profiling.profile_freq < needed:
         raise ConfigError(
@@ -199,7 +199,10 @@ def check_loading(checkpoint: Checkpoint) -> None:
 
 
 def check_exports(config: JobConfig) -> None:
-    """Raise ConfigError if weights cannot be loaded or saved in the configured format (Hugging Face) or dtype."""
+    """Raise ConfigError if the settings for weights in the format of the transformers package cannot be used together.
+
+    Weights to load must also have the shape of the configured model.
+    """
     checkpoint = config.checkpoint
     if checkpoint.initial_load_in_hf and not checkpoint.initial_load_path:
         raise ConfigError(
@@ -223,7 +226,7 @@ def check_exports(config: JobConfig) -> None:
 
 
 def check_validation(config: JobConfig, mesh: Degrees) -> None:
-    """Raise ConfigError if the settings of the validation do not fit the mesh or the model."""
+    """Raise ConfigError if the length of validation sequences does not fit the model or the mesh."""
     length, longest = config.validation.seq_len or config.training.seq_len, config.training.seq_len
     if not config.validation.enable:
         return
@@ -241,11 +244,11 @@ NOT_LOCAL = {
     PIPELINE: "the ranks of a pipeline run different programs",
     EXPERT: "each rank sends another number of tokens",
 }
-"""{kind of parallelism: why comm.mode local_tensor, in which one process runs all ranks, does not support it}."""
+"""{kind of parallelism: why it is not supported when comm.mode is local_tensor, where one process runs all ranks}."""
 
 
 def check_local_tensors(config: JobConfig, mesh: Degrees) -> None:
-    """Raise ConfigError if comm.mode is local_tensor and a setting is on that this mode does not support."""
+    """Raise ConfigError if comm.mode is local_tensor together with a setting that this mode does not support."""
     described = mesh.described()
     wrong = [name for name in NOT_LOCAL if described[name] > 1]
     if config.comm.mode == "local_tensor" and (wrong or mesh.offload or config.compile.enable):
@@ -328,7 +331,10 @@ def check_compile(config: JobConfig, mesh: Degrees) -> None:
 
 
 def check_async_tensor_parallel(config: JobConfig, mesh: Degrees) -> None:
-    """Raise ConfigError if asynchronous tensor parallelism is on without torch.compile's inductor, which does it."""
+    """Raise ConfigError if asynchronous tensor parallelism is on without torch.compile's inductor.
+
+    That backend implements it.
+    """
     compiling = config.compile
     compiles = compiling.enable and "model" in compiling.components and compiling.backend == "inductor"
     if config.parallelism.enable_async_tensor_parallel and mesh.tp > 1 and not compiles:

@@ -1,7 +1,7 @@
-"""Keys of other torchtitan versions, older and newer, and their translation to the keys of this trainer.
+"""Translate keys of other torchtitan versions, older and newer, to the keys of this trainer.
 
-`RENAMED` lists keys whose value stays the same, `CONVERTED` those whose value changes too. The module `refusals` lists
-the keys and values that the trainer does not support.
+`RENAMED` lists keys whose value stays the same, `CONVERTED` those whose value changes too. The module `refusals`
+lists the keys and values that the trainer does not support.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from trainer.errors import ConfigError
 
 
 class Translation(NamedTuple):
-    """The key and value of this trainer that replace a key of another torchtitan version, and the reason."""
+    """The key and value of this trainer that replace another torchtitan version's key, and the reason."""
 
     key: str
     value: object
@@ -19,7 +19,7 @@ class Translation(NamedTuple):
 
 
 Values = Mapping[str, object]
-"""{key: value} of all that the user wrote; the meaning of some keys depends on others."""
+"""{key: value} of everything that the user wrote; the meaning of some keys depends on other keys."""
 Converter = Callable[[object, Values], Translation | None]
 
 RENAMED = {
@@ -113,14 +113,14 @@ RENAMED = {
 
 
 def negate(key: str) -> Converter:
-    """Return a converter to the boolean key `key`, which has the opposite meaning of the key that the user wrote."""
+    """Return a converter to the boolean key `key`, whose meaning is the opposite of the key that the user wrote."""
     return lambda value, _: Translation(key, not value, "the opposite switch")
 
 
 def data_parallel(value: object, written: Values) -> Translation:
     """Convert `training.data_parallel_degree` to a replicate degree (DDP) or a shard degree (FSDP).
 
-    The key training.data_parallel_type in `written`, the keys that the user wrote, decides which of the two it is.
+    `written` has all keys that the user wrote; training.data_parallel_type in it decides which of the two it is.
     """
     kind = "replicate" if written.get("training.data_parallel_type") == "ddp" else "shard"
     return Translation(f"parallelism.data_parallel_{kind}_degree", value)
@@ -163,9 +163,9 @@ def tokens_to_sequences(key: str) -> Converter:
 
 
 def microbatch_size(key: str) -> Converter:
-    """Return a converter from the key `key`, a number of microbatches, to the microbatch size in sequences.
+    """Return a converter from `key`, a number of microbatches, to the size of a microbatch in sequences.
 
-    The size is 1 if no number is given.
+    The size is 1 if the number is not given.
     """
 
     def convert(value: object, written: Values) -> Translation:
@@ -192,9 +192,7 @@ def float8_converter(value: object, _: Values) -> Translation:
 def converter_names(value: object, _: Values) -> Translation | None:
     """Convert model.converters from a comma-separated string to a list, and translate the names in it.
 
-    The only names to translate are those that other torchtitan versions use for "float8".
-
-    The result is None if nothing changes.
+    Other torchtitan versions have other names for "float8". The result is None if nothing changes.
     """
     names = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
     if not isinstance(names, list):
@@ -206,18 +204,18 @@ def converter_names(value: object, _: Values) -> Translation | None:
 
 
 WITH_EXPERTS = {"debugmodel_moe": "debugmodel", "30B-A3B": "30B-A3B", "235B-A22B": "235B-A22B"}
-"""{flavor of torchtitan's qwen3 that has experts: flavor of qwen3_moe here}."""
+"""{flavor with experts of torchtitan's qwen3: the flavor of this trainer's qwen3_moe that it stands for}."""
 
 
 def qwen3_with_experts(_: object, written: Values) -> Translation | None:
-    """Convert model.name from qwen3 to qwen3_moe, if model.flavor in `written` is one with experts."""
+    """Convert model.name from qwen3 to qwen3_moe, if model.flavor in `written` is a flavor with experts."""
     if written.get("model.name") == "qwen3" and written.get("model.flavor") in WITH_EXPERTS:
         return Translation("model.name", "qwen3_moe", "so is Qwen3 with experts called here")
     return None
 
 
 def flavor_with_experts(value: object, written: Values) -> Translation | None:
-    """Convert model.flavor of torchtitan's qwen3 with experts, if model.name in `written` is qwen3."""
+    """Convert model.flavor from a qwen3 flavor to one of qwen3_moe, if model.name in `written` is qwen3."""
     ours = WITH_EXPERTS.get(str(value), value)
     if written.get("model.name") == "qwen3" and ours != value:
         return Translation("model.flavor", ours, "so is it called in qwen3_moe")

@@ -52,7 +52,10 @@ def register(name: str) -> Callable[[Function], Function]:
 
 
 class RegisteredNames(tuple[object, ...]):
-    """The possible values of `model.converters`: `value in RegisteredNames()` is true for a list of available names."""
+    """The possible values of `model.converters`, for use with `in`.
+
+    `value in RegisteredNames()` is true if `value` is a list of names of available converters.
+    """
 
     __slots__ = ()
 

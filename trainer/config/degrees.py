@@ -1,4 +1,4 @@
-"""Compute the degree of each kind of parallelism, which is the number of ranks that divide the work in this way."""
+"""Compute the degree of each kind of parallelism: the number of ranks among which it divides the work."""
 
 import math
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Degrees:
     dp_replicate: int = 1
     dp_shard: int = 1
     ep: int = 1
-    """Number of neighbouring ranks within one copy of the model among which the experts are divided."""
+    """Number of neighbouring ranks among which the experts of one copy of the model are divided."""
     cp: int = 1
     tp: int = 1
     pp: int = 1
@@ -40,7 +40,7 @@ class Degrees:
 
     @property
     def per_batch(self) -> int:
-        """Number of ranks that compute on the same batch together (context, tensor and pipeline parallelism)."""
+        """Number of ranks that compute on the same batch together, by context, tensor and pipeline parallelism."""
         return self.cp * self.tp * self.pp
 
     @property
@@ -72,7 +72,7 @@ class Degrees:
         return {PIPELINE: self.pp, REPLICATE: self.dp_replicate, EXPERT_SHARD: shards, EXPERT: self.ep}
 
     def described(self) -> dict[str, int]:
-        """Return {kind of parallelism: degree} as it is written to run.json."""
+        """Return {kind of parallelism: degree} in the form that is written to run.json."""
         return {name: getattr(self, name) for name in KEYS}
 
 

@@ -1,4 +1,4 @@
-"""Check that this rank's device can do what the configuration asks for, such as products in float8."""
+"""Check that this rank's device supports what the configuration asks for, such as matrix products in float8."""
 
 from trainer.config.converters import FLOAT8
 from trainer.config.sections import JobConfig

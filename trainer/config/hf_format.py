@@ -1,6 +1,8 @@
-"""What the transformers package calls the settings and weights of each model, and model shapes from its config.json.
+"""Map the settings and weights of each model to their names in Hugging Face's transformers package.
 
-Needs no torch, so that a launcher can compare a folder with the configuration before it starts a process.
+It also reads a model's shape from the package's config.json. This module does not import torch, so that a launcher
+can compare a folder of weights with the configuration before it starts a process. A model's own mapping is in the
+module `hf_format` of its package.
 """
 
 import importlib
@@ -15,35 +17,35 @@ from trainer.errors import ConfigError
 from workbench.recorders.files import read_json
 
 FLAVOR = "hf_assets"
-"""The value of model.flavor that takes the shape from the config.json in model.hf_assets_path."""
+"""The value of model.flavor that means: take the model's shape from the config.json in model.hf_assets_path."""
 DESCRIPTION = "config.json"
 EACH = "*"
 SCALINGS: dict[str, type[RopeScaling] | type[YarnScaling]] = {"llama3": RopeScaling, "yarn": YarnScaling}
-"""{name of a scaling of rotary angles in the transformers package: its class here}; fields have the names there."""
+"""{kind of rotary scaling in a config.json: our class for it}; most of its fields are named as there."""
 SCALING_KEYS = {"original_length": "original_max_position_embeddings"}
-"""{field of these classes: its key in the transformers package, where that is another}."""
+"""{field of these classes: its key in config.json}, for the field whose key has another name."""
 OPTIONAL_KEYS = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate")
-"""Keys that may be absent or null there."""
+"""Keys of a rotary scaling that may be absent or null in a config.json."""
 
 
 class Layout(Enum):
-    """How the values of a weight are arranged in the transformers package."""
+    """How the transformers package arranges the values of a weight, compared with this trainer."""
 
     SAME = auto()
     ROTARY = auto()
-    """The rotary features of each head are in two halves; here they are in adjacent pairs."""
+    """The rotary features of each head are in two halves, not in adjacent pairs as in this trainer."""
     TRANSPOSED = auto()
-    """Rows and columns of each expert's matrix are exchanged."""
+    """The matrix of each expert is transposed."""
     GATE = auto()
-    """Like TRANSPOSED, and the weight is the first half of the columns of a weight that has two of ours."""
+    """Like TRANSPOSED, and this weight is the first half of the columns of a weight that joins two of ours."""
     UP = auto()
-    """Like GATE, but the second half."""
+    """Like GATE, but this weight is the second half of the columns."""
     LISTED = auto()
-    """There is a weight for each expert; EACH in the name stands for its number."""
+    """Each expert has a weight of its own, whose name has the expert's number in place of EACH."""
 
 
 class Place(NamedTuple):
-    """Where the transformers package has a weight: the name, and the arrangement of its values."""
+    """The name of a weight in the transformers package, and how its values are arranged there."""
 
     name: str
     layout: Layout = Layout.SAME
@@ -51,10 +53,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Format:
-    """The names that the transformers package has for one model.
+    """The names that the transformers package has for one model, and what it does differently.
 
-    `model_type` and `architecture` are names of its configuration and its class. `weights` has the place of each weight
-    of a layer, without the layer's prefix.
+    `model_type` and `architecture` are the names of its configuration and its class there. `args` is our class for
+    the model's shape. `weights` is {our name of a weight in a layer: its `Place`}; both names lack the prefix of the
+    layer.
     """
 
     model_type: str
@@ -62,21 +65,24 @@ class Format:
     args: type[ModelArgs]
     weights: Mapping[str, Place]
     settings: Mapping[str, str] = field(default_factory=dict)
-    """{field of `args`: key in config.json}, beside those in SETTINGS."""
+    """{field of `args`: key in config.json}, in addition to SETTINGS."""
     omitted: Mapping[str, object] = field(default_factory=dict)
-    """{field of `args`: its value if config.json does not have it}, beside those in OMITTED."""
+    """{field of `args`: its value if config.json lacks the key}, in addition to OMITTED."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """{key in config.json: the key for which it stands}."""
+    """{other name of a key in config.json: the name that is used here}."""
     derived: tuple[str, ...] = ()
-    """Fields of `args` that follow from others and have no key."""
+    """Fields of `args` that are computed from other fields, and so have no key in config.json."""
     fixed: Mapping[str, object] = field(default_factory=dict)
-    """{key in config.json: the only value that the model here can have}."""
+    """{key in config.json: the only value that our model supports}."""
     by_layer: Callable[[ModelArgs], Mapping[str, object]] = lambda _: {}
-    """A function that returns {key in config.json: value} of what it says of each layer."""
+    """A function that returns {key in config.json: list with a value for each layer}."""
     unsupported: Callable[[Mapping[str, object]], Iterable[str]] = lambda _: ()
-    """A function that returns the keys of a config.json that do not fit the model here, beside those in `fixed`."""
+    """A function that returns the keys of a config.json that our model does not support, besides `fixed`."""
     attention_span: str = ""
-    """Key of the number of tokens that attend to each other; here all of a sequence do. Empty: there is no such key."""
+    """The key in config.json for the number of tokens within which attention is limited; empty for none.
+
+    In this trainer each token attends to all earlier ones, so longer sequences are refused.
+    """
 
 
 SETTINGS = {
@@ -85,9 +91,9 @@ SETTINGS = {
     "vocab_size": "vocab_size", "norm_eps": "rms_norm_eps", "rope_theta": "rope_theta",
     "enable_weight_tying": "tie_word_embeddings",
 }  # fmt: skip
-"""{field of ModelArgs: key in config.json}, the same for all models."""
+"""{field of ModelArgs: key in config.json}, for the keys that all models have."""
 OMITTED = {"norm_eps": 1e-6, "rope_theta": 10000.0, "enable_weight_tying": False}
-"""{field of ModelArgs: its value if config.json does not have it}."""
+"""{field of ModelArgs: its value if config.json lacks the key}."""
 ATTENTION = {
     "attention.wq.weight": Place("self_attn.q_proj.weight", Layout.ROTARY),
     "attention.wk.weight": Place("self_attn.k_proj.weight", Layout.ROTARY),
@@ -99,22 +105,25 @@ ATTENTION = {
 
 
 def feed_forward(here: str, there: str) -> dict[str, Place]:
-    """Return the places of the weights of a feed-forward layer that is called `here` here, and `there` there."""
+    """Return {our name of a weight: its `Place`} for the three weights of a feed-forward layer.
+
+    The layer is called `here` in this trainer and `there` in the transformers package.
+    """
     names = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
     return {f"{here}.{ours}.weight": Place(f"{there}.{theirs}.weight") for ours, theirs in names.items()}
 
 
 def format_of(model: str) -> Format:
-    """Return the names that the transformers package has for the model `model`, which is one of `registry.models`."""
+    """Return the `Format` of a model; `model` is one of `registry.models`."""
     form: Format = importlib.import_module(f"trainer.models.{model}.hf_format").FORMAT
     return form
 
 
 def read_shape(model: str, folder: str | None) -> ModelArgs:
-    """Return the shape of the model in a folder of the transformers package.
+    """Return the shape of the model that the config.json in `folder` describes; `model` is our name of the model.
 
     Raises:
-        ConfigError: The folder has no config.json, or that of another model or with unsupported settings.
+        ConfigError: The folder has no config.json, or it describes another model or unsupported settings.
     """
     if folder is None:
         raise ConfigError(
@@ -141,8 +150,8 @@ def read_shape(model: str, folder: str | None) -> ModelArgs:
 def check_same_shape(model: str, flavor: str, args: ModelArgs, length: int, folder: Path) -> None:
     """Raise ConfigError if the config.json in `folder` describes another model than `args`, the shape of `flavor`.
 
-    `length` is that of the sequences to train on, in tokens. What the file does not say is not compared; without a file
-    nothing is.
+    `length` is the number of tokens in a training sequence; it must be within the model's attention span. Settings
+    that are missing in the file are not compared; without a file nothing is.
     """
     form = format_of(model)
     if not has_file(folder, DESCRIPTION):
@@ -164,7 +173,7 @@ def check_same_shape(model: str, flavor: str, args: ModelArgs, length: int, fold
 
 
 def has_file(folder: Path, name: str) -> bool:
-    """Return whether a folder has a file of this name; False if its path is not possible, such as one too long."""
+    """Return whether a folder has a file of this name; False also for a path that is impossible or too long."""
     try:
         return (folder / name).is_file()
     except OSError:
@@ -172,7 +181,7 @@ def has_file(folder: Path, name: str) -> bool:
 
 
 def check_span(form: Format, folder: Path, length: int) -> None:
-    """Raise ConfigError if the tokens of a sequence of `length` tokens would not all attend to each other there."""
+    """Raise ConfigError if the described model limits attention to fewer tokens than a sequence has, `length`."""
     described = read_json(folder / DESCRIPTION)
     span, layers = described.get(form.attention_span), described.get("layer_types")
     everywhere = isinstance(layers, list) and set(layers) == {"full_attention"}
@@ -190,10 +199,10 @@ def keys(form: Format) -> dict[str, str]:
 
 
 def stated_settings(form: Format, folder: Path) -> dict[str, Any]:
-    """Return {field of the model's shape: value} of what the config.json in a folder says.
+    """Return {field of the model's shape: value} for the settings that the config.json in `folder` has.
 
     Raises:
-        ConfigError: It is unreadable, of another model, or has values that the model here cannot have.
+        ConfigError: The file is unreadable or of another model, or has values that our model does not support.
     """
     path, described = folder / DESCRIPTION, read_json(folder / DESCRIPTION)
     if not isinstance(described, dict):
@@ -210,7 +219,10 @@ def stated_settings(form: Format, folder: Path) -> dict[str, Any]:
 
 
 def check_supported(form: Format, path: Path, described: Mapping[str, object]) -> None:
-    """Raise ConfigError if a config.json describes a model of another type, or one that computes something else."""
+    """Raise ConfigError if a config.json describes another type of model, or settings that ours lacks.
+
+    `described` is the content of the file.
+    """
     kind = described.get("model_type", form.model_type)
     if kind != form.model_type:
         raise ConfigError(
@@ -228,10 +240,12 @@ def check_supported(form: Format, path: Path, described: Mapping[str, object]) -
 
 
 def rope_scaling(path: Path, rotary: Mapping[str, object]) -> RopeScaling | YarnScaling | None:
-    """Return the scaling of rotary angles that a config.json describes; None if there is none.
+    """Return the rotary scaling that a config.json describes; None if it describes none.
+
+    `rotary` has the settings of rotary positions in the file.
 
     Raises:
-        ConfigError: It is of a kind that the models here do not have.
+        ConfigError: The scaling is of a kind that our models do not support.
     """
     kind = rotary.get("rope_type", rotary.get("type", "default"))
     if kind == "default":
@@ -251,22 +265,25 @@ def rope_scaling(path: Path, rotary: Mapping[str, object]) -> RopeScaling | Yarn
 
 
 def is_given(rotary: Mapping[str, object], key: str) -> bool:
-    """Return whether a scaling has a value for a key; the transformers package takes 0 for none."""
+    """Return whether the rotary settings have a value for `key`; 0 means no value, as in the transformers package."""
     value = rotary.get(key)
     return value is False or bool(value)
 
 
 def of_length(described: Mapping[str, Any]) -> dict[str, object]:
-    """Return the length that a model was first trained on: that of its sequences, where a scaling does not say it."""
+    """Return {key: number of tokens} with the sequence length on which a model was first trained.
+
+    A rotary scaling needs it. It is the length of the model's sequences if the file does not have it.
+    """
     key = SCALING_KEYS["original_length"]
     return {key: described.get(key, described.get("max_position_embeddings"))}
 
 
 def checked(path: Path, key: str, value: object, kind: type) -> Any:
-    """Return a number or switch of a config.json as a value of type `kind`.
+    """Return `value`, the number or switch of a key in config.json, if it is of type `kind`; an int becomes a float.
 
     Raises:
-        ConfigError: It has another type, or is a number of 0 or less.
+        ConfigError: It has another type, or is a number that is not above 0.
     """
     if kind is float and type(value) is int:
         value = float(value)
@@ -288,7 +305,7 @@ def describe(form: Format, args: ModelArgs) -> dict[str, object]:
 
 
 def describe_scaling(scaling: RopeScaling | YarnScaling) -> dict[str, object]:
-    """Return the scaling of rotary angles as config.json has it, without what is not given."""
+    """Return a rotary scaling as an entry of config.json, without the fields that have no value."""
     kind = next(name for name, of_name in SCALINGS.items() if isinstance(scaling, of_name))
     values = {SCALING_KEYS.get(item.name, item.name): getattr(scaling, item.name) for item in fields(scaling)}
     return {"rope_type": kind, **{key: value for key, value in values.items() if value != 0 or value is False}}

@@ -26,17 +26,17 @@ class KeyReport:
     """How one configuration key that the user wrote was handled: honoured, translated, ignored or unknown."""
 
     key: str
-    """This trainer's name of the key."""
+    """The name that this trainer uses for the key."""
     value: Any
     cls: Class
     source: str | None = None
-    """The name that the user wrote, if this trainer uses another; else None."""
+    """The name that the user wrote, if it differs from `key`; else None."""
     reason: str | None = None
     suggestion: str | None = None
     line: int | None = None
     """Line number in the file; None for flags."""
     refused: bool = False
-    """Whether the trainer refuses to start, because training without the key would give another result."""
+    """Whether the trainer refuses to start because of this key: training without it would give another result."""
 
     def as_json(self) -> dict[str, object]:
         """Return the report as a dict in the format `workbench.config/1`.
@@ -137,7 +137,7 @@ def startup_notes(overrides: Sequence[str], world_size: int | None = None) -> li
 
 
 def shortened_warmup(config: JobConfig, reports: Sequence[KeyReport]) -> list[str]:
-    """Return a list with one sentence if the configured warm-up is longer than the schedule; else an empty list.
+    """Return a list with one sentence if the warm-up takes more steps than the whole schedule; else an empty list.
 
     The trainer shortens such a warm-up to the length of the schedule.
     """
@@ -148,9 +148,10 @@ def shortened_warmup(config: JobConfig, reports: Sequence[KeyReport]) -> list[st
 
 
 def asked_for(reports: Sequence[KeyReport]) -> dict[str, bool]:
-    """Return {key: whether a flag set it} for each written key that is a switch or differs from its default.
+    """Return {key: whether a flag set it} for the written keys that may have no effect because a switch is off.
 
-    Only keys that this trainer supports are included. A switch is a key such as `checkpoint.enable`.
+    They are the keys that this trainer supports and that differ from their default, and the switches themselves, such
+    as `checkpoint.enable`, whatever their value.
     """
     known, switches = options(), {switch.key for switch in SWITCHES}
     understood = [report for report in reports if report.cls in ("honoured", "translated") and report.key in known]
@@ -191,7 +192,7 @@ def resolve(path: Path | None, overrides: Sequence[str]) -> Resolved:
 
 
 def replace_missing_data(resolved: Resolved) -> None:
-    """Set the names of data sets that are not shipped to `synthetic`, and say so in the reports on these keys."""
+    """Replace names of data sets that are not shipped by `synthetic`, and say so in the reports on these keys."""
     for key in DATA_SETS:
         if not missing_data(key, resolved.config):
             continue
@@ -209,8 +210,8 @@ def replace_missing_data(resolved: Resolved) -> None:
 def settled(report: KeyReport, config: JobConfig) -> KeyReport:
     """Return the report on a key, with `refused` updated where that depends on other keys of the configuration.
 
-    A key is refused if the model or data set that it names is missing. A refused key becomes an ignored one if it has
-    no effect: because the key named by `Refusal.beside` has its default, or because a dry run needs no package for the
+    A key becomes refused if it names a missing model or data set. A refused key is no longer refused if it has no
+    effect: because the key in `Refusal.beside` has its default, or because a dry run needs no package for model
     converters.
     """
     if report.refused and (beside := getattr(refusal_of(report.key), "beside", "")):
@@ -267,8 +268,8 @@ def data_source(key: str, config: JobConfig) -> Training | Validation:
 def apply(resolved: Resolved, written_keys: list[WrittenKey], own: Mapping[str, Option]) -> None:
     """Set the values of `written_keys` in `resolved.config`, and add a report on each key to `resolved.reports`.
 
-    `own` holds the keys that a user's configuration module adds. If a key is written under both its old and its new
-    name, the new name wins.
+    `own` is {key: option} of the keys that a user's configuration module adds. If a key is written under both its old
+    and its new name, the new name wins.
     """
     values = {written.key: written.value for written in written_keys}
     for written in written_keys:
@@ -316,16 +317,16 @@ def classify_value(written: WrittenKey, values: dict[str, object]) -> KeyReport:
 
 
 def possible_values(key: str, values: Sequence[object]) -> str:
-    """Return a hint: set `key` to one of `values`, or remove it if `values` is empty."""
+    """Return the hint for a wrong value: set `key` to one of `values`, or remove it if `values` is empty."""
     named = [str(value).lower() if isinstance(value, bool) else repr(value) for value in values if value is not None]
     return f"set {key} to {' or '.join(named)}" if named else f"remove {key}"
 
 
 def with_value(written: WrittenKey, own: Mapping[str, Option]) -> WrittenKey:
-    """Return the flag `written`, whose value is a list of words, with the words converted to the type of its key.
+    """Return a command-line flag with the words that follow it converted to the type of its key.
 
-    A flag `--SECTION.no_NAME` becomes the key SECTION.NAME with value False. `own` holds the keys that a user's module
-    adds.
+    The flag `--SECTION.no_NAME` becomes the key SECTION.NAME with the value False. `own` is {key: option} of the keys
+    that a user's module adds.
     """
     section, _, name = written.key.rpartition(".")
     plain = f"{section}.{name.removeprefix('no_')}"
@@ -363,7 +364,7 @@ def is_known(key: str) -> bool:
 
 
 def switch_value(key: str, written: WrittenKey, *, state: bool) -> bool:
-    """Return the value of a boolean flag: `state`, which is True for `--NAME` and False for `--no_NAME`.
+    """Return `state`, the value of a boolean flag: True for `--NAME` and False for `--no_NAME`.
 
     Raises:
         ConfigError: The flag is followed by a value.
@@ -377,9 +378,9 @@ def switch_value(key: str, written: WrittenKey, *, state: bool) -> bool:
 
 
 def value_of_words(words: list[str]) -> object:
-    """Return the value of a flag of unknown type.
+    """Return the value of a flag whose type is not known, from the words that follow the flag.
 
-    No word means True, one word is None, a number or a string, and several words are a list.
+    No word means True; one word is None, a number or a string; several words are a list.
     """
     if len(words) != 1:
         return words or True

@@ -1,4 +1,4 @@
-"""Check that the configured data are there and can be read, before any process of the job starts."""
+"""Check that the configured data exist and can be read, before any process of the job starts."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from trainer.local_data.records import Files, Position
 
 
 def check_local_data(config: JobConfig) -> None:
-    """Read the first record of the data to train and to validate on, where they are named by a path.
+    """Read the first record of the training data, and of the validation data if they are used, if a path names them.
 
     Raises:
         DataError: They are missing or damaged, or the package that reads them is not installed.

@@ -7,7 +7,7 @@ from trainer.errors import ConfigError
 
 
 def check_float8(config: JobConfig, mesh: Degrees) -> None:
-    """Raise ConfigError if the settings of float8 products do not fit one another or the mesh."""
+    """Raise ConfigError if the settings of float8 products exclude each other or do not fit the mesh."""
     float8 = config.float8
     by_rows = float8.recipe_name not in (None, "tensorwise")
     if FLOAT8 not in config.model.converters:
@@ -37,9 +37,9 @@ def check_float8(config: JobConfig, mesh: Degrees) -> None:
 
 
 def uses_autocast(config: JobConfig, mesh: Degrees) -> bool:
-    """Return whether autocast casts the operands of matrix products.
+    """Return whether autocast casts the operands of matrix products to bfloat16.
 
-    It is not needed with FSDP, which casts the weights itself, and without mixed precision.
+    It does not under FSDP, which casts the weights itself, or if mixed precision is off.
     """
     return not mesh.uses_fsdp and config.training.mixed_precision_param != "float32"
 
@@ -54,7 +54,7 @@ def check_clipping(config: JobConfig) -> None:
 
 
 def check_precision(config: JobConfig, mesh: Degrees) -> None:
-    """Raise ConfigError if bfloat16 weights are to compute in float32 without FSDP, which alone casts weights."""
+    """Raise ConfigError if bfloat16 weights are to compute in float32 without FSDP; only FSDP can cast weights."""
     training = config.training
     if training.dtype == "bfloat16" and training.mixed_precision_param == "float32" and not mesh.uses_fsdp:
         raise ConfigError(

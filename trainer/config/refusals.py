@@ -14,9 +14,9 @@ from trainer.config.hf_format import FLAVOR, has_file
 
 
 class Refusal(NamedTuple):
-    """The values of a key that this trainer supports, why it supports no others, and what to do instead.
+    """Why this trainer refuses a key: the values that are supported, why others are not, and what to do instead.
 
-    `beside` names another key: while that key has its default, the refused key has no effect.
+    `beside` names another key: while that key has its default, the refused key has no effect and is accepted.
     """
 
     possible: tuple[object, ...]
@@ -125,7 +125,7 @@ REFUSED: dict[str, Refusal] = {
     "profiling.profiler_skip_*": Refusal((None, 0), TRACES),
     "profiling.trace_post_processor*": Refusal((None,), "traces are written as they are"),
 }
-"""{key or pattern of keys: the supported values, and why others are refused}."""
+"""{key or pattern of keys: the `Refusal` with the values that are supported}."""
 
 TOKENIZER = "a tokenizer of bytes, which needs no files, replaces it: there is no tokenizer.json"
 ASSETS = "model.hf_assets_path"
@@ -174,15 +174,16 @@ WITHOUT_EFFECT = {
     "validation.*": FLUX,
     "validation.dataloader.*": IN_PROCESS,
 }
-"""{pattern of keys that change nothing in a run: reason}."""
+"""{key or pattern of keys that change nothing in a run: why}."""
 ON_BY_DEFAULT = ("debug.enable_structured_logging", "checkpoint.enable_ft_dataloader_checkpoints")
-"""Keys without effect whose default is true in torchtitan: here it is False that asks for a change."""
+"""Keys without effect whose default in torchtitan is true, so that only the value False asks for a change."""
 
 
 def is_without_assets(key: str, value: object, values: Mapping[str, object]) -> bool:
-    """Return whether `key` names a folder of assets that has neither a tokenizer nor the shape of a model.
+    """Return whether `key` names a folder of model assets that has neither a tokenizer.json nor a config.json.
 
-    `values` holds all written values by key: a folder that is to have the shape is not ignored, but read, and refused.
+    `values` is {key: value} of all that the user wrote. If the shape of the model is to come from that folder, the
+    result is False: the key is then not ignored, and the missing file is an error.
     """
     files = ("tokenizer.json", "config.json")
     is_needed = values.get("model.flavor") == FLAVOR or any(has_file(Path(str(value)), file) for file in files)
@@ -202,7 +203,7 @@ def refusal_of(key: str) -> Refusal | None:
 
 
 def asks_for_something(key: str, value: object) -> bool:
-    """Return whether `value` of an ignored key asks torchtitan to change its behaviour, so that the user must be told.
+    """Return whether `value` of an ignored key would change what torchtitan does, so that the user must be told.
 
     It does if it turns a feature on, or turns off a feature that is on by default (`ON_BY_DEFAULT`).
     """

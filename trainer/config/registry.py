@@ -47,9 +47,7 @@ def models() -> list[str]:
 
 
 def search_working_folder_last() -> None:
-    """Append the working folder to sys.path, so that a user's registry can be imported but hides no module of this
-    project.
-    """
+    """Append the working folder to sys.path: a user's registry can be imported, but shadows none of our modules."""
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
 

@@ -64,7 +64,9 @@ def options() -> dict[str, Option]:
 
 
 def own_options(config: JobConfig) -> dict[str, Option]:
-    """Return {dotted key: option} of the keys that a user's subclass of `JobConfig` adds, in new or existing sections.
+    """Return {dotted key: option} of the keys that a user's subclass of `JobConfig` adds.
+
+    They may be in sections of their own or in the existing ones.
 
     Raises:
         ConfigError: A section is not a dataclass, or a field has an unsupported type.

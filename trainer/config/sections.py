@@ -18,11 +18,11 @@ class Job:
     """The name of the run, and the folder that it writes to."""
 
     config_file: str | None = None
-    """TOML file to read; `--config` says the same."""
+    """TOML file with the configuration; `--config` is the same."""
     dump_folder: str = "./outputs"
-    """Folder of everything that the run writes."""
+    """Folder for everything that the run writes."""
     description: str = "default job"
-    """Description of the run, logged at its start."""
+    """Description of the run, which is logged at its start."""
     print_config: bool = False
     """Log the resolved configuration at the start."""
     save_config_file: str | None = None
@@ -36,40 +36,41 @@ class Profiling:
     enable_profiling: bool = False
     """Record profiler traces."""
     save_traces_folder: str = "profile_traces"
-    """Folder of the traces in the dump folder."""
+    """Folder of the traces, inside the dump folder."""
     profile_freq: Positive = 10
-    """Steps from one trace to the next, and from one memory snapshot to the next."""
+    """Number of steps from one trace to the next, and from one memory snapshot to the next."""
     profiler_active: Positive = 1
-    """Steps in one trace."""
+    """Number of steps in one trace."""
     profiler_warmup: Count = 3
-    """Steps that the profiler runs before each trace and throws away."""
+    """Number of steps that the profiler runs before each trace and discards."""
     enable_memory_snapshot: bool = False
     """Record memory snapshots, regularly and when memory runs out."""
     save_memory_snapshot_folder: str = "memory_snapshot"
-    """Folder of the snapshots in the dump folder."""
+    """Folder of the snapshots, inside the dump folder."""
     memory_snapshot_freq: Positive | None = None
-    """Steps from one memory snapshot to the next; None: profile_freq."""
+    """Number of steps from one memory snapshot to the next; None: profile_freq."""
     memory_snapshot_window: Positive = 5
-    """Steps before each memory snapshot that are recorded for it on a CPU, where a recorded step takes several times as
-    long. Five show what grows from step to step. A process with a limit on its memory has all steps recorded."""
+    """Number of steps that are recorded before each memory snapshot on a CPU, where a recorded step takes several
+    times as long. Five show what grows from step to step. If the process has a memory limit, all steps are recorded.
+    """
 
 
 @dataclass
 class Metrics:
-    """Metrics on the console, in TensorBoard and in wandb."""
+    """Where the metrics of a step are written: console, TensorBoard, wandb."""
 
     log_freq: Positive = 10
-    """Steps from one line on the console to the next."""
+    """Number of steps from one line on the console to the next."""
     enable_tensorboard: bool = False
     """Write metrics for TensorBoard."""
     save_tb_folder: str = "tb"
-    """Folder of TensorBoard's files in the dump folder."""
+    """Folder of TensorBoard's files, inside the dump folder."""
     disable_color_printing: bool = False
-    """No colours on the console."""
+    """Print no colours on the console."""
     save_for_all_ranks: bool = False
-    """Let every rank write its metrics, not rank 0 alone."""
+    """Let every rank write its metrics, instead of rank 0 only."""
     enable_wandb: bool = False
-    """Write a run of wandb into the dump folder, without a network unless WANDB_MODE is online."""
+    """Write a wandb run into the dump folder; it uses no network unless WANDB_MODE is online."""
 
 
 @dataclass
@@ -77,17 +78,19 @@ class Model:
     """Settings of the model: which one is trained, and in which size."""
 
     name: str = "llama3"
-    """Folder below trainer/models: llama3 and qwen3, which are dense; llama4, deepseek_v3 and qwen3_moe, which have
-    experts."""
+    """Model family, a folder below trainer/models: llama3 and qwen3, which are dense; llama4, deepseek_v3 and
+    qwen3_moe, which have experts.
+    """
     flavor: str = "debugmodel"
     """Size of the model. llama3: debugmodel, debugmodel_large, 8B, 70B, 405B; llama4: debugmodel, 17bx16e, 17bx128e;
     deepseek_v3: debugmodel, 671B; qwen3: debugmodel, debugmodel_untied, 0.6B, 1.7B, 4B, 8B, 14B, 32B;
     qwen3_moe: debugmodel, 30B-A3B, 235B-A22B; hf_assets: the shape in the config.json of hf_assets_path."""
     hf_assets_path: str | None = None
-    """Folder with the tokenizer.json of a model, and its tokenizer_config.json for conversations; without one,
-    bytes are tokens. Its config.json is the shape of the model if the flavor is hf_assets."""
+    """Folder with a model's tokenizer.json, and its tokenizer_config.json for conversations; None: each byte is a
+    token. If the flavor is hf_assets, its config.json gives the shape of the model.
+    """
     converters: list[str] = field(default_factory=list)
-    """Names of conversions of the model, applied in this order: float8, or those that a module of yours registers."""
+    """Names of changes to the model, applied in this order: float8, or names that a module of yours registers."""
 
 
 @dataclass
@@ -95,35 +98,35 @@ class Optimizer:
     """The optimizer's algorithm, learning rate and other hyperparameters."""
 
     name: Literal["Adam", "AdamW"] = "AdamW"
-    """Optimizer."""
+    """Algorithm of the optimizer."""
     lr: Size = 8e-4
     """Maximum learning rate."""
     beta1: Share = 0.9
-    """Decay of the first moment."""
+    """Decay rate of the first moment."""
     beta2: Share = 0.95
-    """Decay of the second moment."""
+    """Decay rate of the second moment."""
     eps: Size = 1e-8
-    """Added to the denominator."""
+    """Small number added to the denominator of the update."""
     weight_decay: Size = 0.1
-    """Decoupled weight decay."""
+    """Weight decay: decoupled from the gradients with AdamW, an L2 penalty with Adam."""
     implementation: Literal["for-loop", "foreach", "fused"] = "fused"
-    """Kernels of the optimizer step: a loop over the parameters, grouped (foreach), or fused."""
+    """How the optimizer step is computed: in a loop over the parameters, for groups of them (foreach), or fused."""
 
 
 @dataclass
 class LRScheduler:
-    """The change of the learning rate over the steps."""
+    """How the learning rate changes over the steps: warmup, plateau, decay."""
 
     warmup_steps: Count = 200
-    """Steps of linear warmup."""
+    """Number of steps in which the learning rate rises linearly."""
     decay_ratio: Share | None = None
-    """Share of the steps, at the end, in which the learning rate decays; None: all steps after the warmup."""
+    """Share of the schedule, at its end, in which the learning rate decays; None: all steps after the warmup."""
     decay_type: Literal["linear", "sqrt", "cosine"] = "linear"
     """Shape of the decay."""
     min_lr_factor: Share = 0.0
-    """Share of the maximum learning rate at which the decay ends."""
+    """Learning rate at the end of the decay, as a share of the maximum."""
     total_steps: Positive | None = None
-    """Length of the schedule; None: training.steps."""
+    """Length of the schedule in steps; None: training.steps."""
 
 
 @dataclass
@@ -131,32 +134,34 @@ class Training:
     """Data, batch size, number of steps and precision."""
 
     dataset: str = "synthetic"
-    """`synthetic` (seeded, generated at the start), or any name together with dataset_path."""
+    """`synthetic` (text generated from the seed), or any name together with dataset_path."""
     dataset_path: str | None = None
     """A file or folder of text, or of rows for fine-tuning (messages, prompt and completion, or input_ids and labels):
     .txt, .csv, .jsonl, .json (also .gz), .parquet, or what the datasets package reads (.arrow, .zst, save_to_disk)."""
     allow_synthetic: bool = False
-    """Train on synthetic text where dataset names data that are not shipped, instead of refusing the run."""
+    """Train on synthetic text if dataset names data that are not shipped, instead of refusing the run."""
     local_batch_size: Positive = 8
-    """Sequences of one forward pass on one data-parallel rank."""
+    """Number of sequences in one forward pass on one data-parallel rank."""
     global_batch_size: PositiveOrRest = -1
-    """Sequences of one step over all ranks, in as many passes as it takes (gradient accumulation); -1: one pass."""
+    """Number of sequences in one step over all ranks, in several passes if needed (gradient accumulation); -1: in one
+    pass.
+    """
     seq_len: Positive = 2048
-    """Tokens of a sequence."""
+    """Number of tokens in a sequence."""
     max_norm: Size = 1.0
-    """Clip the gradients to this norm."""
+    """If the gradients have a larger norm, they are scaled down to this norm."""
     steps: Positive = 10000
     """Train up to and including this step."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the parameters and the optimizer's state."""
+    """Type of the parameters and of the optimizer's state."""
     mixed_precision_param: Literal["bfloat16", "float32"] = "bfloat16"
-    """Type of the computation: of the gathered parameters with FSDP, of autocast otherwise."""
+    """Type of the computation: with FSDP, that of the gathered parameters; otherwise, that of autocast."""
     mixed_precision_reduce: Literal["float32"] = "float32"
-    """Type of gradient reduction with FSDP."""
+    """Type in which FSDP reduces gradients."""
     gc_freq: Positive = 50
-    """Steps from one garbage collection to the next, in the same steps on all ranks."""
+    """Number of steps from one garbage collection to the next; all ranks collect in the same steps."""
     enable_cpu_offload: bool = False
-    """Keep parameters, gradients and the optimizer's state in the CPU's memory; FSDP moves weights to the device."""
+    """Keep parameters, gradients and optimizer state in CPU memory; FSDP copies weights to the device when needed."""
 
 
 @dataclass
@@ -164,143 +169,145 @@ class Parallelism:
     """The degree of each kind of parallelism: the number of ranks along that dimension of the mesh."""
 
     data_parallel_replicate_degree: Positive = 1
-    """Copies of the model (DDP, or the outer dimension of HSDP)."""
+    """Number of copies of the model (DDP, or the outer dimension of HSDP)."""
     data_parallel_shard_degree: PositiveOrRest = -1
-    """Ranks that share one copy of the model (FSDP2); -1: all that remain."""
+    """Number of ranks among which FSDP2 shards one copy of the model; -1: all that remain."""
     fsdp_reshard_after_forward: Literal["default", "always", "never"] = "default"
-    """Whether gathered parameters are freed after the forward pass; default: those of the blocks are."""
+    """Whether gathered parameters are freed after the forward pass; default: only those of the blocks."""
     tensor_parallel_degree: Positive = 1
-    """Ranks that share one matrix multiplication."""
+    """Number of ranks that split each matrix product."""
     enable_async_tensor_parallel: bool = False
-    """Let the compiler overlap these ranks' collectives with the products beside them; on CUDA devices alone."""
+    """Let the compiler overlap the collectives of tensor parallelism with matrix products; only on CUDA devices."""
     pipeline_parallel_degree: Positive = 1
-    """Ranks among which the layers are divided."""
+    """Number of ranks among which the layers are divided."""
     pipeline_parallel_schedule: str = "1F1B"
-    """Order of the microbatches on these ranks, by its name in torch.distributed.pipelining."""
+    """Order in which the pipeline runs microbatches, by its name in torch.distributed.pipelining."""
     pipeline_parallel_microbatch_size: Positive = 1
-    """Sequences of a microbatch."""
+    """Number of sequences in a microbatch."""
     pipeline_parallel_layers_per_stage: Positive | None = None
-    """Layers of a stage; None: one stage per rank, or two if the schedule has several stages per rank."""
+    """Number of layers in a stage; None: one stage per rank, or two if the schedule has several stages per rank."""
     pipeline_parallel_first_stage_less_layers: Count = 1
     """Pipeline weight of the embedding, in transformer layers, when stages are balanced."""
     pipeline_parallel_last_stage_less_layers: Count = 1
     """Pipeline weight of the output layer, in transformer layers, when stages are balanced."""
     context_parallel_degree: Positive = 1
-    """Ranks that share one sequence."""
+    """Number of ranks that split each sequence."""
     context_parallel_load_balancer: str | None = "headtail"
-    """headtail: each of these ranks has a chunk from either end, so that all attend equally long; None: one chunk."""
+    """headtail: each rank gets one chunk from either end of a sequence, so that all have equal work; None: one chunk.
+    """
     expert_parallel_degree: Positive = 1
-    """Ranks among which the experts are divided; a divisor of the ranks that share one copy."""
+    """Number of ranks among which the experts are divided; a divisor of the number of ranks that share one copy."""
     expert_tensor_parallel_degree: Positive = 1
-    """Ranks that share one expert: tensor_parallel_degree. 1 means the same, as experts are split like all else."""
+    """Number of ranks that split each expert: tensor_parallel_degree, or 1, which means the same here."""
 
 
 @dataclass
 class Checkpoint:
-    """Saving and loading of checkpoints."""
+    """When checkpoints are saved, and what is loaded from them."""
 
     enable: bool = False
-    """Save checkpoints, and resume from the newest."""
+    """Save checkpoints, and resume from the newest one."""
     folder: str = "checkpoint"
-    """Folder of the checkpoints in the dump folder."""
+    """Folder of the checkpoints, inside the dump folder."""
     interval: Positive = 500
-    """Steps from one checkpoint to the next."""
+    """Number of steps from one checkpoint to the next."""
     initial_load_path: str | None = None
-    """Checkpoint to start from if the folder has none."""
+    """Checkpoint to start from if there is none to resume from."""
     initial_load_model_only: bool = True
     """Load only the weights from initial_load_path."""
     last_save_model_only: bool = True
     """Save only the weights after the last step."""
     last_save_in_hf: bool = False
-    """Save the weights after the last step as safetensors with the names of the transformers package."""
+    """Save the weights after the last step in the format of the transformers package (safetensors)."""
     initial_load_in_hf: bool = False
-    """initial_load_path is a folder of such weights."""
+    """Read initial_load_path as a folder in the format of the transformers package (safetensors)."""
     export_dtype: Literal["float16", "bfloat16", "float32"] = "float32"
-    """Type of the weights in such a last checkpoint."""
+    """Type of the weights that last_save_model_only or last_save_in_hf saves."""
     async_mode: Literal["disabled", "async", "async_with_pinned_mem"] = "disabled"
-    """Whether training goes on while a checkpoint is written."""
+    """Whether training continues while a checkpoint is written."""
     keep_latest_k: Count = 10
-    """Number of checkpoints to keep; 0: all."""
+    """Number of newest checkpoints to keep; 0: all."""
     load_step: Annotated[int, Bounds(-1)] = -1
     """Step to resume from; -1: the newest checkpoint."""
     exclude_from_loading: list[StatePart] = field(default_factory=list)
-    """Parts not to load."""
+    """Parts of a checkpoint that are not loaded."""
     enable_first_step_checkpoint: bool = False
-    """Save after step 1 too."""
+    """Save a checkpoint after step 1 too."""
     load_only: bool = False
     """Load checkpoints, but save none."""
     create_seed_checkpoint: bool = False
-    """Save the initial weights as step-0 and end: runs on other meshes start from them."""
+    """Save the initial weights as step-0 and end; runs on other meshes can start from them."""
 
 
 @dataclass
 class Validation:
-    """Computing the loss on validation data, which the model is not trained on."""
+    """Computation of the loss on data that the model is not trained on."""
 
     enable: bool = False
-    """Compute it after the first step and then every `freq` steps."""
+    """Compute the validation loss after the first step, and then every `freq` steps."""
     dataset: str = "synthetic"
-    """`synthetic` (documents that follow those to train on), or any name together with dataset_path."""
+    """`synthetic` (generated text that is not in the training data), or any name together with dataset_path."""
     dataset_path: str | None = None
-    """A file or folder as for training; where names of files tell splits apart, the validation split."""
+    """File or folder, as for training; if names of files tell splits apart, those of the validation split are read."""
     local_batch_size: Positive = 8
-    """Sequences of one forward pass on one data-parallel rank."""
+    """Number of sequences in one forward pass on one data-parallel rank."""
     seq_len: Positive | None = None
-    """Tokens of a sequence; None: training.seq_len."""
+    """Number of tokens in a sequence; None: training.seq_len."""
     freq: Positive = 10
-    """Steps from one validation to the next."""
+    """Number of steps from one validation to the next."""
     steps: PositiveOrRest = -1
-    """Batches of one validation on each rank; -1: the whole text."""
+    """Number of batches in one validation on each rank; -1: all validation data."""
 
 
 @dataclass
 class ActivationCheckpoint:
-    """Activations to recompute in the backward pass instead of keeping them."""
+    """Which activations are recomputed in the backward pass instead of kept."""
 
     mode: Literal["none", "full", "selective", "memory_budget"] = "selective"
     """Which activations to recompute in the backward pass; memory_budget lets the compiler choose them."""
     memory_budget: Share = 0.5
-    """For mode memory_budget: memory of a compiled block's activations, from 0 (as with full) to 1 (as with none)."""
+    """For mode memory_budget: share of a compiled block's activations to keep, from 0 (like full) to 1 (like none)."""
     visualize_memory_budget_pareto: bool = False
-    """For mode memory_budget: draw memory against run time as SVG files in memory_budget_pareto of the dump folder."""
+    """For mode memory_budget: plot memory against run time, as SVG files in memory_budget_pareto in the dump folder."""
     selective_ac_option: str = "2"
-    """For mode selective: "N" recomputes every Nth block, "op" everything but matrix products and attention."""
+    """For mode selective: "N" recomputes every Nth block, "op" all but the results of matrix products and attention."""
     preserve_rng_state: bool = True
-    """Restore the random state before recomputing."""
+    """Restore the random state before recomputing, so that dropout is the same."""
     determinism_check: Literal["default", "none"] = "default"
     """What is compared after recomputing: default (shapes, types and devices) or none."""
     early_stop: bool = False
-    """Stop recomputing as soon as nothing more is needed."""
+    """Stop recomputing a block as soon as all needed activations are there."""
     debug: bool = False
-    """List the operations that ran if the recomputed activations do not match."""
+    """If recomputed activations differ, list the operations that ran."""
 
 
 @dataclass
 class Compile:
-    """The parts of the training that torch.compile compiles."""
+    """What torch.compile compiles."""
 
     enable: bool = False
-    """Compile with torch.compile."""
+    """Use torch.compile."""
     components: list[Literal["model", "loss"]] = field(default_factory=lambda: ["model", "loss"])
-    """What to compile: model (each block), loss."""
+    """What to compile: model (each block by itself), loss."""
     backend: str = "inductor"
     """Backend of torch.compile."""
 
 
 @dataclass
 class Float8:
-    """Matrix products in float8 by torchao, if `model.converters` names float8."""
+    """Matrix products in float8 by torchao, if `model.converters` contains float8."""
 
     recipe_name: Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"] | None = None
-    """What has a scale of its own: a tensor, a row, or a row but for weights' gradients; None: tensorwise."""
+    """What shares one scale: a tensor, a row, or a row except in the products for weight gradients; None: tensorwise.
+    """
     filter_fqns: list[str] = field(default_factory=list)
-    """Linear layers with one of these in their name are not converted."""
+    """Linear layers whose name contains one of these texts are not converted."""
     emulate: bool = False
-    """Round to float8 but compute in float32, so that any device can do it; slow."""
+    """Round to float8 but compute in float32, which any device can do; slow."""
     enable_fsdp_float8_all_gather: bool = False
-    """Let FSDP gather weights in float8; for recipe tensorwise."""
+    """Let FSDP gather weights in float8; only for recipe tensorwise."""
     precompute_float8_dynamic_scale_for_fsdp: bool = False
-    """Compute the scales of these weights after each step at once, not one by one as they are gathered."""
+    """Compute the scales of all gathered weights together after each step, instead of one by one when gathering."""
 
 
 @dataclass
@@ -314,8 +321,9 @@ class Comm:
     trace_buf_size: Count = 20000
     """Number of collectives that Flight Recorder keeps; 0: off."""
     mode: Literal["default", "fake_backend", "local_tensor"] = "default"
-    """One step in one process, in place of NGPU ranks. fake_backend: without values, any mesh; local_tensor: with the
-    values of all ranks, tensor parallelism alone."""
+    """default: train. The other modes run one step in one process that simulates NGPU ranks: fake_backend on tensors
+    without values, for any mesh; local_tensor with the values of all ranks, for tensor parallelism only.
+    """
 
 
 @dataclass
@@ -323,37 +331,39 @@ class Debug:
     """Random seeds, checks, and tables on the console."""
 
     seed: Seed | None = None
-    """Seed of weights, synthetic text and random numbers; None: drawn by rank 0, and 0 for the text."""
+    """Seed of weights, synthetic text and random numbers; None: rank 0 draws one, and the text uses 0."""
     deterministic: bool = False
-    """Only deterministic kernels, so that two runs are bitwise equal."""
+    """Use only deterministic kernels, so that two runs are bitwise equal."""
     deterministic_warn_only: bool = False
-    """Warn where no deterministic kernel exists, instead of failing."""
+    """Warn if an operation has no deterministic kernel, instead of failing."""
     detect_anomaly: bool = False
-    """Fail at the operation whose gradient is not finite; slow."""
+    """Fail at the operation whose gradient is NaN; slow."""
     moe_force_load_balance: bool = False
-    """Send tokens to the experts in turn, whatever the router says."""
+    """Send tokens to the experts in turn, whatever the router decides."""
     record_values: bool = False
-    """Write sums of each step's parameters, activations and gradients to values/rank_R.jsonl; slow."""
+    """Write sums over each step's parameters, activations and gradients to values/rank_R.jsonl; slow."""
     record_tensors: bool = False
-    """Write sums of what each module gets and returns in the first 100 steps to values/rank_R.jsonl, for `workbench
-    bisect`; slow."""
+    """Write sums over the inputs and outputs of each module in the first 100 steps to values/rank_R.jsonl, for
+    `workbench bisect`; slow.
+    """
     check_finite: bool = False
-    """Name the first operation, module and tensor that is not finite in not_finite/rank_R.json; a step takes up to
-    three times as long."""
+    """If a value becomes NaN or infinite, write the first operation, module and tensor with one to
+    not_finite/rank_R.json; a step takes up to three times as long.
+    """
     memory_breakdown: bool = False
-    """Print what holds the memory of rank 0 after the last step; records memory snapshots."""
+    """Print after the last step what uses the memory of rank 0; this turns on memory snapshots."""
     timing_breakdown: bool = False
-    """Print after the last step how long each component of rank 0's steps took."""
+    """Print after the last step how long each phase of rank 0's steps took."""
     timing_breakdown_freq: Count = 0
-    """Steps from one such table to the next; 0: only one, after the last step."""
+    """Number of steps from one timing table to the next; 0: only one, after the last step."""
 
 
 @dataclass
 class MemoryEstimation:
-    """Torchtitan's keys for memory estimation, which are refused with a hint: `workbench estimate` does it here."""
+    """Torchtitan's keys for memory estimation, which this trainer refuses: use `workbench estimate`."""
 
     enable: bool = False
-    """Estimate memory instead of training; `workbench estimate` does."""
+    """Estimate memory instead of training; refused here: use `workbench estimate`."""
 
 
 @dataclass
@@ -361,11 +371,11 @@ class Faults:
     """A fault that breaks the run on purpose, for learning and for tests."""
 
     name: Incident = "healthy"
-    """Break the run on purpose, in this way."""
+    """Kind of the fault; healthy: none."""
     rank: Annotated[int, Bounds(-1)] = -1
-    """Rank that breaks; -1: the last one."""
+    """Rank with the fault; -1: the last one."""
     step: Positive = 6
-    """Step in which it breaks."""
+    """Step in which the fault occurs or begins."""
     seconds: Size = 0.5
     """Seconds by which a straggler is late in each step."""
 

@@ -1,4 +1,4 @@
-"""The shape of a model: the numbers that its sizes follow from."""
+"""The shape of a model: the numbers, such as width and layers, from which the sizes of its weights follow."""
 
 import math
 from dataclasses import dataclass
@@ -8,8 +8,9 @@ from dataclasses import dataclass
 class RopeScaling:
     """The scaling of rotary angles with which Llama 3.1 reads longer sequences than it was first trained on.
 
-    Angles that turn less than `low_freq_factor` times in `original_length` tokens become `factor` times slower, those
-    that turn more than `high_freq_factor` times keep their speed, and those between are interpolated.
+    A pair of features turns by an angle with each token. Pairs that turn fewer than `low_freq_factor` times in
+    `original_length` tokens are slowed down by `factor`, those that turn more than `high_freq_factor` times keep
+    their speed, and the speeds of those between are interpolated.
     """
 
     factor: float = 8.0
@@ -20,11 +21,12 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class YarnScaling:
-    """The scaling of rotary angles and of attention that is called YaRN: https://arxiv.org/abs/2309.00071.
+    """The scaling of rotary angles and attention scores called YaRN: https://arxiv.org/abs/2309.00071.
 
-    Angles that turn `beta_fast` times or more in `original_length` tokens keep their speed, those that turn `beta_slow`
-    times or less become `factor` times slower, and the pairs of features between are interpolated by their number. The
-    names are those of the transformers package; there, 0 stands for a value that is not given.
+    A pair of features turns by an angle with each token. Pairs that turn `beta_fast` times or more in
+    `original_length` tokens keep their speed, those that turn `beta_slow` times or fewer are slowed down by `factor`,
+    and the speeds of the pairs between are interpolated by the pair's index. Most fields have the names of the
+    transformers package, where 0 stands for a value that is not given.
     """
 
     factor: float = 40.0
@@ -34,17 +36,20 @@ class YarnScaling:
     mscale: float = 0.0
     mscale_all_dim: float = 0.0
     attention_factor: float = 0.0
-    """Factor of rotated features; 0: it follows from `factor` and the two before."""
+    """Factor on the rotated features; 0: it is computed from `factor`, `mscale` and `mscale_all_dim`."""
     truncate: bool = True
-    """Whether the first and the last pair that are interpolated are whole numbers."""
+    """Whether the range of pairs to interpolate is extended to whole pair indices."""
 
     def magnitude(self, weight: float = 1.0) -> float:
-        """Return 1 + 0.1 ln(factor) for a weight of 1: how much larger attention scores become to stay as sharp."""
+        """Return 1 + 0.1 * weight * ln(factor), or 1 if `factor` is at most 1.
+
+        By this factor YaRN scales attention up, so that it stays as sharp over longer sequences.
+        """
         return 0.1 * weight * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
 
     @property
     def amplitude(self) -> float:
-        """Factor of the rotated features of queries and keys."""
+        """The factor by which the rotated features of queries and keys are multiplied."""
         if self.attention_factor:
             return self.attention_factor
         if self.mscale and self.mscale_all_dim:
@@ -62,13 +67,13 @@ class ModelArgs:
     n_kv_heads: int = 8
     head_dim: int = 128
     hidden_dim: int = 14336
-    """Width of the feed-forward layers."""
+    """Width of the feed-forward layers between their two products."""
     vocab_size: int = 128256
     norm_eps: float = 1e-5
     rope_theta: float = 500000.0
     rope_scaling: RopeScaling | YarnScaling | None = None
     enable_weight_tying: bool = False
-    """Whether the output layer has the weight of the embedding."""
+    """Whether the output layer shares the weight of the embedding."""
 
     @property
     def rotary_dim(self) -> int:

@@ -9,9 +9,9 @@ from trainer.errors import ConfigError
 SINGLE = ("1F1B", "GPipe")
 """Schedules with one part of the model on each rank."""
 LOOPED = ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble")
-"""Schedules with several parts on each rank, assigned in turn: of 4 parts on 2 ranks, rank 0 has parts 0 and 2."""
+"""Schedules with several parts on each rank, assigned in turn: of 4 parts on 2 ranks, rank 0 has 0 and 2."""
 V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
-"""Schedules with two parts on each rank, assigned from both ends: of 4 parts on 2 ranks, rank 0 has parts 0 and 3."""
+"""Schedules with two parts on each rank, one from either end: of 4 parts on 2 ranks, rank 0 has 0 and 3."""
 SPLIT_BACKWARD = ("InterleavedZeroBubble", *V_SHAPED)
 """Schedules that split the backward pass: first the gradients of activations, later those of weights."""
 BY_NAME = {name.lower(): name for name in (*SINGLE, *LOOPED, *V_SHAPED)}
@@ -20,7 +20,7 @@ IN_ROUNDS = ("Interleaved1F1B", "InterleavedZeroBubble")
 
 @dataclass(frozen=True)
 class Part:
-    """Part `number` (from 0) of the `count` parts of a model in a pipeline; `layers` holds its layer indices."""
+    """Part `number` (from 0) of the `count` parts of a model in a pipeline; `layers` has the indices of its layers."""
 
     number: int
     count: int
@@ -64,7 +64,7 @@ def model_parts(rank: int, layers: int, config: Parallelism) -> list[Part]:
 
 
 def divide_layers(layers: int, count: int, first_less: int, last_less: int) -> list[tuple[int, int]]:
-    """Return (first, end) layer indices of each of `count` parts, end excluded, divided as evenly as possible.
+    """Return the range of layer indices (first, end) of each of `count` parts, end excluded, as even as possible.
 
     The first part also has the embedding, which is as much work as `first_less` layers; the last part has the output
     layer, which is as much work as `last_less` layers. Excess layers go to the first parts. Example: 10 layers in 4
@@ -80,14 +80,14 @@ def divide_layers(layers: int, count: int, first_less: int, last_less: int) -> l
 
 
 def part_numbers(rank: int, ranks: int, count: int, config: Parallelism) -> Sequence[int]:
-    """Return the indices of the parts of pipeline rank `rank` of `ranks`; `count` is the number of all parts."""
+    """Return the indices of the parts on pipeline rank `rank`, of `ranks` ranks; `count` is the number of all parts."""
     if schedule_name(config) in V_SHAPED:
         return rank, count - 1 - rank
     return range(rank, count, ranks)
 
 
 def rank_of(number: int, ranks: int, config: Parallelism) -> int:
-    """Return the pipeline rank (of `ranks`) that part `number` belongs to."""
+    """Return the pipeline rank on which part `number` is; `ranks` is the number of pipeline ranks."""
     if schedule_name(config) in V_SHAPED:
         return min(number, 2 * ranks - 1 - number)
     return number % ranks

@@ -1,6 +1,6 @@
-"""Keys that have an effect only while another key, their switch, is on.
+"""Find keys that have no effect because another key, their switch, is off.
 
-A run prints the keys that its switches disable. Training is refused if such a key would have changed the weights.
+A run prints such keys. Training is refused if one of them would have changed which weights are loaded or saved.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ class Switch(NamedTuple):
     is_on: Callable[[JobConfig], bool]
     keys: tuple[str, ...]
     is_always_reported: bool = False
-    """Whether the keys are reported even if one file both sets them and turns the switch off."""
+    """Whether the keys without effect are reported even if the same file that sets them turns the switch off."""
 
 
 def has_experts(config: JobConfig) -> bool:
@@ -193,7 +193,7 @@ SHARDING = Switch(
     ("parallelism.fsdp_reshard_after_forward", "training.mixed_precision_reduce"),
     is_always_reported=True,
 )
-"""The switch of keys that only FSDP uses. It is apart from `SWITCHES`: the number of ranks decides if FSDP is on."""
+"""The switch of keys that only FSDP uses; not in `SWITCHES`, as the number of ranks decides if it is on."""
 WEIGHTS = (
     *("checkpoint.initial_load_path", "checkpoint.initial_load_in_hf", "checkpoint.load_step"),
     *("checkpoint.last_save_in_hf", "checkpoint.load_only"),
@@ -206,9 +206,9 @@ def off_switches(
 ) -> Iterator[tuple[str, Switch]]:
     """Yield (key, its switch) for each written key that has no effect because its switch is off.
 
-    `written` maps each key that the user wrote to whether a flag on the command line set it, not the file. A file may
-    turn a feature off by its switch and keep the settings of that feature, so keys in such a file are not reported, but
-    flags are. `world_size` is the number of ranks; without it, keys that only FSDP uses are not reported.
+    `written` is {key: whether a command-line flag set it}. A configuration file may turn a feature off by its switch
+    and keep the feature's settings, so such keys of a file are not reported, but flags are. `world_size` is the
+    number of ranks; without it, keys that only FSDP uses are not reported.
     """
     switches = SWITCHES if world_size is None or uses_fsdp(config, world_size) else (*SWITCHES, SHARDING)
     for key, is_flag in written.items():

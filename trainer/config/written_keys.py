@@ -1,4 +1,4 @@
-"""Read the keys that the user wrote: those of a TOML file, with their line numbers, and the command-line flags."""
+"""Read the keys that the user wrote: those of a TOML file, with their line numbers, and those of command-line flags."""
 
 import re
 import tomllib
@@ -11,7 +11,7 @@ from trainer.errors import ConfigError
 
 SECTION = re.compile(r"\s*\[\s*([\w.\-\s]+?)\s*\]")
 LONGEST = 1 << 24
-"""Number of characters that are read of a configuration file at most: a device such as /dev/zero has no end."""
+"""The largest number of characters that is read of a configuration file; a device such as /dev/zero has no end."""
 ASSIGNMENT = re.compile(r"\s*([\w\-]+(?:\s*\.\s*[\w\-]+)*)\s*=")
 
 
@@ -27,7 +27,7 @@ class WrittenKey:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A parsed command line: the configuration's source (a file, or a module and function), and all other flags."""
+    """A parsed command line: the source of the configuration (file, or module and function), and the flags."""
 
     file: Path | None
     module: str | None
@@ -36,7 +36,7 @@ class CommandLine:
 
 
 def read_toml(path: Path) -> list[WrittenKey]:
-    """Return the keys of a file, in order.
+    """Return the keys of a TOML file, in the order of the file.
 
     Raises:
         ConfigError: There is no such file, or it is not TOML.
