@@ -6,7 +6,7 @@ from analyzers.memory.job import Job
 
 
 class SegmentKind(msgspec.Struct, frozen=True):
-    """All segments of one kind at the snapshot: their number, and how many of their bytes are allocated and free."""
+    """All segments of one kind (small or large blocks, expandable) in the snapshot: their number, and their bytes."""
 
     kind: str
     segments: int
@@ -16,7 +16,7 @@ class SegmentKind(msgspec.Struct, frozen=True):
 
 
 class CategoryTensors(msgspec.Struct, frozen=True):
-    """The tensors of one category at the peak; `largest` has the names of the largest of them.
+    """The tensors of one category that are alive at the peak; `largest` has the names of the largest of them.
 
     The bytes of all categories sum to the peak.
     """
@@ -28,7 +28,7 @@ class CategoryTensors(msgspec.Struct, frozen=True):
 
 
 class HighWaterMark(msgspec.Struct, frozen=True):
-    """The most bytes that one category of short-lived memory ever had, and the trace entry after which it had them."""
+    """The most bytes that one category of short-lived memory ever had, and the trace entry that reached them."""
 
     name: str
     bytes: int
@@ -36,7 +36,7 @@ class HighWaterMark(msgspec.Struct, frozen=True):
 
 
 class LiveTensor(msgspec.Struct, frozen=True):
-    """One block that is alive at the peak; `name` is its recorded name, else the line that allocated it."""
+    """A block that is alive at the peak; `name` is its recorded name, or else the line that allocated it."""
 
     name: str
     bytes: int
@@ -44,14 +44,14 @@ class LiveTensor(msgspec.Struct, frozen=True):
 
 
 class LayerActivations(msgspec.Struct, frozen=True):
-    """The bytes of activations that one layer keeps for the backward pass at the peak."""
+    """The bytes of activations that one layer keeps at the peak for the backward pass."""
 
     layer: str
     bytes: int
 
 
 class Activations(msgspec.Struct, frozen=True):
-    """Activations per layer as a formula predicts them (`Job.activation_bytes_per_layer`), and as measured.
+    """Activations per layer as a formula predicts them (`Job.activation_bytes_per_layer`), and as measured at the peak.
 
     `job` and the prediction are None without run.json.
     """
@@ -62,7 +62,7 @@ class Activations(msgspec.Struct, frozen=True):
 
 
 class Overhead(msgspec.Struct, frozen=True):
-    """The bytes that the device (or, on a CPU, the process) uses, and those that the allocator knows about.
+    """The bytes that the device (or, on a CPU, the process) uses, and those of them that PyTorch's allocator tracks.
 
     `of` is `device` or `process`; `made_of` lists the usual contents of the bytes that the allocator does not track.
     """
@@ -75,7 +75,7 @@ class Overhead(msgspec.Struct, frozen=True):
 
 
 class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory of one device in one file by segments, categories, tensors and layers."""
+    """What the memory of one device in one file is used for: by segments, categories, tensors and layers."""
 
     path: str
     rank: int | None

@@ -1,4 +1,4 @@
-"""Compare two snapshots: which groups of memory are new, grew, shrank or disappeared, matched by name and line."""
+"""Compare two states of memory: which groups of blocks are new, grew, shrank or went, matched by name and line."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 LINE_NUMBER = re.compile(r":\d+$")
 DEPTH = {"category": 1}
-"""{kind of group: number of leading parts of a path that are compared}; other kinds compare the whole path."""
+"""For a kind of group, how many leading parts of its path are compared; of other kinds the whole path is compared."""
 
 
 class Instant(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the two states of memory that are compared: a device after one of its trace entries.
+    """A state of memory to compare: one device after the trace entry with index `entry` (-1: before the trace).
 
-    If `entry` is None, it is the entry with the highest allocated memory; -1 means before the first entry.
+    If `entry` is None, it is the state with the most allocated memory.
     """
 
     artefact: Artefact
@@ -61,7 +61,8 @@ class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
     """The difference between two states of memory, called `a` and `b`: two runs, steps, ranks or trace entries.
 
-    `categories`, `modules` and `lines` are three ways to group all live bytes; each list has the largest change first.
+    `categories`, `modules` and `lines` are three ways to group all live bytes; each list has the largest change
+    first.
     """
 
     a_bytes: int
@@ -87,9 +88,9 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def between(a: Instant, b: Instant, options: store.Options | None = None) -> Diff:
-    """Return the changes of live memory from instant `a` to instant `b`.
+    """Return how the live memory at `b` differs from that at `a`.
 
-    The instants may be in two runs, steps or ranks, or at two trace entries of one snapshot.
+    The two may be in different runs, steps or ranks, or at two trace entries of one snapshot.
 
     Raises:
         InputError: A snapshot cannot be read.
@@ -107,7 +108,7 @@ def between(a: Instant, b: Instant, options: store.Options | None = None) -> Dif
 
 
 def grouped(instant: Instant, by: str, options: store.Options | None) -> dict[GroupPath, Usage]:
-    """Return the bytes and blocks alive at an instant, by group: `by` is `category`, `module` or `line`.
+    """Return the bytes and blocks that are alive at an instant, by group: `by` is `category`, `module` or `line`.
 
     The path of a group is cut to its first `DEPTH[by]` parts, if `DEPTH` has a value for `by`.
     """
@@ -129,11 +130,11 @@ def changes(a: Mapping[GroupPath, Usage], b: Mapping[GroupPath, Usage], by: str)
 def aligned(
     a: Mapping[GroupPath, Usage], b: Mapping[GroupPath, Usage]
 ) -> Iterator[tuple[GroupPath, tuple[Usage, Usage]]]:
-    """Yield (path, (usage in `a`, usage in `b`)) for each group.
+    """Yield (path, (usage in `a`, usage in `b`)) for each group of blocks; a missing group has an empty usage.
 
     Groups with the same path are a pair. Groups that exist in only one of the two are paired if their paths differ in
     line numbers alone, because the file was edited between the runs. Example: `model.py forward:41` of `a` is paired
-    with `model.py forward:43` of `b`, and is shown with the newer line.
+    with `model.py forward:43` of `b`, and is shown with the line number of `b`.
     """
     for path in a.keys() & b.keys():
         yield path, (a[path], b[path])
@@ -148,9 +149,9 @@ def aligned(
 def without_line_numbers(
     side: Mapping[GroupPath, Usage], other: Mapping[GroupPath, Usage]
 ) -> dict[GroupPath, tuple[GroupPath, Usage]]:
-    """Return the groups that only `side` has and `other` lacks, keyed by their path without line numbers.
+    """Return the groups that `side` has and `other` lacks, keyed by their path without line numbers.
 
-    The value is one path with line numbers, and the total usage of all groups with that key.
+    The value is (the highest of the paths with line numbers, the total usage of all groups with that key).
     """
     groups: dict[GroupPath, tuple[GroupPath, Usage]] = {}
     for path in side.keys() - other.keys():
@@ -167,7 +168,7 @@ def change_of(what: str, a: Usage, b: Usage) -> GroupChange:
 
 
 def state_of(a: Usage, b: Usage) -> ChangeState:
-    """Return how a group changed from `a` to `b`."""
+    """Return whether a group appeared, grew, stayed the same, shrank or went from usage `a` to usage `b`."""
     if not a.blocks or not b.blocks:
         return ChangeState.WENT if a.blocks else ChangeState.APPEARED
     if a.bytes == b.bytes:
@@ -176,7 +177,7 @@ def state_of(a: Usage, b: Usage) -> ChangeState:
 
 
 def fullest(artefacts: Sequence[Artefact], options: store.Options | None = None) -> Instant:
-    """Return, as an `Instant`, the peak of the device that peaks highest among the snapshots of the last step.
+    """Return the peak of the device with the highest peak among the snapshots of the last step.
 
     Raises:
         InputError: No snapshot can be read.

@@ -1,6 +1,6 @@
-"""Read a snapshot file in a child process, and compute every result that needs no other file.
+"""Read a snapshot file in a child process, and compute all results that need no other file.
 
-The results are cached with the columns, so that opening the file again needs few of the columns.
+The results are cached with the columns, so that a file that is opened again shows them at once.
 """
 
 from pathlib import Path
@@ -20,14 +20,14 @@ from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes, Replay
 from analyzers.store import code_version
 
 VERSION = code_version(Path(__file__).parent)
-"""A part of the cache's key: the answers may change when any module of the memory analyzer does."""
+"""A checksum of this room's code, a part of the cache's key: results change when any module of it does."""
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     """Return the columns and the metadata of a snapshot file, and the results that are computed from them.
 
-    The columns are those that `reader.read` returns and those of `derived_columns`. `meta["devices"]` has a
-    `model.Device` for each device, without the fields that come from the file's path; `meta["lifetimes"]` has the
+    `paths` holds the one file. The columns are those of `reader.read` and of `derived_columns`. `meta["devices"]` has
+    a `model.Device` for each device, without the fields that come from the file's path; `meta["lifetimes"]` has the
     number of rows that each device has in the `life_*` columns.
 
     Raises:
@@ -50,10 +50,10 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 
 def derived_columns(replay: Replay, guess: Guess, arenas: BlockArenas) -> dict[str, Column]:
-    """Return the columns that are computed from one device's trace, in addition to those read from the file.
+    """Return the columns that are computed from one device's trace.
 
-    One row per trace entry: `live_bytes`, `entry_arena`, `entry_category`. One row per block that ever lived: `life_*`,
-    the columns of `Lifetimes`, and the block's arena, its guessed category and the rule behind it.
+    `live_bytes`, `entry_arena` and `entry_category` have one row per trace entry. The columns `life_*` have one row
+    per block that ever lived: those of `Lifetimes`, the block's arena, its category and the rule that decided it.
     """
     lives = replay.lifetimes
     return {
@@ -76,7 +76,10 @@ def derived_columns(replay: Replay, guess: Guess, arenas: BlockArenas) -> dict[s
 
 
 def categories_of_entries(trace: DeviceTrace, lives: Lifetimes, category: Integers) -> Column:
-    """Return, for each trace entry, the category of the block that it allocates or frees; 0 for other entries."""
+    """Return, for each trace entry, the category of the block that it allocates or frees; 0 for other entries.
+
+    For these the 0 means nothing, although it is also the number of a category (parameters).
+    """
     kind = np.zeros(len(trace), np.int8)
     inside = lives.born != BEFORE
     kind[lives.born[inside]] = category[inside]

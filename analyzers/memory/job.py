@@ -1,4 +1,4 @@
-"""The training job that wrote a snapshot, and the bytes that one of its layers saves for the backward pass."""
+"""Describe the training job that wrote a snapshot, and predict what one of its layers saves for the backward pass."""
 
 import msgspec
 
@@ -7,6 +7,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The training job that wrote a snapshot, as far as run.json describes it: the model's shape and the settings.
 
     `compute_bytes` and `state_bytes` are the bytes of one element of an activation and of the optimizer's state.
+    `batch` is the local batch size.
     """
 
     name: str
@@ -15,7 +16,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     layers: int | None = None
     heads: int | None = None
     head_dim: int | None = None
-    """Features of a head; None: `dim` divided by `heads`."""
+    """The size of an attention head; None: `dim` divided by `heads`."""
     batch: int
     seq: int
     compute_bytes: int
@@ -31,17 +32,18 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def activation_bytes_per_layer(self) -> int | None:
-        """Return the bytes that one pre-norm block with SwiGLU saves for its backward pass, without recomputation.
+        """The bytes that one transformer layer (pre-norm, SwiGLU) saves for its backward pass, without recomputation.
 
-        The count follows Korthikanti et al. 2022 (arXiv:2205.05198, section 4.1), for a block without dropout and
-        biases whose attention (FlashAttention, Dao et al. 2022) keeps no scores. In units of tokens x dim: the inputs
-        of both norms and of the projections behind them (4). In units of tokens x heads x head_dim, which is dim in
-        many models: queries, keys and values with heads repeated (3), the attention's output (1) and its copy for the
-        projection (1). And 4 of tokens x hidden_dim: both branches, the activated branch and their product. In float32:
-        a factor for each norm and the logarithms of the sums for each head.
+        The count follows Korthikanti et al. 2022 (arXiv:2205.05198, section 4.1), for a layer without dropout and
+        biases whose attention (FlashAttention, Dao et al. 2022) keeps no scores. Elements in units of tokens x dim:
+        the inputs of both norms and of the projections after them (4). In units of tokens x heads x head_dim, which
+        is dim in many models: queries, keys and values with heads repeated (3), the attention's output (1) and its
+        copy for the projection (1). In units of tokens x hidden_dim: both branches, the activated branch and their
+        product (4). In float32, per token: a factor for each norm, and the logarithm of the softmax's sum for each
+        head.
 
-        The result is None if run.json lacks one of these values. Example: dim 256, hidden_dim 768, 8 heads, 512 tokens
-        in bfloat16 (2 bytes) save 512 x ((9 x 256 + 4 x 768) x 2 + 4 x (2 + 8)) = 5,525,504 bytes.
+        The result is None if run.json lacks one of these values. Example: dim 256, hidden_dim 768, 8 heads, 512
+        tokens in bfloat16 (2 bytes) save 512 x ((9 x 256 + 4 x 768) x 2 + 4 x (2 + 8)) = 5,525,504 bytes.
         """
         if self.dim is None or self.hidden_dim is None or self.heads is None:
             return None

@@ -1,4 +1,4 @@
-"""Open an artefact as a snapshot or as a replay; the file itself is read once and its columns are kept in the cache."""
+"""Open a snapshot file: it is read once, and its columns are kept in the cache."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -10,11 +10,11 @@ from analyzers.run import Artefact
 
 READER = "analyzers.memory.digest"
 REPLAYS_KEPT = 2
-"""How many replays stay in memory, because a user interface reads many parts of the same device; 2 for a comparison."""
+"""How many replays stay in memory, as a user interface asks a device many questions; a comparison needs 2."""
 
 
 def open_snapshot(artefact: Artefact, options: store.Options | None = None) -> Snapshot:
-    """Return the snapshot in an artefact.
+    """Return the snapshot in a file, with its columns from the cache if it was read before.
 
     Raises:
         InputError: The file cannot be read.
@@ -34,24 +34,23 @@ def open_replay(artefact: Artefact, options: store.Options | None = None, device
 
 @lru_cache(REPLAYS_KEPT)
 def cached_replay(path: Path, _key: str, options: store.Options, device: int) -> Replay:
-    """Return the replay of one device of a snapshot file, from a cache in memory.
+    """Return the replay of one device of a snapshot file; the last `REPLAYS_KEPT` of them stay in memory.
 
-    `_key` is part of the cache's key and changes when the file changes, so that a changed file is read again.
+    `_key` changes with the contents of the file, so that a changed file is read again.
     """
     return Replay(Snapshot(store.load([path], READER, options)).device(device))
 
 
 def rank_of(snapshot: Snapshot, artefact: Artefact) -> int | None:
-    """Return the rank that this project's recorder wrote into the file,
-    else the one in the file's name; None if unknown.
-    """
+    """Return the rank that this project's recorder wrote into the file, or else that in its name; None if unknown."""
     recorded = snapshot.recorded_number("rank")
     return artefact.rank if recorded is None else recorded
 
 
 def step_of(snapshot: Snapshot, artefact: Artefact) -> int | None:
-    """Return the step that this project's recorder wrote into the file,
-    else the one in its folder's name; None if unknown.
+    """Return the step that this project's recorder wrote into the file, or else the one in its folder's name.
+
+    The result is None if neither is known.
     """
     recorded = snapshot.recorded_number("step")
     return artefact.step if recorded is None else recorded

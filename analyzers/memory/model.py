@@ -1,7 +1,7 @@
 """The structs of the JSON document `workbench.memory/1`: the results of a memory report about each device.
 
 JSON names are fixed: a field with a plainer name in Python has its JSON name in `msgspec.field(name=...)`. Sizes are
-bytes. An entry is an index in the device's trace of allocator events; -1 means "before the first".
+bytes. An entry or an index is that of an allocator event in the device's trace; -1 means "before the first".
 """
 
 from enum import StrEnum
@@ -13,7 +13,7 @@ from analyzers.memory.breakdown_model import Breakdown
 
 
 class MemoryClass(StrEnum):
-    """The kind of memory problem that the verdict of a report names; `HEALTHY` and `UNKNOWN` are no problems."""
+    """The class of a verdict on memory: a kind of problem, or `HEALTHY` or `UNKNOWN`."""
 
     OOM = "oom"
     LEAK = "leak"
@@ -27,7 +27,7 @@ class OomPattern(StrEnum):
     """How the step that ran out of memory differs from those before it.
 
     `GROWTH`: stacks whose live bytes rose step by step fill a good part of the memory. `SPIKE`: the step needed far
-    more than earlier steps. `STEADY`: it needed no more than these. `UNKNOWN`: the trace has no earlier complete step.
+    more than earlier steps. `STEADY`: it needed about as much. `UNKNOWN`: the trace has no earlier complete step.
     """
 
     GROWTH = "growth"
@@ -37,7 +37,7 @@ class OomPattern(StrEnum):
 
 
 class MissingEvidence(StrEnum):
-    """A kind of data that a snapshot does not record about a device; `findings.verdict` has a phrase for each."""
+    """A kind of evidence that a snapshot does not record about a device, such as the stacks of its allocations."""
 
     HISTORY = "history"
     STACKS = "stacks"
@@ -50,7 +50,7 @@ class MissingEvidence(StrEnum):
 
 
 class UnusualKind(StrEnum):
-    """The kind of memory use that is unusual without being a failure.
+    """A kind of memory use that is unusual without being a failure.
 
     `LATE_STATE`: optimizer state that only the first optimizer step allocated. `LOSS`: copies of the logits made for
     the loss. `KEPT`: activations that outlive the step that made them.
@@ -62,7 +62,7 @@ class UnusualKind(StrEnum):
 
 
 class Remedy(StrEnum):
-    """A setting whose saving can be estimated from a snapshot alone."""
+    """A change of settings whose saving can be estimated from a snapshot alone."""
 
     ACTIVATION_CHECKPOINTING = "activation_checkpointing"
     HALF_BATCH = "half_batch"
@@ -70,11 +70,12 @@ class Remedy(StrEnum):
 
 
 class Oom(msgspec.Struct, frozen=True, kw_only=True):
-    """The allocation that failed, at trace entry `index`.
+    """The last allocation that failed, at the trace entry `index`.
 
-    `categories` and `modules` have the bytes that were alive at that entry (only the largest modules). `since_step` is
-    the step in which growth began, for the pattern `growth`. `usual_peak_bytes` is the highest peak of the complete
-    steps before, `usual_inputs_bytes` the highest memory of inputs at those peaks.
+    `categories` and `modules` have the bytes that were alive at that entry (only the largest modules). `since_step`
+    is the step in which growth began, for the pattern `growth`. `usual_peak_bytes` is the highest peak of the
+    complete steps before, `usual_inputs_bytes` the most bytes that inputs had at the peaks of these steps; both are
+    None if there are no such steps.
     """
 
     requested_bytes: int
@@ -93,10 +94,10 @@ class Oom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FreeBlocks(msgspec.Struct, frozen=True, kw_only=True):
-    """The free blocks of one CUDA stream in one memory pool at the snapshot, in all segments or only in one.
+    """The free blocks of one CUDA stream in one memory pool when the snapshot was taken.
 
-    `segment` is the address of that one segment, None for all. `split_bytes` of the free bytes are in segments that
-    live blocks also use, so that they cannot be released to the device.
+    `segment` is the address of the segment that they are in, None if all segments count. `split_bytes` of the free
+    bytes are in segments that live blocks also use, so that they cannot be released to the device.
     """
 
     pool: str
@@ -109,17 +110,18 @@ class FreeBlocks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moment(StrEnum):
-    """The moment at which fragmentation is judged: the last request that failed, else the peak of allocated memory."""
+    """The moment at which fragmentation is judged: when the last request failed, or at the peak if none failed."""
 
     FAILED_REQUEST = "failed_request"
     PEAK = "peak"
 
 
 class FreeMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory that the allocator has reserved and that no block uses after trace entry `entry`, in bytes.
+    """The memory that the allocator has reserved but no block uses after trace entry `entry`, in bytes.
 
-    After a failed request, only the memory counts that the stream and the pool of the request may use. `split_bytes`
-    are in segments that live blocks also use, so that they cannot be given back to the device.
+    After a failed request, only the memory counts that the request's CUDA stream and pool may use. `split_bytes` are
+    in segments that live blocks also use, so that they cannot be given back to the device; `largest_bytes` is the
+    largest free block.
     """
 
     moment: Moment
@@ -131,12 +133,13 @@ class FreeMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of the reserved segments is allocated and how much is free, at the end of the trace.
+    """How much of the reserved memory is allocated and how much is free, at the end of the trace.
 
-    `segments` has those segments in use that have the most free bytes. A CPU has no caching allocator, so for its
-    recordings only `allocated_bytes` is meaningful. `request_bytes` is the size of the request that failed; None if
-    none did. `decisive` is the free memory when that request failed, or at the peak; None without a history, or if the
-    segments of that time are not all known.
+    `segments` has the segments in use with the most free bytes. `inactive_split_bytes` are free in segments that live
+    blocks also use; `rounding_bytes` is what the allocator added to requests by rounding up. A CPU has no caching
+    allocator, so for its recordings only `allocated_bytes` is meaningful. `request_bytes` is the size of the request
+    that failed; None if none did. `decisive` is the free memory when that request failed, or at the peak; None
+    without a history, or if the segments of that time are not all known.
     """
 
     reserved_bytes: int
@@ -152,10 +155,11 @@ class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopStack(msgspec.Struct, frozen=True, kw_only=True):
-    """The live bytes that one stack allocated in `count` blocks; `frames` begins with the user's innermost frame.
+    """The live bytes of one category that one stack allocated, in `count` blocks.
 
-    `name` is the stack's name for people: different stacks in one list have different names. `operation` is what
-    PyTorch or a library did below the user's frame, such as `bmm` or `backward of softmax`; empty if not known.
+    `frames` begins with the user's innermost frame. `name` is a name for people that no other stack in the list has.
+    `operation` is what PyTorch or a library did inside the user's frame, such as `bmm` or `backward of softmax`;
+    empty if not known. `label` is the tensor's recorded name, if there is only one block.
     """
 
     bytes: int
@@ -168,7 +172,7 @@ class TopStack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
-    """A stack whose live bytes grow over the last `steps` steps.
+    """A stack whose live bytes grow over the last `steps` steps: by `total_bytes` in all.
 
     `first_step` is the first of these steps; None if steps are not annotated but inferred from recurring stacks.
     """
@@ -182,7 +186,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolUse(msgspec.Struct, frozen=True, kw_only=True):
-    """How one stream uses one memory pool: its segments at the end of the trace, and its requested bytes over time.
+    """How one CUDA stream uses one memory pool: its segments at the end of the trace, its requested bytes over time.
 
     `segments`, `reserved_bytes` and `allocated_bytes` are those at the end; the other sizes are requested bytes. In
     files of torch before 2.12 the pool of a block is known only if its segment still exists at the end. The other
@@ -201,7 +205,10 @@ class PoolUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The requested bytes of the blocks that one stream allocated; a `peak_index` of -1 is before the trace."""
+    """The requested bytes of the blocks that one CUDA stream allocated: before, at the peak of and after the trace.
+
+    `peak_index` is the trace entry that reached the peak; -1: before the trace.
+    """
 
     stream: int
     start_bytes: int
@@ -211,17 +218,17 @@ class StreamUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """An allocation (trace entry `index`) for which the allocator had to release cached segments to the device."""
+    """A request (trace entry `index`) for which the allocator first had to release cached segments of `freed_bytes`."""
 
     index: int
     freed_bytes: int
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):
-    """How many bytes a remedy would free: `frees_bytes` of the `of_bytes` bytes that it can act on.
+    """How much memory a remedy would free: about `frees_bytes` of the `of_bytes` on which it has an effect.
 
-    Both count the memory alive at the failed allocation, or at the peak if none failed. `model` states the assumptions
-    of the estimate.
+    Both count the memory alive at the failed allocation, or at the peak if none failed. `model` states the
+    assumptions of the estimate.
     """
 
     remedy: Remedy = msgspec.field(name="what")
@@ -231,10 +238,10 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CategoryBasis(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule for guessing categories, and the blocks at the peak whose category it decided.
+    """A rule for guessing the category of blocks, and the bytes and number of the blocks at the peak that it decided.
 
-    `because` is the evidence that the rule uses, in words. `category` is empty for the rule of blocks that the recorder
-    tagged, as these have their own categories.
+    `because` is the evidence that the rule uses, in words. `category` is empty for the rule of blocks that the
+    recorder tagged, as each of these has its own category.
     """
 
     rule: str
@@ -272,12 +279,12 @@ class StepUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """One device in one file; sizes are in bytes, and a `peak_index` of -1 is before the first trace entry.
+    """The results about one device in one file.
 
     Allocated bytes are *requested* bytes, summed over the live blocks. `top_stacks` allocated most of the bytes alive
     at the peak, `end_stacks` most of those alive after the last entry. `steps` are the last annotated steps.
-    `listed_bytes` are the bytes of the snapshot's list of blocks, where they differ from `end_allocated_bytes`.
-    `account` are the parts of the whole device's memory at the snapshot; empty where its total was not recorded.
+    `listed_bytes` is the sum of the snapshot's list of blocks, where it differs from `end_allocated_bytes`. `account`
+    has the parts of the whole device's memory at the snapshot; empty if its total was not recorded.
     """
 
     path: str
@@ -314,7 +321,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingChange(msgspec.Struct, frozen=True):
-    """One changed setting, such as batch 2x, and the assumptions by which its effect on memory was computed."""
+    """A changed setting, such as batch = 2x; `model` says under which assumptions its effect was computed."""
 
     name: str
     value: str
@@ -322,7 +329,7 @@ class SettingChange(msgspec.Struct, frozen=True):
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """The peak of one device as recorded, and as it would be with all `changes` of settings."""
+    """The peak of one device as recorded, and as predicted with all `changes` of settings."""
 
     path: str
     rank: int | None
@@ -337,7 +344,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryData(msgspec.Struct, frozen=True):
-    """The field `data` of a memory report; `breakdown` and `what_if` are filled only on request (`report.extend`)."""
+    """The field `data` of a memory report; `breakdown` and `what_if` are empty unless they were requested."""
 
     devices: list[Device]
     breakdown: list[Breakdown] = []

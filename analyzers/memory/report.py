@@ -1,4 +1,4 @@
-"""The entry point for memory: it takes snapshots and returns a `Report[MemoryData]`."""
+"""The entry point for memory: `analyze` takes snapshots and returns a `Report[MemoryData]`."""
 
 from collections.abc import Iterator, Sequence
 from os import PathLike
@@ -74,7 +74,7 @@ def analyze(
 
 
 def artefacts_of(snapshots: AnyPath | Sequence[AnyPath | Artefact]) -> Iterator[Artefact]:
-    """Yield the memory snapshots at some paths; artefacts are yielded as they are.
+    """Yield the memory snapshots at the given paths; artefacts are yielded as they are.
 
     Raises:
         InputError: A path does not exist, or has no memory snapshot.
@@ -92,7 +92,7 @@ def artefacts_of(snapshots: AnyPath | Sequence[AnyPath | Artefact]) -> Iterator[
 
 
 def devices_of(snapshot: Snapshot, artefact: Artefact) -> Iterator[Device]:
-    """Yield a `Device` with the stored results about each device of a snapshot; its path, rank and step are set."""
+    """Yield the stored results about each device of a snapshot, with their path, rank and step filled in."""
     rank, step = rank_of(snapshot, artefact), step_of(snapshot, artefact)
     # At an exit, and in our recorder's files, `step` is the last finished one: the memory ran out in the next.
     failing_step = None if step is None else step + (artefact.exit or "step" in snapshot.recorder)
@@ -104,9 +104,7 @@ def devices_of(snapshot: Snapshot, artefact: Artefact) -> Iterator[Device]:
 
 
 def findings_of(devices: Sequence[Device]) -> Iterator[Finding]:
-    """Yield the findings on each device, on growth over several snapshots,
-    and on a rank with clearly more memory than others.
-    """
+    """Yield the findings on each device, on leaks, and on a rank that uses clearly more memory than the others."""
     for device in devices:
         yield from device_findings(device)
     leaks = [leak_finding(device, growing) for device, growing in leaking_devices(devices)]
@@ -124,7 +122,7 @@ def extend(
     breakdown: bool = False,
     changes: str | None = None,
 ) -> Report[MemoryData]:
-    """Return a copy of a report with further results, which need the files again and are given only on request.
+    """Return a copy of a report with results that are made only on request; the files are read for them again.
 
     `breakdown` adds the table of segments, categories, tensors and layers of each device. `changes`, such as
     `batch=2x,ac=full`, adds the peak as it would be with other settings: `batch`, `seq`, `dp_shard`, `ac` (activation
@@ -149,7 +147,9 @@ def extend(
 def compare(
     a: Sequence[Artefact], b: Sequence[Artefact], options: store.Options | None = None
 ) -> tuple[diff.Diff, list[Finding]]:
-    """Return the difference between the peaks of the fullest devices of two runs or files, and a finding on it, if any.
+    """Return the difference between the peaks of two runs or files, each on its fullest device, and a finding about it.
+
+    The list of findings is empty if the peaks are about the same.
 
     Raises:
         InputError: A snapshot cannot be read.

@@ -1,7 +1,8 @@
-"""Tables about one snapshot for the user interfaces: timelines, groups, blocks, segments, events, settings.
+"""Make tables about one snapshot for the user interfaces: timelines, groups, blocks, segments, events, settings.
 
-Most functions take an artefact, the options of reading, a device (its index in the file) and an entry (an index in the
-device's trace; -1: before the first). Each raises InputError if the file cannot be read.
+Most functions take an artefact (the snapshot file), `options` for reading it, a device (its index in the file) and an
+entry (an index in the device's trace of allocator events; -1: before the first). Each raises InputError if the file
+cannot be read.
 """
 
 from collections.abc import Mapping
@@ -32,7 +33,7 @@ from analyzers.run import Artefact
 
 STATE_NAMES = ("inactive", "active", "pending_free")
 Window = tuple[int, int]
-"""A range of entries: the first one, and the one after the last."""
+"""A range of trace entries: the index of the first, and the index after the last."""
 
 
 def timeline(
@@ -44,18 +45,22 @@ def timeline(
 ) -> pd.DataFrame:
     """Return the allocated bytes over the trace entries of a window (None: all entries), in at most `buckets` rows.
 
-    Columns: entry, time_us, allocated, reserved, pending (the part of allocated that was freed, but that a CUDA stream
-    may still use), a column per category (they sum to allocated), oom (bytes of the request that failed at this entry,
-    else 0). A bucket is a range of entries; its row is the state after the entry with the most allocated bytes, so
-    every peak is kept. A failed request has a row of its own; if there are many, only the last ones do, in at most
-    half of all rows. Without a trace there is one row, the state at the snapshot, with entry -1.
+    Columns: entry, time_us, allocated, reserved, pending (the part of allocated that the program freed, but that a
+    CUDA stream may still use), a column per category (they sum to allocated), oom (bytes of the request that failed
+    at this entry, else 0). A bucket is a range of entries; its row is the state after the entry with the most
+    allocated bytes, so that every peak is shown. A failed request has a row of its own; if there are many, only the
+    last ones do, in at most half of all rows. Without a trace there is one row, the state when the snapshot was
+    taken, with entry -1.
     """
     replay = open_replay(artefact, options, device)
     return timeline_rows(replay, highest_instants(replay, buckets, window))
 
 
 def highest_instants(replay: Replay, buckets: int, window: Window | None) -> Integers:
-    """Return, for each of at most `buckets` ranges of trace entries, the entry with the most allocated bytes."""
+    """Return, for each of at most `buckets` ranges of trace entries, the index of the entry with the most live bytes.
+
+    The result is [-1] if the window has no trace entries. A failed request is a range of its own.
+    """
     first, last = window or (0, len(replay.trace))
     first, last = max(first, 0), min(last, len(replay.trace))
     if first >= last:
@@ -78,15 +83,15 @@ def timeline_by(
     buckets: int = 200,
     window: Window | None = None,
 ) -> pd.DataFrame:
-    """Return the allocated bytes by `pool`, `stream` or `phase` after some trace entries, in at most `buckets` rows.
+    """Return the allocated bytes over time by `pool`, `stream` or `phase`, in at most `buckets` rows.
 
     The rows are those of `timeline`: one for each range of entries, after the entry with the most allocated bytes.
-    Columns: entry, time_us, allocated, and one per pool (`0.0` is the default pool, `?` a pool that files before torch
-    2.12 do not record), stream (`stream 0`) or phase of allocation (forward, backward, optimizer, other, `before the
-    trace`); they sum to allocated, with `others` where there are too many to name.
+    Columns: entry, time_us, allocated, and one per pool (`0.0` is the default pool, `?` a pool that files before
+    torch 2.12 do not record), stream (`stream 0`) or phase of allocation (forward, backward, optimizer, other,
+    `before the trace`); they sum to allocated, with a column `others` if there are too many to name.
 
     Raises:
-        InputError: There is no such grouping.
+        InputError: `by` has another value.
     """
     if by not in ("pool", "stream", "phase"):
         raise InputError(f"cannot place by {by}", "choose one of pool, stream, phase")
@@ -99,7 +104,7 @@ def timeline_by(
 
 
 def bytes_by_arena(replay: Replay, instants: Integers, by: str) -> Mapping[str, Integers]:
-    """Return {name of a pool or stream: its live bytes after each of the trace entries `instants`}.
+    """Return the live bytes of each pool or stream after each of the trace entries `instants`, by its name.
 
     `by` is `pool` or `stream`; the one with the highest peak comes first.
     """
@@ -111,7 +116,7 @@ def bytes_by_arena(replay: Replay, instants: Integers, by: str) -> Mapping[str, 
 
 
 def bytes_by_phase(replay: Replay, instants: Integers) -> Mapping[str, Integers]:
-    """Return {training phase: live bytes, after each of the trace entries `instants`, that this phase allocated}."""
+    """Return the live bytes that each training phase allocated, by name, after each of the trace entries `instants`."""
     layers = live_bytes_by_group(replay.lifetimes, allocation_phases(replay), len(PHASE_NAMES), instants)
     return {name: layers[number] for number, name in PHASE_NAMES.items()}
 
@@ -138,9 +143,9 @@ def events(
     count: int = 100,
     text: str = "",
 ) -> pd.DataFrame:
-    """Return a table of `count` trace entries from number `first` on (`answers.history.events`).
+    """Return a table of `count` trace entries from index `first` on (see `answers.history.events`).
 
-    If `text` is not empty, only the entries that match it are counted and returned.
+    If `text` is given, only the entries that match it are counted and returned.
     """
     return history.events(open_replay(artefact, options, device), first, count, text)
 
@@ -148,17 +153,17 @@ def events(
 def search(
     artefact: Artefact, text: str, options: store.Options | None = None, device: int = 0, limit: int = 100
 ) -> pd.DataFrame:
-    """Return the blocks that match a frame, label, category, address or size (`answers.history.search_blocks`)."""
+    """Return a table of the blocks that match a frame, label, category, address or size (`history.search_blocks`)."""
     return history.search_blocks(open_replay(artefact, options, device), text, limit)
 
 
 def settings(artefact: Artefact, options: store.Options | None = None) -> pd.DataFrame:
-    """Return the allocator's settings, empty if the file has none. Columns: key, value (both text)."""
+    """Return a table of the allocator's settings, empty if the file has none. Columns: key, value (both text)."""
     return pd.DataFrame(list(open_snapshot(artefact, options).settings.items()), columns=["key", "value"])
 
 
 def timeline_rows(replay: Replay, instants: Integers) -> pd.DataFrame:
-    """Return a table with the state of memory after each of the trace entries `instants`, which ascend.
+    """Return a table of the state of memory after each of the trace entries `instants`, which are in ascending order.
 
     See `timeline` for the columns.
     """
@@ -178,16 +183,17 @@ def timeline_rows(replay: Replay, instants: Integers) -> pd.DataFrame:
 
 
 def failed_bytes(trace: DeviceTrace, instants: Integers) -> Integers:
-    """Return the bytes of the request that failed at each of the trace entries `instants`; 0 where none failed."""
+    """Return the bytes of the request that failed at each of the trace entries `instants`; 0 if none failed there."""
     failed = np.isin(instants, trace.where(Action.OOM))
     return np.where(failed, trace.entry("size")[np.maximum(instants, 0)], 0) if len(trace) else failed.astype(np.int64)
 
 
 def bytes_by_category(replay: Replay, instants: Integers) -> Integers:
-    """Return the live bytes after each of the ascending trace entries `instants`, as an array (category, instant).
+    """Return the live bytes of each category after each of the trace entries `instants`: an array (category, instant).
 
-    The function sums the changes of all trace entries up to each instant by category; a derived column has the category
-    of each entry. This takes a tenth of the time of going through the blocks.
+    `instants` is in ascending order. The function sums the changes of all trace entries up to each instant by the
+    category of their block, which is stored for each entry. This takes a tenth of the time of going through the
+    blocks.
     """
     lives, guess = replay.lifetimes, categorise(replay)
     older = guess.sums(lives, np.flatnonzero(lives.born == BEFORE))
@@ -200,10 +206,10 @@ def bytes_by_category(replay: Replay, instants: Integers) -> Integers:
 
 
 def steps(artefact: Artefact, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
-    """Return the memory use of the steps that the trace contains completely, in order.
+    """Return a table of the memory use of the training steps that the trace contains completely, in order.
 
-    Columns: step, first_entry, last_entry, peak_bytes, peak_index, end_bytes, and a column per category with its bytes
-    at the end of the step, which sum to end_bytes.
+    Columns: step, first_entry, last_entry, peak_bytes, peak_index, end_bytes, and a column per category with its
+    bytes at the end of the step, which sum to end_bytes.
     """
     replay = open_replay(artefact, options, device)
     uses = [msgspec.structs.asdict(use) for use in step_uses(replay, categorise(replay))]
@@ -229,7 +235,10 @@ def times(artefact: Artefact, options: store.Options | None = None, device: int 
 def categories(
     artefact: Artefact, options: store.Options | None = None, device: int = 0, entry: int | None = None
 ) -> pd.DataFrame:
-    """Return the bytes by category after trace entry `entry` (None: the peak). Columns: category, bytes, blocks."""
+    """Return a table of the bytes by category after trace entry `entry` (None: the peak).
+
+    Columns: category, bytes, blocks.
+    """
     replay = open_replay(artefact, options, device)
     guess = categorise(replay)
     rows = alive_after(replay, entry)
@@ -239,7 +248,7 @@ def categories(
 
 
 def alive_after(replay: Replay, entry: int | None) -> Integers:
-    """Return the rows in `Lifetimes` of the blocks alive after trace entry `entry` (None: the peak)."""
+    """Return the blocks alive after trace entry `entry` (None: the peak), as rows in `Lifetimes`."""
     return replay.lifetimes.alive(replay.peak[1] if entry is None else entry)
 
 
@@ -250,7 +259,7 @@ def top_stacks(
     entry: int | None = None,
     limit: int = 20,
 ) -> pd.DataFrame:
-    """Return the stacks that allocated most of the bytes alive after trace entry `entry` (None: the peak).
+    """Return a table of the stacks that allocated most of the bytes alive after trace entry `entry` (None: the peak).
 
     Columns: bytes, count, category, label, frames, operation, name (see `model.TopStack`).
     """
@@ -269,7 +278,7 @@ def tree(
     entry: int | None = None,
     depth: int | None = None,
 ) -> pd.DataFrame:
-    """Return the blocks alive after trace entry `entry` (None: the peak) as a tree of groups.
+    """Return the memory alive after trace entry `entry` (None: the peak) as a tree of groups of blocks.
 
     The blocks are grouped by `category`, `module`, `line` or `stack`. See `answers.owner_tree` for the columns.
     """
@@ -277,12 +286,15 @@ def tree(
 
 
 def live_blocks(artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
-    """Return the blocks alive after a trace entry and their segments (`answers.allocator_state.blocks_at`)."""
+    """Return a table of the blocks alive after a trace entry (see `answers.allocator_state.blocks_at`)."""
     return allocator_state.blocks_at(open_replay(artefact, options, device), entry)
 
 
 def segments(artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
-    """Return the reserved address ranges after a trace entry, adjacent ones joined. Columns: address, bytes."""
+    """Return a table of the reserved address ranges after a trace entry, adjacent ones joined.
+
+    Columns: address, bytes.
+    """
     ranges = allocator_state.segments_at(open_snapshot(artefact, options).device(device), entry)
     return pd.DataFrame(ranges, columns=["address", "bytes"])
 
@@ -290,7 +302,7 @@ def segments(artefact: Artefact, entry: int, options: store.Options | None = Non
 def free_blocks(
     artefact: Artefact, entry: int, options: store.Options | None = None, device: int = 0, limit: int = 500
 ) -> pd.DataFrame:
-    """Return the free blocks after a trace entry, the largest first (`answers.allocator_state.free_at`)."""
+    """Return a table of the free blocks after a trace entry, the largest first (see `allocator_state.free_at`)."""
     return allocator_state.free_at(open_replay(artefact, options, device), entry).head(limit)
 
 
@@ -303,14 +315,14 @@ def source_files(artefact: Artefact, options: store.Options | None = None) -> se
 def blocks_of_address(
     artefact: Artefact, address: int, options: store.Options | None = None, device: int = 0
 ) -> pd.DataFrame:
-    """Return every block that ever contained an address (`answers.allocator_state.blocks_of_address`)."""
+    """Return a table of every block that ever contained an address (see `allocator_state.blocks_of_address`)."""
     return allocator_state.blocks_of_address(open_replay(artefact, options, device), address)
 
 
 def blocks(artefact: Artefact, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
-    """Return every block at the snapshot, in order of address.
+    """Return a table of every block of the snapshot, free ones included, in order of address.
 
-    Columns: segment (its address), segment_bytes, stream, pool, address, size, requested, state, frame.
+    Columns: segment (its address), segment_bytes, stream, pool, address, size, requested (bytes), state, frame.
     """
     snapshot = open_snapshot(artefact, options)
     trace = snapshot.device(device)

@@ -1,6 +1,4 @@
-"""Reconstruct the allocator after any trace entry:
-its segments, blocks and free memory, and all blocks at one address.
-"""
+"""Reconstruct the allocator's segments, blocks and free memory after a trace entry; find all blocks at an address."""
 
 from collections.abc import Callable
 

@@ -20,13 +20,13 @@ OTHER_ADVICE = "Compare what this rank does with what the others do."
 
 
 def uneven_findings(devices: Sequence[Device]) -> list[Finding]:
-    """Return the finding that one rank peaks clearly above the others, in a list; empty if none does."""
+    """Return a list with the finding that one rank peaks clearly above the others; empty if none does."""
     uneven = uneven_rank(devices)
     return [uneven_finding(uneven)] if uneven else []
 
 
 def uneven_finding(uneven: UnevenRank) -> Finding:
-    """Return the finding that a rank peaks above the others, with the category that makes the difference."""
+    """Return the finding that a rank peaks above the others, with the category that makes most of the difference."""
     device, excess = uneven.fullest, uneven.excess_bytes
     more, usual = uneven.excess_by_category, uneven.usual
     worst = max(more, key=lambda name: more[name])

@@ -14,7 +14,7 @@ GROUPS_SHOWN = 3
 def comparison_findings(diff: Diff, b: Instant) -> list[Finding]:
     """Return a list with the finding that the peak changed; empty if the change is no more than noise.
 
-    `b` is the second of the two compared states; the finding has its rank and step.
+    The finding has the rank and step of `b`, the second of the two compared states.
     """
     if abs(diff.bytes) < max(NOISE_BYTES, NOISE_SHARE * diff.a_bytes):
         return []
@@ -39,7 +39,7 @@ def comparison_findings(diff: Diff, b: Instant) -> list[Finding]:
 
 
 def evidence(diff: Diff, b: Instant, *, grew: bool) -> list[Evidence]:
-    """Return the modules and lines that changed most; with `grew` those that grew, else those that shrank."""
+    """Return the modules and lines that changed most: those that grew if `grew` is true, or else those that shrank."""
     most = [*diff.modules[:GROUPS_SHOWN], *diff.lines[:GROUPS_SHOWN]]
     return [
         Evidence(

@@ -1,4 +1,4 @@
-"""Helpers for the sentences in this package: evidence, ranks, and the names of categories."""
+"""Helpers for the sentences of this package: evidence, ranks, and the names of categories."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +17,7 @@ CATEGORY_WORDS = {
 
 
 def in_words(category: str) -> str:
-    """Return a category as a noun for a sentence: `optimizer state`."""
+    """Return a category's name as a noun for a sentence: `optimizer state` for `optimizer_state`."""
     return CATEGORY_WORDS.get(category, category)
 
 
@@ -27,20 +27,20 @@ def largest(categories: Mapping[str, int]) -> tuple[str, int]:
 
 
 def rank_subject(ranks: Sequence[int]) -> str:
-    """Return the ranks as the subject of a sentence: `rank 3`, `ranks 0-2, 5`; `the process` where none is known."""
+    """Return the ranks as the subject of a sentence: `rank 3`, `ranks 0-2, 5`; `the process` if none is known."""
     return rank_names(ranks) if ranks else "the process"
 
 
 def ranks_of(device: Device) -> list[int]:
-    """Return the rank of a device as a list, as a finding has it; empty if it is not known."""
+    """Return the rank of a device as a list, which is the form that findings have; empty if it is not known."""
     return [] if device.rank is None else [device.rank]
 
 
 def fact(device: Device, text: str, line: str = "") -> Evidence:
-    """Return one piece of evidence from the device's file; `line` is the line of the user's code that it is about."""
+    """Return a piece of evidence from the device's file; `line` is the line of the user's code that it is about."""
     return Evidence(text=text, source=device.path, line=line)
 
 
 def innermost(frames: Sequence[str], unknown: str = "") -> str:
-    """Return the innermost frame as `function (file:line)`; `unknown` for a stack without frames."""
+    """Return the first, innermost frame as `function (file:line)`; `unknown` if there are no frames."""
     return call_site(frames[0]) if frames else unknown

@@ -14,9 +14,7 @@ HARM = "A large request may fail although this memory is free. "
 
 
 def fragmentation_findings(device: Device) -> Iterator[Finding]:
-    """Yield a finding if a failed request would have fit into fragmented memory,
-    or if much was fragmented at the peak.
-    """
+    """Yield a finding if a failed request would have fitted into fragmented memory, or if the peak was fragmented."""
     free = device.fragmentation.decisive
     if free is None:
         return
@@ -30,8 +28,8 @@ def fragmentation_findings(device: Device) -> Iterator[Finding]:
 def would_have_served(free: FreeMemory, request: int) -> bool:
     """Return whether a request fits into all free memory together, but into no single free block.
 
-    Free memory in segments that other blocks use is added to the free memory of the device, because expandable
-    segments could join both.
+    All free memory is that in segments that other blocks use, and that of the device: expandable segments could join
+    them.
     """
     return free.largest_bytes < request <= free.split_bytes + (free.device_free_bytes or 0)
 
@@ -55,9 +53,7 @@ def blocked_finding(device: Device, free: FreeMemory, request: int) -> Finding:
 
 
 def split_finding(device: Device, free: FreeMemory) -> Finding:
-    """Return the finding that a good part of the memory reserved at the peak was fragmented,
-    so that it could not be used.
-    """
+    """Return the finding that much of the memory reserved at the peak was free between blocks in use."""
     return Finding(
         id="memory.fragmentation",
         severity=Severity.WARNING,
@@ -74,10 +70,7 @@ def split_finding(device: Device, free: FreeMemory) -> Finding:
 
 
 def evidence_of(device: Device, free: FreeMemory) -> Iterator[Evidence]:
-    """Yield the fragmented bytes at the failed request or the peak.
-
-    The pools and segments that are fragmented at the end of the trace follow.
-    """
+    """Yield the fragmented bytes at the failed request or the peak, then the pools and segments at the end."""
     yield fact(device, f"free in pieces after entry {free.entry} of the allocation history: {size(free.split_bytes)}")
     use = device.fragmentation
     for place in [*use.pools[:PLACES_SHOWN], *use.segments[:PLACES_SHOWN]]:
@@ -85,9 +78,7 @@ def evidence_of(device: Device, free: FreeMemory) -> Iterator[Evidence]:
 
 
 def defragment(device: Device) -> str:
-    """Return advice against fragmentation:
-    expandable segments, unless a simulation shows that they would free nothing.
-    """
+    """Return advice against fragmentation: expandable segments, unless a simulation shows that they free nothing."""
     saving = saving_by(device, Remedy.EXPANDABLE_SEGMENTS)
     if saving and not saving.frees_bytes:
         return (

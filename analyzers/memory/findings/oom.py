@@ -10,7 +10,7 @@ from analyzers.words import capitalised, quantity, rank_names, share, size, unca
 
 NEAR_LIMIT_SHARE = 0.9
 LARGE_REQUEST_SHARE = 0.25
-"""A request of at least this share of the allocated bytes is a finding of its own."""
+"""A failed request of at least this share of the allocated bytes has a finding of its own."""
 LARGER_INPUTS_RATIO = 1.5
 MODULES_SHOWN = POOLS_SHOWN = 3
 CHECK_BATCH = (
@@ -20,7 +20,7 @@ CHECK_BATCH = (
 
 
 def oom_findings(device: Device) -> Iterator[Finding]:
-    """Yield the finding of a failed allocation, and a second one if a single step or request was too large."""
+    """Yield the finding that an allocation failed, and a second one if one step or request was unusually large."""
     oom = device.oom
     if oom is None:
         return
@@ -32,7 +32,7 @@ def oom_findings(device: Device) -> Iterator[Finding]:
 
 
 def oom_finding(device: Device, oom: Oom) -> Finding:
-    """Return the finding of a failed allocation: the request, the free memory, and the largest categories in use."""
+    """Return the finding that an allocation failed: the request, the free memory, and the largest category in use."""
     category, total = largest(oom.categories)
     where = f" in {innermost(oom.frames)}" if oom.frames else ""
     title = f"Out of {memory_name(device)}: a request for {size(oom.requested_bytes)} failed{where}"
@@ -55,15 +55,13 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
 
 
 def memory_name(device: Device) -> str:
-    """Return the name of the memory that a recording is about: that of the host (CPU), or that of a device such as a
-    GPU.
-    """
+    """Return the name of the memory that ran out: that of the host for a recording on a CPU, or that of the device."""
     # Only recordings of a CPU have segments that are made up.
     return "host memory (CPU)" if device.fragmentation.made_up_segments else "device memory (GPU)"
 
 
 def free_memory(device: Device, oom: Oom) -> str:
-    """Return a sentence on how much memory was free when a request failed, and which limit that refers to."""
+    """Return a sentence on how much memory was free when a request failed, and to what limit this refers."""
     free = size(oom.device_free_bytes)
     if not device.fragmentation.made_up_segments:
         return f"Only {free} of the device's memory were free."
@@ -73,27 +71,27 @@ def free_memory(device: Device, oom: Oom) -> str:
 
 
 def abnormal_batch(oom: Oom) -> str:
-    """Return, as text, how many times larger the inputs of a failing step are than usual.
+    """Return how many times as large as usual the inputs of the failing step are, as a text.
 
-    The result is empty unless that step alone needed far more memory and its inputs are clearly larger.
+    It is empty unless this step alone needed far more memory and its inputs are clearly larger.
     """
     return about(input_growth(oom)) if oom.pattern is OomPattern.SPIKE and input_growth(oom) else ""
 
 
 def about(ratio: float) -> str:
-    """Return a ratio rounded to two digits, as the sizes beside it are rounded, too: `1.5`, `130`."""
+    """Return a ratio rounded to two digits, as exact as the sizes beside it: `1.5`, `130`."""
     rounded = float(f"{ratio:.2g}")
     return f"{rounded:.0f}" if rounded >= 10 else f"{rounded:g}"
 
 
 def input_growth(oom: Oom) -> float:
-    """Return the size of the failing step's inputs as a multiple of that in earlier steps; 0 if not clearly larger."""
+    """Return how many times as large as in earlier steps the failing step's inputs are; 0 if not clearly larger."""
     now, usual = oom.categories["inputs"], oom.usual_inputs_bytes
     return now / usual if usual and now >= LARGER_INPUTS_RATIO * usual else 0.0
 
 
 def oom_evidence(device: Device, oom: Oom) -> Iterator[Evidence]:
-    """Yield the evidence of a failed allocation."""
+    """Yield the evidence of a failed allocation: request, largest category, earlier steps, inputs, modules, pools."""
     category, total = largest(oom.categories)
     request = f"requested: {size(oom.requested_bytes)}; free: {size(oom.device_free_bytes)}"
     yield fact(device, request, innermost(oom.frames))
@@ -110,7 +108,7 @@ def oom_evidence(device: Device, oom: Oom) -> Iterator[Evidence]:
 
 
 def step_history(oom: Oom) -> str:
-    """Return a phrase on how the failing step compares with those before it; empty if the trace has no earlier step."""
+    """Return a phrase that compares the failing step with earlier ones; empty if the trace has no earlier step."""
     usual = size(oom.usual_peak_bytes)
     match oom.pattern:
         case OomPattern.GROWTH:
@@ -126,7 +124,7 @@ def step_history(oom: Oom) -> str:
 
 
 def larger_inputs(oom: Oom) -> str:
-    """Return, as a phrase, how much larger the inputs of the failing step are; empty if they are not."""
+    """Return a phrase on how much larger the inputs of the failing step are than usual; empty if they are not."""
     growth = input_growth(oom)
     if not growth:
         return ""
@@ -135,7 +133,7 @@ def larger_inputs(oom: Oom) -> str:
 
 
 def free_in_pool(free: FreeBlocks, oom: Oom) -> str:
-    """Return, as a phrase, how much memory is reserved and free in one pool, compared with the failed request."""
+    """Return a phrase on how much reserved memory is free in one pool, compared with the failed request."""
     too_small = free.largest_bytes < oom.requested_bytes
     return (
         f"pool {free.pool}, stream {free.stream}: {size(free.free_bytes)} free in {quantity(free.count, 'block')},"
@@ -168,7 +166,7 @@ def failing_step(device: Device, oom: Oom) -> str:
 
 
 def large_request_finding(device: Device, oom: Oom) -> Finding:
-    """Return the finding that the request that failed is large by itself."""
+    """Return the finding that the failed request is unusually large by itself."""
     part = share(oom.requested_bytes, oom.allocated_bytes)
     return Finding(
         id="memory.oom.spike",
@@ -201,14 +199,14 @@ def what_differs(oom: Oom) -> str:
 
 
 def spike_evidence(device: Device, oom: Oom) -> list[Evidence]:
-    """Return the evidence of a step or a request that is too large."""
+    """Return the evidence that a step or a request is too large."""
     inputs = larger_inputs(oom)
     request = fact(device, f"requested: {size(oom.requested_bytes)}; allocated already: {size(oom.allocated_bytes)}")
     return [request, *([fact(device, inputs)] if inputs else [])]
 
 
 def near_limit_findings(device: Device) -> Iterator[Finding]:
-    """Yield a finding if the peak came close to the limit and nothing failed."""
+    """Yield a finding if the peak came close to the memory limit and no allocation failed."""
     limit, peak = device.limit_bytes, device.peak_allocated_bytes
     if device.oom or not limit or peak < NEAR_LIMIT_SHARE * limit:
         return

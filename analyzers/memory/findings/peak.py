@@ -57,7 +57,7 @@ def activation_finding(device: Device, saving: Saving) -> Finding:
 
 
 def how_known(device: Device, category: str) -> list[Evidence]:
-    """Return the evidence that says how the blocks of a category were recognised, by the rule that decided most."""
+    """Return evidence on how the blocks of a category were recognised: the rule that decided most of their bytes."""
     bases = [basis for basis in device.categories_bases if basis.category in ("", category)]
     return [fact(device, f"how we know that they are {category}: {bases[0].because}")] if bases else []
 
@@ -125,10 +125,10 @@ def kept_finding(device: Device, use: UnusualUse) -> Finding:
 
 
 def on_rank(device: Device) -> str:
-    """Return the rank of a device as ` on rank 3`; empty if it is not known."""
+    """Return a device's rank as a phrase, ` on rank 3`; empty if it is not known."""
     return "" if device.rank is None else f" on rank {device.rank}"
 
 
 def in_line(use: UnusualUse) -> str:
-    """Return the line that allocated the memory as ` in function (file:line)`; empty if it is not known."""
+    """Return the line that allocated the memory as a phrase, ` in function (file:line)`; empty if it is not known."""
     return f" in {innermost(use.frames)}" if use.frames else ""

@@ -1,4 +1,4 @@
-"""Suggest what to try against a category that fills the memory, and estimate how much it would free."""
+"""Suggest what to try against a category that fills the memory, and estimate how much that would free."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +29,7 @@ ADVICE_WHEN_RECOMPUTING = {
     f" ({BATCH}) or sequence ({SEQUENCE})",
     "full": f"Use a smaller batch ({BATCH}) or sequence ({SEQUENCE}): all activations are recomputed already",
 }
-"""Advice against activations if run.json says that some are recomputed already."""
+"""Advice against activations if the job recomputes some or all of them already, by the mode in run.json."""
 SHARDABLE = ("parameters", "gradients", "optimizer_state")
 HELPFUL = {
     "activations": {
@@ -39,11 +39,11 @@ HELPFUL = {
     "inputs": {Remedy.HALF_BATCH: "Half the batch"},
     "temporary": {Remedy.HALF_BATCH: "Half the batch or the sequence"},
 }
-"""For each category, the remedies that help against it, and the beginning of a sentence about each."""
+"""For each category, the remedies that help against it, each with the beginning of a sentence about its effect."""
 
 
 def remedy(device: Device, categories: Mapping[str, int]) -> str:
-    """Return what to try if `categories` fill the memory, and how much it would free, in one or more sentences."""
+    """Return advice against the largest of these categories, and how much it would free, as one or more sentences."""
     category, total = largest(categories)
     sentences = [f"{advice(device, category)}."]
     for helpful, beginning in HELPFUL.get(category, {}).items():
@@ -59,7 +59,7 @@ def remedy(device: Device, categories: Mapping[str, int]) -> str:
 def advice(device: Device, category: str) -> str:
     """Return what helps against a category that fills the memory, without a full stop.
 
-    If the job already recomputes some activations, the advice is about those that it does not recompute.
+    If the job already recomputes activations, the advice against activations takes that into account.
     """
     job = job_of(Path(device.path)) if category == "activations" else None
     return ADVICE_WHEN_RECOMPUTING.get(job.checkpointing, ADVICE[category]) if job else ADVICE[category]

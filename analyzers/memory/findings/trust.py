@@ -20,7 +20,7 @@ UNTOLD = (
     "Most of these blocks have one, but nothing in it tells: no forward or backward pass, no optimizer, no collective.",
     "Read the table of the largest stacks. Or start the job with `workbench launch --`, which notes categories.",
 )
-"""Why blocks are of unknown category, and what to do: without stacks, and with stacks that do not tell."""
+"""Why blocks have stacks but are of unknown category, and what to do; `WITHOUT_STACK` is for blocks without stacks."""
 
 
 def trust_findings(device: Device) -> Iterator[Finding]:
@@ -33,7 +33,7 @@ def trust_findings(device: Device) -> Iterator[Finding]:
 
 
 def inconsistent_finding(device: Device) -> Finding:
-    """Return the finding that the replay of the trace does not end with exactly the blocks of the snapshot."""
+    """Return the finding that the bytes at the end of the trace are not those of the snapshot's list of blocks."""
     return Finding(
         id="memory.inconsistent",
         severity=Severity.WARNING,
@@ -51,13 +51,16 @@ def inconsistent_finding(device: Device) -> Finding:
 
 
 def has_stacks(device: Device) -> bool:
-    """Return whether the largest stacks of unknown category are known for more bytes than not."""
+    """Return whether most bytes of unknown category, among the largest stacks at the peak, have a recorded stack."""
     unknown = [stack for stack in device.top_stacks if stack.category == "unknown"]
     return sum(stack.bytes if stack.frames else -stack.bytes for stack in unknown) > 0
 
 
 def listed(device: Device) -> str:
-    """Return a clause with the bytes of the snapshot's list of blocks, or with the difference if both read alike."""
+    """Return a clause with the bytes of the snapshot's list of blocks; empty if they are not recorded.
+
+    If they would be written like the bytes at the end of the trace, the clause has the difference instead.
+    """
     if isinstance(device.listed_bytes, msgspec.UnsetType):
         return ""
     by_list = size(device.listed_bytes)
@@ -67,7 +70,7 @@ def listed(device: Device) -> str:
 
 
 def uncategorised_finding(device: Device, unknown: int) -> Finding:
-    """Return the finding that most of the peak is of unknown category: `unknown` bytes."""
+    """Return the finding that most of the peak, `unknown` bytes, is of unknown category."""
     peak = device.peak_allocated_bytes
     reason, advice = UNTOLD if has_stacks(device) else WITHOUT_STACK
     return Finding(

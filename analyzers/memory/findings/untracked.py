@@ -16,7 +16,7 @@ from analyzers.report import Finding, Severity
 
 
 def untracked_findings(device: Device) -> Iterator[Finding]:
-    """Yield a finding if a large part of the device's memory is outside the allocator.
+    """Yield a finding if a large part of the device's memory is outside PyTorch's allocator.
 
     The finding is a warning if a failed request would have fitted into that part.
     """

@@ -14,7 +14,7 @@ EVIDENCE_SHOWN = 4
 
 
 def unused_memory_findings(device: Device) -> Iterator[Finding]:
-    """Yield the findings about reserved memory that is not used; none on a CPU, where segments are not real."""
+    """Yield the findings about reserved memory that is not used; none for a CPU, whose segments are not real."""
     if device.fragmentation.made_up_segments:
         return
     if device.retries:
@@ -28,7 +28,7 @@ def unused_memory_findings(device: Device) -> Iterator[Finding]:
 
 
 def retries_finding(device: Device) -> Finding:
-    """Return the finding that allocations had to wait until cached segments were released to the device."""
+    """Return the finding that allocations had to wait until the allocator had released cached segments."""
     freed = sum(retry.freed_bytes for retry in device.retries)
     return Finding(
         id="memory.retries",
@@ -49,7 +49,7 @@ def retries_finding(device: Device) -> Finding:
 
 
 def unused_pools_finding(device: Device, pools: Sequence[PoolUse]) -> Finding:
-    """Return the finding that private pools keep segments without a live block."""
+    """Return the finding that private memory pools (of CUDA graphs or MemPools) keep segments that no block uses."""
     reserved = sum(pool.reserved_bytes for pool in pools)
     return Finding(
         id="memory.dead_pool",
@@ -90,7 +90,7 @@ def unused_cache_finding(device: Device, unused: int) -> Finding:
 
 
 def kept_back(device: Device) -> str:
-    """Return what `empty_cache` keeps, such as `, but not the 165.9 MiB in segments that also hold tensors`.
+    """Return a clause on what `empty_cache` keeps: `, but not the 165.9 MiB in segments that also hold tensors`.
 
     The result is empty if it can release everything.
     """

@@ -9,9 +9,7 @@ from analyzers.report import Finding, Status, Verdict, status_of
 from analyzers.words import share, size, uncapitalised
 
 CLASSES = (MemoryClass.OOM, MemoryClass.LEAK, MemoryClass.FRAGMENTATION, MemoryClass.NEAR_LIMIT)
-"""The classes in order of priority: a leak or fragmentation may explain why memory ran out, and is part of that
-verdict.
-"""
+"""The classes in order of priority: `oom` is first, as a leak or fragmentation may be why memory ran out."""
 CONFIDENCE_IF_HEALTHY, CONFIDENCE_PER_MISSING, CONFIDENCE_AT_LEAST = 0.9, 0.2, 0.2
 
 MISSING = {
@@ -27,7 +25,7 @@ MISSING = {
 
 
 def verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
-    """Return the verdict: the first of oom, leak, fragmentation, near limit that was found, else healthy or unknown."""
+    """Return the verdict: the first class of `CLASSES` with a finding; if none has one, healthy or unknown."""
     present = {finding.id: finding for finding in findings}
     kind = next((kind for kind in CLASSES if finding_id(kind) in present), None)
     if kind is None:
@@ -48,12 +46,12 @@ def verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
 
 
 def finding_id(kind: str) -> str:
-    """Return the id of the finding that a verdict of class `kind` is based on, such as `memory.oom`."""
+    """Return the id of the finding on which a verdict of class `kind` is based, such as `memory.oom`."""
     return f"memory.{kind}"
 
 
 def quiet_verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
-    """Return the verdict where nothing failed: healthy, or unknown if no history was recorded."""
+    """Return the verdict if there is no problem: healthy, or unknown if no history of allocations was recorded."""
     missing = missing_evidence(devices)
     if not any(has_history(device) for device in devices):
         held = any(device.reserved_bytes for device in devices)
@@ -80,7 +78,7 @@ def has_history(device: Device) -> bool:
 
 
 def state_sentence(devices: Sequence[Device]) -> str:
-    """Return a sentence on what is allocated on the fullest device, for snapshots without a history of allocations."""
+    """Return the verdict's sentence for snapshots without a history: what is allocated on the fullest device."""
     fullest = max(devices, key=lambda device: device.end_allocated_bytes)
     subject = subject_with_device(devices, fullest)
     return (
@@ -90,9 +88,9 @@ def state_sentence(devices: Sequence[Device]) -> str:
 
 
 def peak_sentence(devices: Sequence[Device]) -> str:
-    """Return the verdict of a run in which nothing failed: the device with the highest memory peak, and that peak.
+    """Return the verdict's sentence if nothing failed: which device has the highest peak, and how many bytes.
 
-    The sentence also names the memory category that took most of the peak, such as activations.
+    It also names the category with most of the peak, such as activations.
     """
     fullest = max(devices, key=lambda device: device.peak_allocated_bytes)
     category, total = largest(fullest.categories)
@@ -104,23 +102,23 @@ def peak_sentence(devices: Sequence[Device]) -> str:
 def subject_of(devices: Sequence[Device], ranks: Sequence[int], path: str) -> str:
     """Return the subject of the verdict's sentence: the ranks, such as `rank 3`.
 
-    If no rank is known and there are several files, it is the name of the file `path`.
+    If no rank is known and there are several files, the subject is the name of the file `path`.
     """
     several = len({device.path for device in devices}) > 1
     return PurePath(path).name if path and several and not ranks else rank_subject(ranks)
 
 
 def subject_with_device(devices: Sequence[Device], fullest: Device) -> str:
-    """Return the subject of a sentence on one device; its number is named if the same process has several."""
+    """Return the subject of a sentence on one device, with the device's number if the same process has several."""
     subject = subject_of(devices, ranks_of(fullest), fullest.path)
     others = [device for device in devices if device.path == fullest.path and device.device != fullest.device]
     return f"{subject} on device {fullest.device} (of {len(others) + 1})" if others else subject
 
 
 def oom_sentence(devices: Sequence[Device], present: Mapping[str, Finding]) -> str:
-    """Return a sentence that says which rank ran out of memory, when, where, and what used most of the memory.
+    """Return the verdict's sentence for an OOM: which rank, when, where, the request, and what used most of the memory.
 
-    It also names the size of the failed request. `present` has the findings by id.
+    `present` has the findings by id.
     """
     ranks = present[finding_id(MemoryClass.OOM)].ranks
     path, oom = next((device.path, device.oom) for device in devices if device.oom)
