@@ -1,1 +1,1 @@
-"""Cache the columns that readers write, one folder for each artefact, so that it is read only once."""
+"""Cache the columns that readers write, in one folder per artefact, so that each artefact is read only once."""

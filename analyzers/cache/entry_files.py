@@ -1,4 +1,4 @@
-"""The files of one entry of the cache: a folder with a file for each long column.
+"""Write and read the files of one cache entry: a folder with a file for each long column, and `meta.json`.
 
 The short columns share one file: a file of its own for each would cost more time than reading a small artefact.
 
@@ -22,13 +22,14 @@ from analyzers.errors import WorkbenchError
 from analyzers.files import open_regular, read_whole
 
 SCRATCH = "reading-"
-"""The prefix of folders into which child processes write."""
+"""The prefix of the scratch folders, into which child processes write before the folder becomes an entry."""
 CHUNK = 1 << 20
 META_BYTES = 1 << 30
 SMALL = 1 << 18
-"""The largest size in bytes of a column that is read into memory instead of being memory-mapped.
+"""The largest size in bytes of a column that is read into memory; larger ones are memory-mapped.
 
-What is mapped keeps a file open: a thousand ranks with some thirty columns each are more than a process may.
+A mapped column keeps a file open: a thousand ranks with some thirty columns each would be more than a process may
+open.
 """
 SHORT_COLUMNS = "short.bin"
 """The name of the file in an entry that has all columns of up to `SMALL` bytes."""
@@ -45,8 +46,8 @@ class DamagedEntry(Exception):  # never seen by a user
 class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
     """The columns of one cached artefact by name, and the contents of its `meta.json` (`meta`).
 
-    Each column file is memory-mapped and checked on first use. `reread` is called to read the artefact again if a
-    column file turns out to be damaged.
+    A column's file is memory-mapped and checked when the column is first used. `reread` is called to read the
+    artefact again if a file turns out to be damaged.
 
     Raises:
         DamagedEntry: `meta.json` is incomplete, or a column file is missing or has the wrong length.
@@ -70,10 +71,10 @@ class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
         return self._mapped[name]
 
     def _map_anew(self, name: str) -> "np.ndarray[Any, Any]":
-        """Read the artefact again, and return a column of the new cache entry.
+        """Read the artefact again, and return the column from the new cache entry.
 
         Raises:
-            CacheFailure: The new entry was damaged, too, each time that it was written.
+            CacheFailure: Each new entry was damaged as well.
         """
         # Not `again[name]`: on a disk that loses what is written it would read again without end.
         for _ in range(PUBLISHING_ATTEMPTS):
@@ -108,14 +109,14 @@ class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
 
 
 class Written(NamedTuple):
-    """The file of one column in the cache: its length in bytes and its CRC-32."""
+    """What is recorded of a long column's file: its length in bytes and its CRC-32."""
 
     size: int
     checksum: int
 
 
 class Short(NamedTuple):
-    """A short column in the file of short columns: its type and shape, its position in bytes, and its CRC-32."""
+    """What is recorded of a short column: its type and shape, its place in the common file, and its CRC-32."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -147,16 +148,16 @@ def write_entry(folder: Path, columns: Mapping[str, "np.ndarray[Any, Any]"], met
 
 
 PLAIN = frozenset("biufSU")
-"""The kinds of types that a short column may have: truth values, numbers and texts."""
+"""The NumPy kinds of types that a short column may have: truth values, numbers and texts."""
 
 
 def is_short(column: "np.ndarray[Any, Any]") -> bool:
-    """Return whether a column goes into the file of short columns: it is small, and its type is a plain one."""
+    """Return whether a column goes into the common file of short columns: it is small and has a plain type."""
     return column.nbytes <= SMALL and column.dtype.kind in PLAIN
 
 
 def write_short(path: Path, columns: Mapping[str, "np.ndarray[Any, Any]"]) -> dict[str, Short]:
-    """Write the short columns one behind the other into one file; return the position of each."""
+    """Write the short columns into one file, one after the other, and return what is recorded of each."""
     offset, found = 0, {}
     with path.open("wb") as file:
         for name, column in columns.items():
@@ -167,7 +168,7 @@ def write_short(path: Path, columns: Mapping[str, "np.ndarray[Any, Any]"]) -> di
 
 
 def read_short(path: Path, column: Short) -> "np.ndarray[Any, Any]":
-    """Return a column from the file of short columns; it cannot be written to.
+    """Return a column from the common file of short columns, as a read-only array.
 
     Raises:
         DamagedEntry: The bytes are not those that were written.
@@ -188,7 +189,7 @@ def write_long(path: Path, column: "np.ndarray[Any, Any]") -> Written:
 
 
 def checksum(path: Path) -> int:
-    """Return the CRC-32 of a file, which costs about a third of a second for each gigabyte."""
+    """Return the CRC-32 of a file, which takes about a third of a second per gigabyte."""
     value = 0
     with open_regular(path) as file:
         while chunk := file.read(CHUNK):
@@ -197,7 +198,7 @@ def checksum(path: Path) -> int:
 
 
 class Tables(NamedTuple):
-    """The contents of an entry's `meta.json`, and by name what is recorded of its long and of its short columns."""
+    """The contents of an entry's `meta.json`: the artefact's metadata, and what is recorded of each kind of column."""
 
     meta: dict[str, Any]
     long: dict[str, Written]
@@ -205,7 +206,7 @@ class Tables(NamedTuple):
 
 
 def read_meta(folder: Path) -> Tables:
-    """Return the contents of an entry's `meta.json`, and where its columns are, with their lengths and checksums.
+    """Return the contents of an entry's `meta.json`, and check that the column files have the recorded lengths.
 
     Raises:
         DamagedEntry: `meta.json` is incomplete, or a file of columns is missing or has the wrong length.
@@ -228,7 +229,7 @@ def read_meta(folder: Path) -> Tables:
 
 
 def open_entry(entry: Path, reread: Callable[[], Columns]) -> Columns | None:
-    """Return the columns of a cache entry, and mark it as used; None if it is missing, damaged or not trusted.
+    """Return the columns of a cache entry, and mark it as used now; None if it is missing, damaged or not trusted.
 
     A damaged entry is deleted. Only an entry of this user or of root is trusted: others may have changed the numbers.
     """
@@ -247,7 +248,7 @@ def open_entry(entry: Path, reread: Callable[[], Columns]) -> Columns | None:
 
 
 def is_trusted(entry: Path) -> bool:
-    """Return whether a cache entry, and the folder that it is in, belong to this user or to root."""
+    """Return whether a cache entry, and the folder that contains it, belong to this user or to root."""
     try:
         return {path.lstat().st_uid for path in (entry, entry.parent)} <= {os.geteuid(), 0}
     except OSError:
@@ -258,9 +259,9 @@ PUBLISHING_ATTEMPTS = 5
 
 
 def publish(scratch: Path, entry: Path, reread: Callable[[], Columns]) -> Columns:
-    """Move the folder `scratch`, which a child process has written, into the cache as `entry`; return its columns.
+    """Make the folder `scratch`, which a child process has written, the cache entry `entry`, and return its columns.
 
-    If another process has done so first, the columns of its entry are returned.
+    If another process has made this entry first, the columns of that one are returned.
 
     Raises:
         CacheFailure: The entry can be neither written nor replaced.
@@ -284,7 +285,7 @@ def publish(scratch: Path, entry: Path, reread: Callable[[], Columns]) -> Column
 
 
 def discard(entry: Path) -> None:
-    """Delete the folder of a cache entry, or a file in its place; an error is ignored."""
+    """Delete the folder of a cache entry, or a file with its name; errors are ignored."""
     try:
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Where the cache is: a folder of the user, or a temporary one where that cannot be written."""
+"""Find the folder of the cache: one of the user, or a temporary one if that cannot be written."""
 
 import atexit
 import functools
@@ -14,7 +14,7 @@ from analyzers.errors import CacheWarning
 
 
 def cache_folder() -> Path | None:
-    """Return the folder of the cache: `$WORKBENCH_CACHE`, else `torch-workbench` in the user's cache folder.
+    """Return the folder of the cache: `$WORKBENCH_CACHE`, or else `torch-workbench` in the user's cache folder.
 
     The result is None for a user without a home folder.
     """
@@ -29,12 +29,12 @@ def cache_folder() -> Path | None:
 
 
 UNUSABLE: set[Path] = set()
-"""The folders for the cache in which writing has failed in this process."""
+"""The cache folders in which writing has failed in this process."""
 TEMPORARY_ROOTS: tuple[Callable[[], str], ...] = (tempfile.gettempdir, lambda: "/dev/shm", lambda: "/var/tmp")  # noqa: S108
 
 
 def folders() -> Iterator[Path]:
-    """Yield the folders to try for the cache: the user's, then temporary ones, except where writing has failed."""
+    """Yield the folders to try for the cache: the user's, then temporary ones, without those where writing failed."""
     wanted = cache_folder()
     if wanted and wanted not in UNUSABLE:
         yield wanted
@@ -42,7 +42,7 @@ def folders() -> Iterator[Path]:
 
 
 def temporary_folders() -> Iterator[Path]:
-    """Yield the temporary folders to try, which are deleted when the process ends."""
+    """Yield the temporary folders to try for the cache; they are deleted when the process ends."""
     for root in TEMPORARY_ROOTS:
         folder = temporary_folder(root)
         if folder and folder not in UNUSABLE:
@@ -51,7 +51,7 @@ def temporary_folders() -> Iterator[Path]:
 
 @functools.cache
 def temporary_folder(root: Callable[[], str]) -> Path | None:
-    """Return a new folder in `root()` that is deleted when the process ends; None if it cannot be made."""
+    """Return a new folder inside `root()`, which is deleted when the process ends; None if it cannot be made."""
     try:
         folder = tempfile.mkdtemp(prefix="torch-workbench-", dir=root())
     except OSError:
@@ -61,7 +61,7 @@ def temporary_folder(root: Callable[[], str]) -> Path | None:
 
 
 def give_up(folder: Path, reason: CacheFailure) -> None:
-    """Stop using a folder for the cache in this process, and warn once that files will be read again."""
+    """Stop using a folder for the cache in this process, and warn once that files will be read again next time."""
     if folder not in UNUSABLE:
         UNUSABLE.add(folder)
         text = f"the cache cannot be written, so files are read again next time: {reason.message}"

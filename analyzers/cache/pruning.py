@@ -1,4 +1,4 @@
-"""How much the cache holds, and what is deleted when that is more than it may hold."""
+"""Measure how much the cache holds, and delete the least recently used entries above its limit."""
 
 import math
 import os
@@ -11,17 +11,15 @@ from analyzers.cache.entry_files import SCRATCH, CacheFailure, discard, failure
 from analyzers.files import read_whole
 
 DEFAULT_LIMIT = 10 << 30
-"""The number of bytes that the cache may hold unless the user sets another limit."""
+"""The bytes that the cache may hold unless the user sets another limit."""
 LIMIT_FILE = "limit"
-"""The name of the file in the cache's folder that has the limit which the user set, in bytes."""
+"""The name of the file in the cache's folder with the limit that the user set, in bytes."""
 ENTRY = re.compile(r"[0-9a-f]{32}")
 """Matches the names of cache entries; files with other names in the folder are not deleted."""
 ABANDONED_S = 86_400.0
-"""The age in seconds from which on a scratch folder must be that of a killed process: no artefact takes a
-day to read.
-"""
+"""The age in seconds after which a scratch folder counts as left by a killed process: no file takes a day to read."""
 LIMIT_BYTES = 32
-"""The most bytes that are read of the file with the limit."""
+"""How many bytes of the file with the limit are read at most."""
 
 
 class Entry(NamedTuple):
@@ -33,7 +31,10 @@ class Entry(NamedTuple):
 
 
 def entries(folder: Path) -> list[Entry]:
-    """Return the entries of a cache, the most recently used first; other processes may delete some at the same time."""
+    """Return the entries of a cache folder, the most recently used first.
+
+    An entry that another process deletes at the same time is left out.
+    """
     try:
         names = [path for path in folder.iterdir() if ENTRY.fullmatch(path.name)]
     except OSError:
@@ -42,7 +43,7 @@ def entries(folder: Path) -> list[Entry]:
 
 
 def entry_of(path: Path) -> Entry | None:
-    """Return the last use, size and folder of a cache entry as an `Entry`; None if the entry was just deleted."""
+    """Return the cache entry in the folder `path`; None if another process has just deleted it."""
     try:
         files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names] or [path]
         return Entry(path.stat().st_mtime, sum(file.stat().st_size for file in files), path)
@@ -51,16 +52,15 @@ def entry_of(path: Path) -> Entry | None:
 
 
 GROWN: dict[Path, float] = {}
-"""For each cache to which this process has written, how many bytes it has added since the cache was last pruned."""
+"""For each cache folder, the bytes that this process has added to it since it last pruned it."""
 PARTS_OF_LIMIT = 64
 
 
 def prune_if_grown(entry: Path) -> None:
-    """Prune the cache after an entry was added, if all that was added since the last time is more than a part of
-    its limit.
+    """Prune the cache if this process has added more than a part of its limit since it last did; `entry` is the newest.
 
-    To prune after each of many small entries would cost more than all else, as it looks at every file of the cache. The
-    first entry of a process always counts as enough, so that the cache cannot grow beyond that part.
+    Pruning looks at every file of the cache, so that pruning after each of many small entries would cost more than
+    all else. The first entry of a process always counts as enough, so that the cache cannot grow beyond that part.
     """
     added, limit = entry_of(entry), limit_bytes(entry.parent)
     grown = GROWN.get(entry.parent, math.inf) + (added.size if added else 0)
@@ -70,7 +70,10 @@ def prune_if_grown(entry: Path) -> None:
 
 
 def prune(folder: Path, limit: int) -> None:
-    """Delete the least recently used entries until the rest fits into `limit` bytes; the newest entry always stays."""
+    """Delete the least recently used entries until the rest fits into `limit` bytes; the newest entry always stays.
+
+    Abandoned scratch folders are deleted, too.
+    """
     total = 0
     for number, entry in enumerate(entries(folder)):
         total += entry.size
@@ -80,7 +83,7 @@ def prune(folder: Path, limit: int) -> None:
 
 
 def clear(folder: Path) -> list[Entry]:
-    """Delete all entries of a cache and return them; entries that a different process is writing stay.
+    """Delete all entries of a cache and return them; what another process is writing stays.
 
     Raises:
         CacheFailure: An entry could not be deleted.
@@ -96,7 +99,7 @@ def clear(folder: Path) -> list[Entry]:
 
 
 def remove_scratch(folder: Path, older_than_s: float) -> None:
-    """Delete the scratch folders in the cache folder `folder` that did not change for more than `older_than_s` seconds.
+    """Delete the scratch folders in a cache folder that have not changed for more than `older_than_s` seconds.
 
     Their processes were killed before they could delete them. Only the age is checked, so it must be longer than the
     reading of any file takes.

@@ -3,8 +3,9 @@
     files = tokens.find_files([Path("train.jsonl")], Path("model/tokenizer.json"))
     report = tokens.analyze(files)
 
-`reading` turns rows of any form into tokens, labels and facts, `answers` says which rows have which mistake, and
-`findings` writes the sentences.
+A token is trained if the loss counts it, that is, if its label is not masked (-100). `reading` turns rows of any form
+into tokens, labels and numbers about each row (facts), `answers` finds which rows have which mistake, and `findings`
+writes the sentences.
 """
 
 from analyzers.tokens.files import DataFiles, find_files

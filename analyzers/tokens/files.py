@@ -10,18 +10,18 @@ from analyzers.tokens.reading.sources import FORMS, SUFFIXES
 BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 FILES_AT_MOST = 10_000
 OF_DATASETS = ("dataset_info.json", "state.json", "dataset_dict.json")
-"""Files that the datasets package writes beside the rows."""
+"""Files that the package datasets writes beside the rows."""
 
 
 class DataFiles(NamedTuple):
-    """The files of a data set, and those of the tokenizer, `tokenizer.json` first."""
+    """The files of a data set, and those of its tokenizer: `tokenizer.json` first, then the files beside it."""
 
     data: list[Path]
     tokenizer: list[Path]
 
 
 def find_files(paths: Sequence[Path], tokenizer: Path | None) -> DataFiles:
-    """Return the files at these paths; a folder stands for all files of rows below it.
+    """Return the files of a data set and of its tokenizer; a folder stands for all data files below it.
 
     Raises:
         InputError: A path does not exist, or a folder has no file of a known kind.
@@ -32,7 +32,11 @@ def find_files(paths: Sequence[Path], tokenizer: Path | None) -> DataFiles:
 
 
 def data_files(path: Path) -> list[Path]:
-    """Return the files of rows at a path."""
+    """Return the data files at a path: the file itself, or all below a folder.
+
+    Raises:
+        InputError: The path does not exist, or has no data file of a known kind, or too many.
+    """
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and is_rows(file))
         if not files or len(files) > FILES_AT_MOST:
@@ -47,15 +51,15 @@ def data_files(path: Path) -> list[Path]:
 
 
 def is_rows(path: Path) -> bool:
-    """Return whether a file of a folder may hold rows, rather than a description or a tokenizer."""
+    """Return whether a file in a folder may hold rows of data, rather than a description or a tokenizer."""
     return path.is_file() and path.name not in (*OF_DATASETS, *BESIDE, "tokenizer.json", "config.json")
 
 
 def tokenizer_files(path: Path) -> list[Path]:
-    """Return the files of a tokenizer: a `tokenizer.json`, or a folder that has one, with the files beside it.
+    """Return the files of a tokenizer: a `tokenizer.json`, given itself or by its folder, and the files beside it.
 
     Raises:
-        InputError: There is none.
+        InputError: There is no such file.
     """
     hint = "give --tokenizer a tokenizer.json, or the folder of a model that has one"
     file = path / "tokenizer.json" if path.is_dir() else path

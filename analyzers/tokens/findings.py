@@ -13,7 +13,7 @@ from analyzers.words import percent, quantity, share
 
 ROWS_NAMED = 5
 MANY = 0.5
-"""The share of rows from which on a mistake that some trainers tolerate spoils the training."""
+"""From this share of the rows on, a mistake that some trainers tolerate is an error and no longer a warning."""
 ALWAYS_ERROR = frozenset({
     Problem.SHIFT, Problem.LABEL_MISMATCH, Problem.LABEL_VALUES, Problem.ALL_TRAINED, Problem.USER_TRAINED,
     Problem.ANSWER_MASKED, Problem.PADDING_TRAINED,
@@ -68,7 +68,10 @@ DAMAGED_NEXT = "Write these rows again: token ids, labels and masks need the sam
 
 
 def findings_of(rows: Rows, problems: dict[Problem, Mask], damaged: list[str], damaged_rows: int) -> Iterator[Finding]:
-    """Yield a finding for each kind of mistake that rows have."""
+    """Yield a finding for each kind of mistake that rows have.
+
+    `damaged` has the reasons why the first of the `damaged_rows` unreadable rows cannot be read.
+    """
     for problem, mask in problems.items():
         if mask.any():
             yield problem_finding(rows, problem, mask)
@@ -79,7 +82,7 @@ def findings_of(rows: Rows, problems: dict[Problem, Mask], damaged: list[str], d
 
 
 def problem_finding(rows: Rows, problem: Problem, mask: Mask) -> Finding:
-    """Return the finding on one kind of mistake, with the first rows that have it."""
+    """Return the finding on one kind of mistake; `mask` marks the rows that have it."""
     count, total = int(np.count_nonzero(mask)), len(mask)
     where = f"{count} of {quantity(total, 'row')}"
     title = shift_title(rows, mask, where) if problem is Problem.SHIFT else TITLES[problem].format(rows=where)
@@ -95,20 +98,20 @@ def problem_finding(rows: Rows, problem: Problem, mask: Mask) -> Finding:
 
 
 def severity(problem: Problem, part: float) -> Severity:
-    """Return how much a mistake matters that this part of the rows has."""
+    """Return whether a mistake is an error or a warning if this part of the rows, from 0 to 1, has it."""
     is_error = problem in ALWAYS_ERROR or (problem in ERROR_IF_MANY and part >= MANY)
     return Severity.ERROR if is_error else Severity.WARNING
 
 
 def row_numbers(rows: Rows, mask: Mask) -> str:
-    """Return the numbers of the first rows with a mistake, counted from 0."""
+    """Return the numbers of the first rows with a mistake as a text; rows are counted from 0."""
     # One more than is named shows whether further rows follow, without counting all of them.
     numbers = rows["row"][mask][: ROWS_NAMED + 1].tolist()
     return ", ".join(map(str, numbers[:ROWS_NAMED])) + (", ..." if len(numbers) > ROWS_NAMED else "")
 
 
 def shift_title(rows: Rows, mask: Mask, where: str) -> str:
-    """Return the title for labels that are shifted wrongly, which says which token a label is."""
+    """Return the title for labels that are shifted wrongly; it names the token that a label is."""
     # The offset makes negative shifts valid indices of the counts.
     shift = int(np.bincount(rows["shift"][mask] + 128).argmax()) - 128
     if rows.shifter == Shifter.MODEL:
@@ -132,7 +135,7 @@ def shift_next(rows: Rows) -> str:
 
 
 def why(rows: Rows, problem: Problem, mask: Mask) -> str:
-    """Return the numbers behind a finding."""
+    """Return the evidence for a finding as a sentence with numbers; `mask` marks the rows that have the mistake."""
     sums = {name: int(rows[name][mask].sum()) for name in FACTS}
     if problem in REASONS:
         return REASONS[problem](sums)
@@ -146,27 +149,30 @@ def why(rows: Rows, problem: Problem, mask: Mask) -> str:
 
 
 def user_text(sums: Mapping[str, int]) -> str:
-    """Return how many tokens of users, system messages and tools are trained."""
+    """Return how many tokens of users, system messages and tools are trained, as a sentence."""
     named = (f"{quantity(sums[f'{name}_trained'], 'token')} of the {name}" for name in ("user", "system", "tool"))
     tokens = ", ".join(text for text in named if not text.startswith("0 "))
     return f"{tokens} have labels, so the model learns to write them"
 
 
 def end_text(sums: Mapping[str, int], ends: int, learned: int) -> str:
-    """Return how many answers end with a token that is masked."""
+    """Return how many answers end with a token that is masked, as a sentence.
+
+    `ends` is the number of such tokens in all rows, `learned` the number of those that are trained.
+    """
     often = f"it is trained after {learned} of {quantity(ends, 'answer')}"
     where = often if learned else "it is trained nowhere, so the model does not learn to stop"
     return f"{quantity(sums['ends'] - sums['ends_trained'], 'answer')} end with a token that is masked: {where}"
 
 
 def padding_text(sums: Mapping[str, int]) -> str:
-    """Return how much of what is trained is padding."""
+    """Return how much of what is trained is padding, as a sentence."""
     part = share(sums["padding_trained"], sums["padding_trained"] + sums["trained"])
     return f"{quantity(sums['padding_trained'], 'padding token')} have labels: {part} of what these rows train"
 
 
 def masked_text(sums: Mapping[str, int]) -> str:
-    """Return how much of the assistant's text is masked: tokens, whole turns, and parts of turns."""
+    """Return how much of the assistant's text is masked, as a sentence: tokens, whole turns, and parts of turns."""
     whole, part = sums["turns_masked"], sums["turns_late"]
     turns = [f"{quantity(whole, 'whole turn')}" if whole else "", f"a part of {quantity(part, 'turn')}" if part else ""]
     tokens = f"{sums['answer_masked']} of {quantity(sums['answer'], 'token')} of the assistant have no label"
@@ -201,7 +207,7 @@ SENTENCES = {
 
 
 def damaged_finding(rows: Rows, damaged: Iterable[str], count: int) -> Finding:
-    """Return the finding on rows that cannot be read."""
+    """Return the finding that `count` rows cannot be read; `damaged` has the reasons for the first of them."""
     facts = list(damaged)
     return Finding(
         id="tokens.damaged_rows",
@@ -215,7 +221,7 @@ def damaged_finding(rows: Rows, damaged: Iterable[str], count: int) -> Finding:
 
 
 def last_only_finding(rows: Rows) -> Finding:
-    """Return the finding on conversations that train the last turn only, which may be intended."""
+    """Return the finding that conversations train only their last turn, which may be intended."""
     conversations = quantity(int(np.count_nonzero(rows["turns"] > 1)), "conversation")
     return Finding(
         id="tokens.last_turn_only",

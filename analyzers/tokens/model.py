@@ -1,4 +1,4 @@
-"""Define what the documents and columns of the room of tokens are called."""
+"""Define the structs of the JSON document `workbench.tokens/1`, and the names of the columns about rows."""
 
 from enum import IntEnum, StrEnum
 
@@ -11,7 +11,12 @@ UNKNOWN_SHIFT = -128
 
 
 class Role(IntEnum):
-    """What a token belongs to. EITHER marks tokens that may be trained or not, such as line ends between turns."""
+    """The part of a conversation that a token belongs to, such as the user's text or the end of an answer.
+
+    `TEMPLATE`: marks of the chat format that are not part of an answer. `OPENER`: marks that open an answer. `END`:
+    the token that ends an answer. `EITHER`: tokens that a trainer may train or not, such as line ends between turns.
+    `TEXT`: text outside of conversations.
+    """
 
     PADDING = 0
     TEMPLATE = 1
@@ -40,7 +45,7 @@ ROLE_NAMES = {
 
 
 class Form(StrEnum):
-    """The form of the rows of a data set: token ids with labels or without, or text that is not yet tokenised."""
+    """The form of a data set's rows: token ids with or without labels, or text that is not yet tokenised."""
 
     LABELLED = "tokens and labels"
     UNLABELLED = "tokens"
@@ -64,7 +69,7 @@ FACTS = (
     *("documents", "undeclared", "declares", "not_ended", "double_bos", "answer_start"),
     *("no_answer", "empty_answer", "messages"),
 )
-"""The names of the columns with numbers about each row, which `reading.facts` computes."""
+"""The names of the numbers about each row of a data set, which `reading.facts` computes."""
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -96,8 +101,10 @@ class Lengths(msgspec.Struct, frozen=True):
 class TokenStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers about all rows of a data set that were read.
 
-    `roles` and `trained_roles` count tokens and trained tokens by role. `at_limit` is the number of rows that have the
-    largest length together with other rows, so that they may be truncated.
+    `complete` is false if the limit of processor time ended reading early. `tokens` are without padding, `trained`
+    are those that the loss counts. `roles` and `trained_roles` count tokens and trained tokens by role. `shifts`
+    counts the labelled rows by which token their labels are. `at_limit` is the number of rows that may be truncated,
+    as they have the length to which the trainer truncates, or the largest length together with other rows.
     """
 
     rows: int

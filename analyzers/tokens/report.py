@@ -34,8 +34,9 @@ def analyze(
 ) -> Report[TokensData]:
     """Return a report on the tokens and labels of a data set.
 
-    `shown` rows are shown token by token, first one for the gravest finding, or from number `row` on. `seq_len` is the
-    length to which the trainer truncates, `shifted_by` what moves the labels by one position: model or data.
+    `shown` rows are shown token by token: first those that show the gravest findings, or, with `row`, the rows from
+    this number on. `seq_len` is the length to which the trainer truncates, `shifted_by` what moves the labels by one
+    position: `model` or `data`.
 
     Raises:
         InputError: A file cannot be read, or has no rows of a known form.
@@ -73,13 +74,13 @@ def analyze(
 
 
 def inputs(files: DataFiles) -> list[Input]:
-    """Return the files of a data set and its tokenizer as inputs of a report."""
+    """Return the files of a data set and its tokenizer as the inputs of a report."""
     named = [*((path, "data_set") for path in files.data), *((path, "tokenizer") for path in files.tokenizer)]
     return [Input(str(path), kind, None, None, path.stat().st_size) for path, kind in named]
 
 
 def verdict(statistics: TokenStatistics, findings: Sequence[Finding], meta: dict[str, Any]) -> Verdict:
-    """Return the verdict: the gravest finding, no mistake, or unknown where the roles of tokens are not known."""
+    """Return the verdict: the gravest finding, no mistake, or unknown if there is no tokenizer to tell roles apart."""
     missing = [] if meta["has_tokenizer"] else [NO_TOKENIZER]
     if not meta["complete"]:
         missing.append(f"the rows after the first {statistics.rows}: the limit of processor time was reached")
@@ -108,7 +109,10 @@ def verdict(statistics: TokenStatistics, findings: Sequence[Finding], meta: dict
 def chosen_rows(
     columns: Columns, findings: Sequence[Finding], problems: dict[Problem, Column], shown: int, first: int | None
 ) -> list[int]:
-    """Return which kept rows to show: examples of the findings, then others; from row `first` on if given."""
+    """Return the indexes of the kept rows to show: examples of the findings, then others; from row `first` on if given.
+
+    The reader keeps the tokens of some rows only.
+    """
     numbers = columns["kept_row"]
     order = list(range(len(numbers)))
     if first is not None:
@@ -123,7 +127,7 @@ def chosen_rows(
 
 
 def positions(columns: Columns, chosen: Sequence[int]) -> list[Position]:
-    """Return the tokens of the chosen kept rows, one position each."""
+    """Return the tokens of the chosen kept rows, one `Position` each; `chosen` has indexes of kept rows."""
     ends = np.cumsum(columns["kept_length"])
     result: list[Position] = []
     for index in chosen:
@@ -133,7 +137,7 @@ def positions(columns: Columns, chosen: Sequence[int]) -> list[Position]:
 
 
 def row_positions(columns: Columns, part: slice, number: int) -> list[Position]:
-    """Return the tokens of one kept row, which is this part of the columns of tokens."""
+    """Return the tokens of the kept row with this number, which are at `part` of the columns `kept_*`."""
     texts = columns.meta["texts"]
     names = ("kept_ids", "kept_labels", "kept_roles", "kept_trained", "kept_documents")
     values = list(zip(*(columns[name][part].tolist() for name in names), strict=True))
@@ -155,7 +159,7 @@ def row_positions(columns: Columns, part: slice, number: int) -> list[Position]:
 
 
 def token_texts(pieces: Sequence[str]) -> list[str]:
-    """Return the text of tokens from their bytes; a character of several tokens is the text of the last of these."""
+    """Return the text of tokens from their bytes; a character that several tokens share is in the last one's text."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     texts = [decoder.decode(piece.encode("latin-1", "replace")) for piece in pieces]
     if texts:

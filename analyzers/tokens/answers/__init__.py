@@ -1,1 +1,1 @@
-"""Answer from the facts about rows which of them have a mask mistake, and how numbers are distributed."""
+"""Find, from the numbers about each row of a data set, which rows have a mask mistake; sum these numbers up."""

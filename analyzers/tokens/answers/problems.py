@@ -1,4 +1,4 @@
-"""Say which rows have which mistake, by the facts about each row."""
+"""Find which rows of a data set have which mistake, from the numbers about each row (facts)."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,11 +11,11 @@ from analyzers.tokens.model import UNKNOWN_SHIFT, Form, Shifter
 from analyzers.tokens.reading.facts import FORMS
 
 ALL_TRAINED_SHARE = 0.9
-"""The share of conversations that are trained as a whole from which on this is one mistake, not several."""
+"""If at least this share of the conversations is trained as a whole, that is reported as one mistake, not by role."""
 # Not 1: a data set whose rows are all cut to one length may end with a shorter one.
 SAME_LENGTH = 0.95
 LAST_ONLY_SHARE = 0.9
-"""The share of conversations with several turns that train the last turn only, from which on this is intended."""
+"""If at least this share of the conversations of several turns trains only the last turn, that counts as intended."""
 
 
 class Problem(StrEnum):
@@ -43,7 +43,11 @@ class Problem(StrEnum):
 
 @dataclass(frozen=True)
 class Rows:
-    """The facts of a data set as columns; `limit` is the length to which rows are truncated (None: by the data)."""
+    """The facts of a data set as columns, with one value per row of the data set; `rows[name]` is one column.
+
+    `shifter` is what moves the labels by one position (model or data). `seq_len` is the length to which the trainer
+    truncates rows (None: not given).
+    """
 
     facts: Columns
     has_tokenizer: bool
@@ -56,22 +60,25 @@ class Rows:
 
     @property
     def is_labelled(self) -> Mask:
-        """Which rows have labels in their file."""
+        """A mask of the rows whose file has labels."""
         return np.asarray(self["form"] == FORMS.index(Form.LABELLED))
 
     @property
     def is_raw(self) -> Mask:
-        """Which rows are text that the trainer tokenises."""
+        """A mask of the rows that are text, which the trainer still has to tokenise."""
         return np.isin(self["form"], [FORMS.index(form) for form in (Form.MESSAGES, Form.COMPLETION, Form.TEXT)])
 
     @property
     def is_chat(self) -> Mask:
-        """Which rows have parts of a user or an assistant."""
+        """A mask of the rows with text of a user or of an assistant."""
         return (self["user"] > 0) | (self["answer"] > 0)
 
     @property
     def limit(self) -> int | None:
-        """The length to which rows are truncated: the given one, or the largest if several rows have it."""
+        """The length to which rows are truncated: `seq_len`, or else the largest length if several rows have it.
+
+        It is None if neither is known.
+        """
         if self.seq_len:
             return self.seq_len
         lengths = self["length"]
@@ -80,12 +87,12 @@ class Rows:
 
     @property
     def at_limit(self) -> Mask:
-        """Which rows are as long as the limit or longer, so that their end may be cut off."""
+        """A mask of the rows that are at least as long as the limit, so that their end may be cut off."""
         return self["length"] >= self.limit if self.limit else np.zeros(len(self["length"]), dtype=bool)
 
 
 def problem_rows(rows: Rows) -> dict[Problem, Mask]:
-    """Return for each kind of mistake which rows have it."""
+    """Return, for each kind of mistake, a mask of the rows that have it."""
     whole = trained_whole(rows)
     is_all = bool(whole.any()) and np.count_nonzero(whole) >= ALL_TRAINED_SHARE * np.count_nonzero(rows.is_chat)
     # A mask that is missing altogether would otherwise be reported once for each role, too.
@@ -107,19 +114,19 @@ def problem_rows(rows: Rows) -> dict[Problem, Mask]:
 
 
 def supervised(rows: Rows) -> Mask:
-    """Return which rows are conversations with a mask: text that is trained as a whole is none."""
+    """Return a mask of the conversations with labels, or in a form (messages, completion) that says what is trained."""
     return rows.is_chat & ~np.isin(rows["form"], (FORMS.index(Form.UNLABELLED), FORMS.index(Form.TEXT)))
 
 
 def trained_whole(rows: Rows) -> Mask:
-    """Return which conversations are trained with all of their tokens, but for the first."""
+    """Return a mask of the conversations in which all tokens are trained, the first token aside."""
     # Nothing predicts the first token: labels that are shifted in the data do not train it.
     whole = (rows["trained"] >= rows["length"] - 1) & (rows["trained"] > 0)
     return np.asarray(supervised(rows) & (rows["user"] > 0) & whole)
 
 
 def label_problems(rows: Rows) -> dict[Problem, Mask]:
-    """Return the rows whose labels are shifted wrongly, or are not those of their tokens."""
+    """Return masks of the rows whose labels have a wrong shift or are not those of their tokens, by kind of mistake."""
     labelled, shift = rows.is_labelled, rows["shift"]
     # A model that shifts by itself needs each label at the position of its own token.
     right = 1 if rows.shifter == Shifter.DATA else 0
@@ -132,7 +139,7 @@ def label_problems(rows: Rows) -> dict[Problem, Mask]:
 
 
 def answer_problems(rows: Rows) -> dict[Problem, Mask]:
-    """Return the rows in which answers are masked, cut off, or absent."""
+    """Return masks of the rows in which answers are masked, cut off or missing, by kind of mistake."""
     cut = is_cut(rows)
     nothing = (
         (rows["trained"] == 0) & (rows["width"] > 0) & ~cut & (rows["empty_answer"] == 0) & (rows["no_answer"] == 0)
@@ -151,7 +158,7 @@ def answer_problems(rows: Rows) -> dict[Problem, Mask]:
 
 
 def is_cut(rows: Rows) -> Mask:
-    """Return which rows are truncated before the first token that would be trained."""
+    """Return a mask of the rows that are truncated before the first token that would be trained."""
     # Raw text is not truncated yet, so here the cut is known exactly and need not be guessed.
     if rows.seq_len and rows.is_raw.any():
         return np.asarray(rows.is_raw & (rows["first_trained"] >= rows.seq_len))
@@ -160,14 +167,14 @@ def is_cut(rows: Rows) -> Mask:
 
 
 def trains_last_only(rows: Rows) -> bool:
-    """Return whether conversations with several turns train the last turn only, as a rule."""
+    """Return whether nearly all conversations of several turns train only the last turn."""
     several = rows["turns"] > 1
     last = several & (rows["turns_trained"] == 1) & (rows["last_masked"] == 0)
     return bool(several.any()) and bool(np.count_nonzero(last) >= LAST_ONLY_SHARE * np.count_nonzero(several))
 
 
 def end_problems(rows: Rows) -> dict[Problem, Mask]:
-    """Return the rows whose answers end with a token that is not trained, or without one."""
+    """Return masks of the rows whose answers have no end token, or one that is not trained, by kind of mistake."""
     finished = ~rows.at_limit & (rows["width"] > 0)
     masked_part = rows["trained"] < rows["length"] - 1
     asked = supervised(rows) | (rows.is_labelled & masked_part)
@@ -181,7 +188,7 @@ def end_problems(rows: Rows) -> dict[Problem, Mask]:
 
 
 def text_problems(rows: Rows) -> dict[Problem, Mask]:
-    """Return the rows in which documents are packed or begin wrongly."""
+    """Return masks of the rows in which documents are packed or begin wrongly, by kind of mistake."""
     lengths, texts = rows["length"], rows["text_tokens"] > 0
     same = len(lengths) > 1 and np.count_nonzero(lengths == lengths.max(initial=0)) >= SAME_LENGTH * len(lengths)
     # Rows of one length were cut out of joined documents, so that some of them should have an end token inside.

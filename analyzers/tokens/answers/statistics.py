@@ -1,4 +1,4 @@
-"""Sum up the facts about all rows of a data set."""
+"""Sum up the numbers about all rows of a data set."""
 
 from collections import Counter
 from typing import Any
@@ -14,7 +14,7 @@ SHIFT_NAMES = {0: "the token itself", 1: "the next token", UNKNOWN_SHIFT: "unkno
 
 
 def statistics_of(rows: Rows, meta: dict[str, Any]) -> TokenStatistics:
-    """Return the numbers about all rows of a data set."""
+    """Return the statistics of all rows of a data set; `meta` is the metadata that the reader returned."""
     forms = Counter(rows["form"].tolist())
     shifts = Counter(rows["shift"][rows.is_labelled].tolist())
     return TokenStatistics(
@@ -38,7 +38,7 @@ def statistics_of(rows: Rows, meta: dict[str, Any]) -> TokenStatistics:
 
 
 def lengths(values: Column) -> Lengths:
-    """Return how numbers are distributed; zeros if there are none."""
+    """Return the median, the 90th percentile and the largest of some numbers; zeros if there are none."""
     if not len(values):
         return Lengths(0, 0, 0)
     median, p90 = np.percentile(values, (50, 90), method="lower").tolist()
@@ -46,10 +46,13 @@ def lengths(values: Column) -> Lengths:
 
 
 def shift_name(shift: int) -> str:
-    """Return which token a label is, for a shift of the labels."""
+    """Return which token the labels are, for a shift of the labels: `the next token` for 1."""
     return SHIFT_NAMES.get(shift) or f"the token {abs(shift)} {'later' if shift > 0 else 'before'}"
 
 
 def by_role(counts: Column) -> dict[str, int]:
-    """Return the counts of tokens by the name of their role, without roles that no token has."""
+    """Return the number of tokens by the name of their role, without roles that no token has.
+
+    `counts` has the number at the index of each `Role`.
+    """
     return {ROLE_NAMES[Role(role)]: count for role, count in enumerate(counts.tolist()) if count}

@@ -1,1 +1,1 @@
-"""Read data sets of tokens, and what a tokenizer says about them."""
+"""Read data sets of tokens, and what their tokenizer says about the tokens."""

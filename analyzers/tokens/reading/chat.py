@@ -1,4 +1,4 @@
-"""Render conversations with the chat template of a tokenizer, in the sandbox of jinja2."""
+"""Render conversations as text with the chat template of a tokenizer, in the sandbox of jinja2."""
 
 import importlib
 import json
@@ -26,7 +26,7 @@ class ChatTemplate:
         self.template = compiled(vocabulary.template)
 
     def render(self, messages: Messages, tools: Any = None) -> str:
-        """Return a conversation as text; what a `{% generation %}` block wrote is between OPEN and CLOSE.
+        """Return a conversation as text; the text of a `{% generation %}` block is between OPEN and CLOSE.
 
         Raises:
             InputError: The template refuses the conversation.
@@ -42,7 +42,7 @@ class ChatTemplate:
 
 
 def compiled(source: str) -> Any:
-    """Return a template, compiled in the sandbox, with the functions that chat templates may call.
+    """Return a chat template, compiled in the sandbox, with the functions that chat templates may call.
 
     Raises:
         InputError: jinja2 is not installed, or the template has an error.
@@ -70,7 +70,7 @@ def to_json(value: Any, indent: int | None = None, **_: Any) -> str:
 
 
 def refuse_conversation(message: str) -> None:
-    """Stop a template that calls `raise_exception`."""
+    """Raise ValueError: this is the function `raise_exception` that a chat template calls to refuse a conversation."""
     raise ValueError(message)
 
 

@@ -1,4 +1,4 @@
-"""Find where documents that are packed into one row begin, by their text and by what the row declares."""
+"""Find where the documents that are packed into one row begin, from their text and from what the row declares."""
 
 from typing import NamedTuple
 
@@ -11,11 +11,16 @@ from analyzers.tokens.reading.samples import Sample
 from analyzers.tokens.reading.vocabulary import Vocabulary
 
 NEAR = 2
-"""How many tokens a declared border may be away from that in the text, such as a line end behind the last turn."""
+"""How many tokens a declared border may be away from the one in the text: a line end may follow the last turn."""
 
 
 class Documents(NamedTuple):
-    """The first token of each document but the first; how many begin in the text alone, or without an end before."""
+    """Where the documents in one row begin: `starts` has the index of each document's first token, the first one aside.
+
+    `declares`: the row says in its columns (positions, document numbers, attention mask) where documents begin.
+    `undeclared` is how many documents begin in the text but not in these columns, `not_ended` how many begin without
+    an end token before them.
+    """
 
     starts: Column
     declares: bool
@@ -24,7 +29,7 @@ class Documents(NamedTuple):
 
 
 def find_documents(sample: Sample, roles: Roles, vocabulary: Vocabulary | None) -> Documents:
-    """Return where the documents in a row begin."""
+    """Return where the documents in a row begin, by its columns or else by its text."""
     real = roles.roles != Role.PADDING
     declared = declared_starts(sample, real)
     declares = sample.positions is not None or sample.segments is not None or sample.blocks or has_segments(sample)
@@ -42,7 +47,10 @@ def has_segments(sample: Sample) -> bool:
 
 
 def declared_starts(sample: Sample, real: Mask) -> Column:
-    """Return where documents begin according to positions that begin anew, or numbers of documents that change."""
+    """Return the indexes at which documents begin by the row's columns: positions restart, or document numbers change.
+
+    `real` is a mask of the tokens that are not padding.
+    """
     result = np.zeros(len(sample.ids), dtype=bool)
     if sample.positions is not None:
         result[1:] |= (sample.positions[1:] == 0) & (sample.positions[:-1] != 0)
@@ -56,8 +64,9 @@ def declared_starts(sample: Sample, real: Mask) -> Column:
 
 
 def text_starts(ids: Column, roles: Roles, vocabulary: Vocabulary) -> Column:
-    """Return where documents begin in the text: at a token that begins one, after one that ends one, and where system
-    text follows an answer.
+    """Return the indexes at which documents begin in the text.
+
+    This is at a token that begins a text, after a token that ends one, and where system text follows an answer.
     """
     kinds = roles.roles
     result = np.zeros(len(ids), dtype=bool)
@@ -83,11 +92,11 @@ def text_starts(ids: Column, roles: Roles, vocabulary: Vocabulary) -> Column:
 
 
 def is_near(start: int, declared: Column) -> bool:
-    """Return whether a document is declared to begin near this token."""
+    """Return whether one of the declared document starts is at most `NEAR` tokens away from `start`."""
     return bool(len(declared)) and int(np.abs(declared - start).min()) <= NEAR
 
 
 def has_end_before(start: int, roles: Roles) -> bool:
-    """Return whether the tokens before the begin of a document end the document before it."""
+    """Return whether an end token stands before the document that begins at index `start`."""
     before = roles.roles[max(0, start - 1 - NEAR) : start + 1]
     return bool(np.isin(before, (Role.END, Role.EITHER, Role.TEMPLATE)).any())

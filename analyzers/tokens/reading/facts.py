@@ -1,4 +1,4 @@
-"""Compute the numbers about one row from which all findings follow."""
+"""Compute the numbers about one row of a data set (its facts), from which all findings follow."""
 
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ TRAINED = {
 
 
 class Analysed(NamedTuple):
-    """A row with the role of each token, what is trained, where documents begin, and its facts by name."""
+    """A row with the role of each token, a mask of the trained tokens, where documents begin, and its facts by name."""
 
     sample: Sample
     roles: Roles
@@ -44,7 +44,7 @@ class Analysed(NamedTuple):
 def analyse_row(
     number: int, sample: Sample, vocabulary: Vocabulary | None, markup: Markup | None, usual: int
 ) -> Analysed:
-    """Return a row with its facts; `usual` is the shift of the labels in the rows before."""
+    """Return row `number` of a data set with its facts; `usual` is the shift of the labels in most earlier rows."""
     padding = padding_of(sample, vocabulary)
     roles = find_roles(sample, padding, vocabulary, markup)
     if sample.labels is None:
@@ -59,7 +59,7 @@ def analyse_row(
 
 
 def counts(sample: Sample, roles: Roles, targets: Targets, documents: Documents) -> dict[str, int]:
-    """Return the facts that count tokens of a row."""
+    """Return the facts that count tokens of a row, by name."""
     kinds, trained = roles.roles, targets.trained
     where = np.flatnonzero(trained & (kinds != Role.PADDING))
     content = np.flatnonzero(kinds == Role.ANSWER)
@@ -85,7 +85,7 @@ def counts(sample: Sample, roles: Roles, targets: Targets, documents: Documents)
 
 
 def turn_facts(roles: Roles, trained: Mask) -> dict[str, int]:
-    """Return the facts about the assistant's turns of a row: how many are trained, and their ends."""
+    """Return the facts about the assistant's turns of a row, by name: how many are trained, and their end tokens."""
     kinds, turns = roles.roles, roles.turns
     if not (turns >= 0).any():
         return {"unfinished": 1}
@@ -115,7 +115,7 @@ def turn_facts(roles: Roles, trained: Mask) -> dict[str, int]:
 
 
 def begins_twice(ids: Column, roles: Roles, vocabulary: Vocabulary | None) -> bool:
-    """Return whether a row begins with two tokens that begin a text."""
+    """Return whether a row begins with two begin-of-text tokens."""
     if vocabulary is None or vocabulary.bos is None:
         return False
     # Rows may be padded at the left, so that the text does not begin at position 0.
@@ -124,7 +124,10 @@ def begins_twice(ids: Column, roles: Roles, vocabulary: Vocabulary | None) -> bo
 
 
 def chosen_targets(sample: Sample, roles: Roles) -> Mask:
-    """Return which tokens of a row without labels a trainer would train: the answers with their ends, or all text."""
+    """Return a mask of the tokens that a trainer would train in a row without labels.
+
+    These are the answers with their ends, or all tokens of a text.
+    """
     kinds = roles.roles
     if sample.form is Form.MESSAGES:
         return message_targets(sample, roles)
@@ -134,7 +137,10 @@ def chosen_targets(sample: Sample, roles: Roles) -> Mask:
 
 
 def message_targets(sample: Sample, roles: Roles) -> Mask:
-    """Return which tokens of a rendered conversation are trained: what the template marks, or the trained messages."""
+    """Return a mask of the trained tokens of a rendered conversation.
+
+    These are what the template marks as the assistant's, or else the trained messages with the ends of their answers.
+    """
     pieces, kinds = roles.pieces, roles.roles
     if pieces is None:
         return np.zeros(len(kinds), dtype=bool)

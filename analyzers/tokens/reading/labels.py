@@ -1,4 +1,4 @@
-"""Find out how the labels of a row are shifted against its tokens, and which tokens the model learns to predict."""
+"""Find out by how many positions the labels of a row are shifted, and which tokens the model learns to predict."""
 
 from typing import NamedTuple
 
@@ -9,14 +9,18 @@ from analyzers.tokens.model import IGNORE, UNKNOWN_SHIFT
 
 # The likely shifts come first: of equally good ones the first is taken.
 SHIFTS = (0, 1, -1, 2, -2)
-"""The shifts that are tried: the label at a position is the token that many positions later."""
+"""The shifts that are tried: with shift n, the label at a position is the token n positions later."""
 ENOUGH = 0.6
-"""The share of labels that must be equal to the tokens at a shift."""
+"""The share of the labels that must equal the tokens at a shift for that shift to be accepted."""
 FEW = 3
 
 
 class Targets(NamedTuple):
-    """Which tokens are trained, by the labels at `shift`; how many labels match no token or are no token's id."""
+    """What the labels of a row mean: a mask of the trained tokens, and the shift of the labels.
+
+    `mismatched` is how many labels are not the tokens at this shift, `ignored_values` how many are negative but not
+    -100.
+    """
 
     trained: Mask
     shift: int
@@ -25,7 +29,11 @@ class Targets(NamedTuple):
 
 
 def find_targets(ids: Column, labels: Column, padding: Mask, usual: int) -> Targets:
-    """Return which tokens of a row its labels train; `usual` is the shift of rows before, for a row of few labels."""
+    """Return which tokens of a row its labels train.
+
+    `usual` is the shift of earlier rows, which is used if the labels of this row are too few to show it. `padding` is
+    a mask of the padding tokens, whose labels are not compared.
+    """
     is_label = labels >= 0
     shift, matched = best_shift(ids, labels, is_label & ~padding, usual)
     # Where the labels do not tell, the rows before are the best guess: the same code made all of them.
@@ -39,7 +47,10 @@ def find_targets(ids: Column, labels: Column, padding: Mask, usual: int) -> Targ
 
 
 def best_shift(ids: Column, labels: Column, compared: Mask, usual: int) -> tuple[int, int]:
-    """Return the shift at which most labels are equal to tokens, and how many are; UNKNOWN_SHIFT if hardly any are."""
+    """Return the shift at which most labels equal tokens, and how many do; `UNKNOWN_SHIFT` if too few do.
+
+    Only the positions of the mask `compared` count. `usual` is preferred among shifts that are equally good.
+    """
     where = np.flatnonzero(compared)
     if not len(where):
         return UNKNOWN_SHIFT, 0
@@ -53,6 +64,6 @@ def best_shift(ids: Column, labels: Column, compared: Mask, usual: int) -> tuple
 
 
 def matches(ids: Column, labels: Column, where: Column, shift: int) -> int:
-    """Return how many labels are equal to the token `shift` positions later."""
+    """Return how many of the labels at the positions `where` equal the token `shift` positions later."""
     inside = where[(where + shift >= 0) & (where + shift < len(ids))]
     return int(np.count_nonzero(labels[inside] == ids[inside + shift]))

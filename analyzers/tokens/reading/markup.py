@@ -1,4 +1,4 @@
-"""Find the turns of conversations in text, by the marks of the usual chat formats or those of a chat template."""
+"""Find the turns of a conversation in text, by the marks of a known chat format or of the tokenizer's chat template."""
 
 import re
 from collections.abc import Sequence
@@ -16,13 +16,14 @@ ROLES = {
     **dict.fromkeys(("system", "developer"), Role.SYSTEM),
     **dict.fromkeys(("tool", "ipython", "function", "observation", "environment", "tools"), Role.TOOL),
 }
-"""What a text belongs to, by the name of the role in small letters."""
+"""The role of a text by the name that a chat format gives it, in small letters."""
 
 
 class Format(NamedTuple):
-    """The marks of a chat format: expressions for openers, each with a role (empty: the text of the group), and ends.
+    """The marks of a chat format: `openers` are expressions for what begins a turn, `ends` are the texts that end one.
 
-    Texts in braces are special tokens. A `weak` format has words that other texts may have, too.
+    An opener comes with its role; an empty role means that its group `role` has the name. Texts in braces are special
+    tokens. A `weak` format has words that other texts may have, too.
     """
 
     name: str
@@ -54,7 +55,7 @@ FORMATS = (
 
 
 class Region(NamedTuple):
-    """A part of a text, in characters; `turn` is the number of the answer that it belongs to, -1 for none."""
+    """A part of a text with one role, from character `start` to `end`; `turn` is its answer's number (-1: none)."""
 
     start: int
     end: int
@@ -64,7 +65,7 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True)
 class Markup:
-    """A chat format whose marks are compiled for one tokenizer."""
+    """A chat format as regular expressions for one tokenizer's text: what begins a turn (opener), and what ends it."""
 
     name: str
     openers: "re.Pattern[str]"
@@ -73,17 +74,17 @@ class Markup:
     weak: bool = False
 
     def opened(self, text: str) -> list[tuple["re.Match[str]", Role]]:
-        """Return the openers in a text, each with its role; EITHER for a role of an unknown name."""
+        """Return the openers in a text, each with the role of its turn; EITHER for a role of an unknown name."""
         return [(match, self.role(match)) for match in self.openers.finditer(text)]
 
     def role(self, match: "re.Match[str]") -> Role:
-        """Return the role that an opener names."""
+        """Return the role of the turn that an opener begins."""
         number = int((match.lastgroup or "o0")[1:])
         name = self.roles[number] or match["role"]
         return ROLES.get(name.lower(), Role.EITHER)
 
     def regions(self, text: str) -> list[Region]:
-        """Return the regions of a text without gaps: openers, contents, ends, and what is between them."""
+        """Return the regions of a text without gaps: openers, contents, ends, and what is between turns."""
         opened = self.opened(text)
         if not opened:
             return [Region(0, len(text), Role.TEXT)]
@@ -96,7 +97,10 @@ class Markup:
         return [region for region in result if region.end > region.start]
 
     def turn_regions(self, text: str, opener: "re.Match[str]", role: Role, stop: int, turn: int) -> list[Region]:
-        """Return the regions of one turn, which ends at `stop` with the next opener or the text."""
+        """Return the regions of one turn, which lasts from its opener to `stop`, where the next opener or nothing is.
+
+        `turn` is the number of the answer, if the turn is one.
+        """
         is_answer = role is Role.ANSWER
         number = turn if is_answer else -1
         thought = NO_THOUGHT.match(text, opener.end(), stop) if is_answer else None
@@ -113,15 +117,15 @@ class Markup:
 
 
 def literal(text: str, vocabulary: Vocabulary) -> str:
-    """Return an expression for a text, which is a special token where the tokenizer has it as one."""
+    """Return a regular expression for a text, which must be a special token if the tokenizer has it as one."""
     return (SPECIAL if text in vocabulary.added else "") + re.escape(latin(text))
 
 
 def compiled_format(form: Format, vocabulary: Vocabulary) -> Markup:
-    """Return a chat format as regular expressions for texts of a tokenizer, which find where turns begin and end.
+    """Return a chat format as regular expressions that find where turns begin and end in a tokenizer's texts.
 
-    In these texts special tokens are marked; what the format writes is sought as a special token if the tokenizer has
-    one for it, else as plain text.
+    In these texts special tokens are marked. A mark of the format is sought as a special token if the tokenizer has
+    one for it, or else as plain text.
     """
 
     def expanded(pattern: str) -> str:
@@ -134,14 +138,14 @@ def compiled_format(form: Format, vocabulary: Vocabulary) -> Markup:
 
 
 def eos_text(vocabulary: Vocabulary) -> list[str]:
-    """Return the text of the token that ends a document; empty if the tokenizer names none."""
+    """Return a list with the text of the end-of-text token; empty if the tokenizer names none."""
     return (
         [] if vocabulary.eos is None else [text for text in vocabulary.added if vocabulary.ids[text] == vocabulary.eos]
     )
 
 
 def choose_markup(texts: Sequence[str], vocabulary: Vocabulary) -> Markup | None:
-    """Return the chat format of the texts of some rows; None if they are no conversations."""
+    """Return the chat format in which these texts are written; None if they are no conversations."""
     strong = [compiled_format(form, vocabulary) for form in FORMATS if not form.weak]
     weak = [compiled_format(form, vocabulary) for form in FORMATS if form.weak]
     derived = template_markup(vocabulary)
@@ -153,7 +157,7 @@ def choose_markup(texts: Sequence[str], vocabulary: Vocabulary) -> Markup | None
 
 
 def is_format_of(markup: Markup, texts: Sequence[str]) -> bool:
-    """Return whether most texts have openers of the format, and some the openers of a user and of an assistant."""
+    """Return whether most texts have openers of the format, and at least one those of a user and of an assistant."""
     found = [{role for _, role in markup.opened(text)} for text in texts]
     both = any({Role.USER, Role.ANSWER} <= roles for roles in found)
     return both and sum(map(bool, found)) >= (0.8 if markup.weak else 0.5) * len(texts)
@@ -195,7 +199,10 @@ def template_markup(vocabulary: Vocabulary) -> Markup | None:
 
 
 def system_opener(template: ChatTemplate, end: str) -> dict[str, str]:
-    """Return the opener of a system message as a dict {opener: system}; empty if the template has none of its own."""
+    """Return the opener of a system message as a dict {opener: "system"}; empty if the template has none of its own.
+
+    `end` is the text that ends a turn.
+    """
     try:
         text = template.render([{"role": "system", "content": RULES}, {"role": "user", "content": USERS[0]}])
     except InputError:
@@ -205,7 +212,10 @@ def system_opener(template: ChatTemplate, end: str) -> dict[str, str]:
 
 
 def tool_opener(template: ChatTemplate, end: str) -> dict[str, str]:
-    """Return the opener of a tool's result as a dict {opener: tool}; empty if the template has none."""
+    """Return the opener of a tool's result as a dict {opener: "tool"}; empty if the template has none.
+
+    `end` is the text that ends a turn.
+    """
     asked = {"role": "user", "content": USERS[0]}, {"role": "assistant", "content": ANSWERS[0]}
     try:
         text = template.render([*asked, {"role": "tool", "content": RULES}])
@@ -217,7 +227,7 @@ def tool_opener(template: ChatTemplate, end: str) -> dict[str, str]:
 
 
 def literal_markup(openers: dict[str, str], end: str, vocabulary: Vocabulary) -> Markup:
-    """Return a chat format with these texts as openers and as the end of an answer."""
+    """Return a chat format with the given openers, a dict {text: role}, and `end` as the text that ends an answer."""
 
     def expression(text: str) -> str:
         # The longest comes first, because alternation takes the first match, and one token may begin like another.
@@ -232,6 +242,6 @@ def literal_markup(openers: dict[str, str], end: str, vocabulary: Vocabulary) ->
 
 
 def common_prefix(a: str, b: str) -> str:
-    """Return the longest text that both texts begin with."""
+    """Return the longest text with which both texts begin."""
     length = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     return a[:length]

@@ -1,6 +1,6 @@
-"""Read data sets into facts about each row, and the tokens of some rows as examples.
+"""Read a data set into numbers about each row (facts), and keep the tokens of some rows as examples.
 
-The rows stream through: whatever the size of the files, only numbers about each row stay in memory.
+The rows stream through: whatever the size of the files, only the facts of each row stay in memory.
 """
 
 import resource
@@ -29,16 +29,19 @@ Numbered = tuple[int, Sample]
 VERSION = code_version(Path(__file__).parent)
 TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 BYTES_PER_S = 100_000
-"""Tokenising takes ten times as long as reading."""
+"""The speed at which files are read at least, from which the time limit of reading follows.
+
+Tokenising takes ten times as long as reading columns.
+"""
 FIRST_ROWS = 256
-"""The number of rows by which the chat format is recognised."""
+"""The number of rows from which the chat format is recognised."""
 SHOWN_ROWS, SHOWN_TOKENS = 100, 8192
 EXAMPLES = 2
-"""The number of rows that are kept for each combination of facts, so that each finding has one to show."""
+"""How many rows are kept for each combination of facts, so that each finding has a row to show."""
 COMBINATIONS = 64
 DAMAGED_SHOWN = 8
 TIME_SHARE = 0.8
-"""The share of the processor time after which reading stops; the rows read so far are answered."""
+"""The share of the limit of processor time after which reading stops; the report covers the rows read so far."""
 EXAMPLE_FACTS = (
     *("trained", "ignored_values", "mismatched", "answer_masked", "turns_masked", "turns_late", "user_trained"),
     *("system_trained", "tool_trained", "opener_trained", "template_trained", "padding_trained", "undeclared"),
@@ -47,9 +50,9 @@ EXAMPLE_FACTS = (
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return a column for each fact, with one value per row, columns with the tokens of examples, and a dict of texts.
+    """Return the columns and the metadata of a data set: facts with one value per row, and the tokens of example rows.
 
-    `paths` are the files of the data set, then those of the tokenizer.
+    `paths` are the files of the data set, and those of the tokenizer.
     """
     is_tokenizer = [is_tokenizer_file(path) for path in paths]
     vocabulary = load_vocabulary([path for path, one in zip(paths, is_tokenizer, strict=True) if one])
@@ -60,7 +63,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 
 def is_tokenizer_file(path: Path) -> bool:
-    """Return whether a file belongs to a tokenizer, by its name, or by what stands in a JSON file of another name."""
+    """Return whether a file belongs to a tokenizer, by its name, or by the contents of a JSON file of another name."""
     if path.suffix == ".jinja" or path.name in (*TOKENIZER_FILES, "tokenizer.json"):
         return True
     if path.suffix != ".json":
@@ -72,7 +75,7 @@ def is_tokenizer_file(path: Path) -> bool:
 
 
 def samples_of(paths: list[Path], collected: "Collected", sampler: Sampler) -> Iterator[Numbered]:
-    """Yield the rows of all files as tokens, each with its number; rows that cannot be read are counted.
+    """Yield (number, tokens) for the rows of all files; rows that cannot be read are counted in `collected`.
 
     Raises:
         InputError: A file cannot be read, or the first row needs a tokenizer or package that is missing.
@@ -113,7 +116,7 @@ class Collected:
         self.complete = True
 
     def reject(self, number: int, reason: str) -> None:
-        """Count a row that cannot be read; keep the reasons of the first `DAMAGED_SHOWN` rows, each with its number."""
+        """Count a row that cannot be read; the reasons for the first `DAMAGED_SHOWN` such rows are kept."""
         self.damaged_rows += 1
         if len(self.damaged) < DAMAGED_SHOWN:
             self.damaged.append(f"row {number}: {reason}"[:300])
@@ -153,7 +156,7 @@ class Collected:
         self.combinations[combination] += 1
 
     def columns(self) -> dict[str, Column]:
-        """Return the facts as columns, and the tokens of the kept rows one after the other."""
+        """Return the facts as columns, and the tokens of the kept rows one after the other (columns `kept_*`)."""
         columns: dict[str, Column] = {name: np.array(column, dtype=np.int64) for name, column in self.facts.items()}
         kept = self.kept or []
 
@@ -171,7 +174,7 @@ class Collected:
         return columns
 
     def meta(self) -> dict[str, Any]:
-        """Return what is no number: the chat format, the text of the kept tokens, and why rows are damaged."""
+        """Return what is not a number: the chat format, the text of the kept tokens, and why rows cannot be read."""
         vocabulary = self.vocabulary
         tokens = {
             int(token)
@@ -192,14 +195,14 @@ class Collected:
 
 
 def shown_labels(row: Analysed) -> Column:
-    """Return the labels of a row as its file has them, or those that a trainer would make."""
+    """Return the labels of a row as its file has them; if it has none, those that a trainer would make."""
     if row.sample.labels is not None:
         return row.sample.labels
     return np.where(row.trained, row.sample.ids, -100)
 
 
 def document_numbers(row: Analysed) -> Column:
-    """Return for each token the number of its document in the row."""
+    """Return, for each token, the number of its document in the row, from 0."""
     starts = np.zeros(len(row.sample.ids), np.int64)
     starts[row.documents.starts] = 1
     return np.cumsum(starts)

@@ -1,4 +1,4 @@
-"""Say of each token of a row what it belongs to: padding, marks of the chat format, the user, the assistant."""
+"""Find the role of each token of a row: padding, marks of the chat format, the user's text, the assistant's, ..."""
 
 import itertools
 from typing import NamedTuple
@@ -13,11 +13,14 @@ from analyzers.tokens.reading.vocabulary import SPECIAL, Vocabulary
 
 CONTENT = (Role.ANSWER, Role.USER, Role.SYSTEM, Role.TOOL)
 RUN_WITHOUT_TOKENIZER = 3
-"""The number of equal tokens at the end of a row that are padding where no tokenizer names the padding token."""
+"""How many equal tokens at the end of a row count as padding, if no tokenizer names the padding token."""
 
 
 class Pieces(NamedTuple):
-    """The text of a row, and where each token starts and ends in it; `sizes` are the bytes of each token."""
+    """The text of a row, in which a character stands for a byte, and where each token starts and ends in it.
+
+    `sizes` has the bytes of each token.
+    """
 
     text: str
     starts: Column
@@ -26,7 +29,10 @@ class Pieces(NamedTuple):
 
 
 class Roles(NamedTuple):
-    """The role of each token, and the number of the answer that it belongs to (-1: none)."""
+    """The role of each token of a row, and the number of the answer that it belongs to (-1: none).
+
+    `pieces` is None if there is no tokenizer.
+    """
 
     roles: Column
     turns: Column
@@ -34,7 +40,7 @@ class Roles(NamedTuple):
 
 
 def pieces_of(ids: Column, vocabulary: Vocabulary) -> Pieces:
-    """Return the text of tokens, and where each of them is in it."""
+    """Return the text of some tokens, and where each of them is in it."""
     known = np.clip(ids, 0, len(vocabulary.lengths) - 1)
     lengths = np.where(known == ids, vocabulary.lengths[known], 1)
     ends = np.cumsum(lengths)
@@ -43,7 +49,7 @@ def pieces_of(ids: Column, vocabulary: Vocabulary) -> Pieces:
 
 
 def padding_of(sample: Sample, vocabulary: Vocabulary | None) -> Mask:
-    """Return which tokens are padding: those that the attention mask leaves out, or a run of the padding token."""
+    """Return a mask of the padding: the tokens that the attention mask leaves out, or a run of padding tokens."""
     ids = sample.ids
     if sample.attention is not None and not sample.attention.all():
         return np.asarray(sample.attention == 0)
@@ -91,14 +97,17 @@ def find_roles(sample: Sample, padding: Mask, vocabulary: Vocabulary | None, mar
 
 
 def mark_ends(roles: Column, turns: Column, is_end: Mask) -> None:
-    """Give the role END to the tokens that end a document; each ends a turn of its own."""
+    """Give the role END to the tokens in `is_end`; without turns, each of them ends a turn of its own.
+
+    `roles` and `turns` are changed in place.
+    """
     roles[is_end] = Role.END
     without = is_end & (turns < 0)
     turns[without] = np.arange(np.count_nonzero(without)) if not (turns >= 0).any() else turns.max()
 
 
 def special_tokens(ids: Column, vocabulary: Vocabulary) -> Mask:
-    """Return which tokens are those that begin, end or pad a text."""
+    """Return a mask of the tokens that begin, end or pad a text."""
     return np.isin(ids, [token for token in (vocabulary.bos, vocabulary.eos, vocabulary.pad) if token is not None])
 
 
@@ -119,7 +128,7 @@ def prompt_regions(text: str, sample: Sample) -> list[Region]:
 
 
 def roles_by_region(pieces: Pieces, regions: list[Region]) -> tuple[Column, Column]:
-    """Return role and answer of each token; a token on both sides of a border may be trained or not."""
+    """Return the role of each token and the number of its answer; a token on both sides of a border gets `EITHER`."""
     borders = np.array([region.start for region in regions])
     kinds = np.array([region.role for region in regions])
     numbers = np.array([region.turn for region in regions])
@@ -132,7 +141,10 @@ def roles_by_region(pieces: Pieces, regions: list[Region]) -> tuple[Column, Colu
 
 
 def free_edges(roles: Column, pieces: Pieces, regions: list[Region]) -> None:
-    """Give the role EITHER to tokens of blanks at the edges of a content: they belong to it as well as to the marks."""
+    """Give the role `EITHER` to blank tokens at the edges of a message, as they may belong to the marks around it.
+
+    `roles` is changed in place.
+    """
     for region in regions:
         if region.role not in CONTENT:
             continue

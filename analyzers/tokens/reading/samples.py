@@ -1,4 +1,4 @@
-"""Turn the rows of a data set, in whatever form, into tokens with labels: what a trainer would make of them."""
+"""Turn rows of a data set, whatever their form, into the tokens and labels that a trainer would make of them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ IDS = {
     "input_ids": Shifter.MODEL,
     **dict.fromkeys(("tokens", "token_ids", "input", "inputs"), Shifter.DATA),
 }
-"""The names of columns of token ids, and what shifts the labels for trainers with such names."""
+"""The names of columns of token ids, and what shifts the labels in trainers that use such a name."""
 LABELS = ("labels", "label_ids", "targets", "target")
 TRAINED = ("completion_mask", "assistant_masks", "assistant_mask", "assistant_tokens_mask", "loss_mask", "train_mask")
 POSITIONS = ("position_ids", "input_pos", "positions")
@@ -33,15 +33,17 @@ NAMES_OF_ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "mode
 KNOWN = "its rows need input_ids with labels, messages, prompt and completion, or text"
 Raw = dict[str, Any]
 Span = tuple[str, bool]
-"""The text of a message, as characters that stand for bytes, and whether it is trained."""
+"""The text of a message, with a character for each byte, and whether it is trained."""
 
 
 @dataclass
 class Sample:
-    """One row as tokens. `labels` are as they are in the file; None for a row that is not labelled.
+    """One row of a data set as tokens. `labels` are those of its file; None if it has none.
 
-    `spans` are the messages of a row that was rendered, which decide what is trained; `marked` says for each character
-    whether the chat template marks it as the assistant's. `facts` are numbers about the messages.
+    `spans` are the messages of a rendered conversation, which decide what is trained; `marked` says for each byte of
+    its text whether the chat template marks it as the assistant's. `attention`, `positions` and `segments` are
+    columns of the file with one value per token. `blocks`: the file has borders of documents in a form that is not
+    read. `facts` are numbers about the messages.
     """
 
     form: Form
@@ -60,14 +62,14 @@ class Sample:
 
 
 class Sampler:
-    """Converts raw rows of a data set to samples of tokens and labels; rows of text need a tokenizer."""
+    """Converts rows of a data set to tokens and labels; rows of text need a tokenizer."""
 
     def __init__(self, vocabulary: Vocabulary | None) -> None:
         self.vocabulary = vocabulary
         self.template: ChatTemplate | None = None
 
     def sample(self, row: Raw) -> Sample:
-        """Return a row as tokens.
+        """Return one row as tokens.
 
         Raises:
             ValueError: The row has none of the known columns, or columns of different lengths.
@@ -86,7 +88,7 @@ class Sampler:
         raise ValueError(f"no known columns among {', '.join(map(str, list(row)[:6])) or 'none'}: {KNOWN}")
 
     def conversation(self, messages: list[Raw], tools: Any, completion: int | None = None) -> Sample:
-        """Return a conversation as tokens; of its messages, those from number `completion` on may be trained."""
+        """Return a conversation as tokens; with `completion`, only the messages from this index on may be trained."""
         answers = [m for m in messages if m["role"] == "assistant"]
         # An answer without text is complete if it calls a tool.
         empty = sum(not (m["content"].strip() or m.get("tool_calls")) for m in answers)
@@ -105,7 +107,7 @@ class Sampler:
         )
 
     def pair(self, prompt: Any, completion: Any, more: str) -> Sample:
-        """Return a prompt and its completion as tokens, with the token that ends a document behind them."""
+        """Return a prompt (and `more` of it) with its completion and an end-of-text token, as tokens."""
         if isinstance(prompt, list) and isinstance(completion, list):
             return self.conversation(normal_messages([*prompt, *completion]), None, len(prompt))
         if not (isinstance(prompt, str) and isinstance(completion, str)):
@@ -138,10 +140,10 @@ def is_list_of_numbers(value: Any) -> bool:
 
 
 def tokenised(row: Raw, name: str) -> Sample:
-    """Return a row that has token ids.
+    """Return a row that has token ids in its column `name`.
 
     Raises:
-        ValueError: Its columns have different lengths, or are no integers.
+        ValueError: Its columns have different lengths, or are not integers.
     """
     ids = integers(row, name)
     labels = first_column(row, LABELS)
@@ -172,12 +174,12 @@ def tokenised(row: Raw, name: str) -> Sample:
 
 
 def aligned_columns(sample: Sample) -> Iterator[Column | None]:
-    """Yield the columns that have one value for each token."""
+    """Yield the columns that have one value for each token: labels, attention mask, positions, document numbers."""
     yield from (sample.labels, sample.attention, sample.positions, sample.segments)
 
 
 def first_column(row: Raw, names: tuple[str, ...]) -> Column | None:
-    """Return the first of these columns that a row has; None if it has none."""
+    """Return the first of these columns that a row has, as integers; None if it has none."""
     return next((integers(row, name) for name in names if row.get(name) is not None), None)
 
 
@@ -185,7 +187,7 @@ def integers(row: Raw, name: str) -> Column:
     """Return a column as 64-bit integers.
 
     Raises:
-        ValueError: It is no sequence of integers.
+        ValueError: It is not a sequence of integers.
     """
     try:
         values = np.asarray(row[name])
@@ -200,10 +202,10 @@ def integers(row: Raw, name: str) -> Column:
 
 
 def normal_messages(messages: list[Any]) -> list[Raw]:
-    """Return messages with role and content, whatever the names of these are in the file.
+    """Return messages with the keys `role` and `content`, whatever the file calls them.
 
     Raises:
-        ValueError: A message is no object, or has no content that can be read.
+        ValueError: A message is not an object.
     """
     result = []
     for message in messages:
@@ -228,7 +230,7 @@ def is_trained(message: Raw) -> bool:
 
 
 def marked_characters(rendered: str) -> Mask:
-    """Return for each byte of a rendered text whether it is between the marks of a `{% generation %}` block."""
+    """Return a mask of the bytes of a rendered text that are inside a `{% generation %}` block."""
     parts, inside = [], False
     for part in rendered.replace(CLOSE, OPEN).split(OPEN):
         parts.append(np.full(len(part.encode("utf-8", "replace")), inside))

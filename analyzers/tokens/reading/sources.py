@@ -22,7 +22,7 @@ INSTALL_ARROW = "pip install pyarrow, or save the data set as .jsonl: dataset.to
 
 
 def rows_of(path: Path) -> Iterator[Raw | str]:
-    """Yield the rows of a file; a text in place of a row says why this row cannot be read.
+    """Yield the rows of a file; for a row that cannot be read, yield a text that says why.
 
     Raises:
         InputError: The file is of no known kind, damaged, or needs a package that is not installed.
@@ -57,7 +57,7 @@ def json_lines(path: Path) -> Iterator[Raw | str]:
 
 
 def json_row(text: bytes, number: int) -> Raw | str:
-    """Return the row in one line of JSON, or why it cannot be read."""
+    """Return the row in one line of JSON, or a text that says why it cannot be read."""
     try:
         row = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -66,7 +66,11 @@ def json_row(text: bytes, number: int) -> Raw | str:
 
 
 def json_list(path: Path) -> list[Raw | str]:
-    """Return the rows of a JSON file that holds a list of objects."""
+    """Return the rows of a JSON file that holds a list of objects; for any other element, a text that says so.
+
+    Raises:
+        InputError: The file is not JSON.
+    """
     try:
         rows = msgspec.json.decode(path.read_bytes())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -75,7 +79,7 @@ def json_list(path: Path) -> list[Raw | str]:
 
 
 def batch_rows(batch: Any) -> Iterator[Raw | str]:
-    """Yield the rows of a batch: a dict of tensors, a list of rows, a pair of inputs and labels, or a tensor.
+    """Yield the rows of a saved batch: a dict of tensors, a list of rows, a pair of inputs and labels, or a tensor.
 
     Raises:
         InputError: It is none of these.
@@ -96,7 +100,7 @@ def batch_rows(batch: Any) -> Iterator[Raw | str]:
 
 
 def split_columns(batch: Raw) -> Iterator[Raw]:
-    """Yield the rows of a dict of tensors (B, T); tensors of one dimension are a row by themselves."""
+    """Yield the rows of a dict of tensors (batch, tokens); a dict without tensors of two dimensions is itself a row."""
     tensors = {name: value for name, value in batch.items() if isinstance(value, np.ndarray) and value.ndim}
     rows = max((len(value) for value in tensors.values() if value.ndim > 1), default=0)
     if not rows:
@@ -107,7 +111,7 @@ def split_columns(batch: Raw) -> Iterator[Raw]:
 
 
 def arrow_rows(path: Path) -> Iterator[Raw | str]:
-    """Yield the rows of a Parquet or Arrow file, a part of it at a time.
+    """Yield the rows of a Parquet or Arrow file, of which only a part is in memory at a time.
 
     Raises:
         InputError: The package pyarrow is not installed, or the file is damaged.
@@ -133,7 +137,7 @@ def arrow_rows(path: Path) -> Iterator[Raw | str]:
 
 
 def opened_stream(arrow: Any, source: Any) -> Iterator[Any]:
-    """Yield the parts of an Arrow file: a stream, as the datasets package writes it, or a random access file."""
+    """Yield the record batches of an Arrow file, a stream as the package datasets writes it or a random access file."""
     try:
         yield from arrow.ipc.open_stream(source)
     except arrow.ArrowInvalid:
@@ -143,6 +147,6 @@ def opened_stream(arrow: Any, source: Any) -> Iterator[Any]:
 
 
 def column_rows(batches: Iterator[Any]) -> Iterator[Raw]:
-    """Yield the rows of parts of an Arrow table."""
+    """Yield the rows of the record batches of an Arrow table."""
     for batch in batches:
         yield from batch.to_pylist()

@@ -1,6 +1,6 @@
 """Read the tensors of a `.pt` file without torch, and without executing anything in it.
 
-The file is a zip archive: a pickle of the structure, and one entry for the bytes of each storage.
+The file is a zip archive: a pickle of the structure, and one entry with the bytes of each storage.
 """
 
 import pickle
@@ -23,7 +23,7 @@ SAVE_AGAIN = "save the batch with torch.save as a dict of tensors: torch.save(di
 
 
 class SavedMapping(dict[str, Any]):
-    """The content of a `BatchEncoding`, the dict of tensors that tokenizers of Hugging Face return."""
+    """The contents of a `BatchEncoding`, the dict of tensors that tokenizers of Hugging Face return."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         data = state.get("data")
@@ -38,7 +38,7 @@ class TensorUnpickler(pickle.Unpickler):
         self.archive, self.folder = archive, folder
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what stands for a global that the pickle names, if tensors or batches are made of it."""
+        """Return our replacement for a function or class that the pickle names; refuse all that tensors do not need."""
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
             return rebuilt
         if (module, name) == ("collections", "OrderedDict"):
@@ -50,7 +50,7 @@ class TensorUnpickler(pickle.Unpickler):
         return refuse(f"{module}.{name}")
 
     def persistent_load(self, pid: Any) -> Column:
-        """Return the elements of a storage that the pickle refers to."""
+        """Return the elements of the storage to which `pid`, a reference in the pickle, points."""
         kind, dtype, key, *_ = pid
         if kind != "storage" or not isinstance(dtype, str) or not str(key).isdecimal():
             refuse(f"the storage {key}")
@@ -62,7 +62,7 @@ class TensorUnpickler(pickle.Unpickler):
 
 
 def refuse(what: str) -> NoReturn:
-    """Refuse a file that holds something else than tensors.
+    """Refuse a file that holds something other than tensors.
 
     Raises:
         HostileInput: Always.
@@ -71,7 +71,7 @@ def refuse(what: str) -> NoReturn:
 
 
 def rebuilt(storage: Column, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object) -> Column:
-    """Return a tensor as an array that lies within its storage."""
+    """Return a tensor as a read-only view of its storage, and refuse one that would reach beyond it."""
     numbers = (offset, *shape, *strides)
     if len(shape) != len(strides) or not all(isinstance(n, int) and n >= 0 for n in numbers):
         refuse("a tensor of an impossible shape")
@@ -86,7 +86,7 @@ def rebuilt(storage: Column, offset: int, shape: tuple[int, ...], strides: tuple
 
 
 def load(path: Path) -> Any:
-    """Return the object in a `.pt` file, with arrays in place of tensors.
+    """Return the object in a `.pt` file, with NumPy arrays in place of tensors.
 
     Raises:
         HostileInput: The file holds other objects than containers, numbers, texts and tensors.

@@ -1,6 +1,7 @@
 """Read a tokenizer: the bytes of each token, the special tokens, the chat template, and how to encode text.
 
-Only encoding needs the package tokenizers; what a token stands for is read from `tokenizer.json` itself.
+Only encoding needs the package tokenizers; what a token stands for is read from `tokenizer.json` itself. The bytes of
+a token are kept as a text with a character for each byte (its piece).
 """
 
 import functools
@@ -17,7 +18,7 @@ from analyzers.columns import Column
 from analyzers.errors import InputError
 
 SPECIAL = "\ue000"
-"""The character before the text of an added token, which no other token can have: each other character is a byte."""
+"""The character before the text of an added token such as `<|im_end|>`; it does not occur in other tokens."""
 EOS_NAMES = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<eos>", "<｜end▁of▁sentence｜>")
 BOS_NAMES = ("<s>", "<|begin_of_text|>", "<bos>", "<｜begin▁of▁sentence｜>", "<|startoftext|>")
 PAD_NAMES = ("<pad>", "<|pad|>", "[PAD]", "<|finetune_right_pad_id|>", "<|padding|>")
@@ -29,24 +30,28 @@ ENOUGH_IDS = 1 << 24
 
 @functools.cache
 def byte_characters() -> dict[str, int]:
-    """Return which byte each character of a byte-level vocabulary stands for: printable ones for themselves."""
+    """Return the byte for which each character of a byte-level vocabulary stands; printable ones stay as they are."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
 def latin(text: str) -> str:
-    """Return the UTF-8 bytes of a text as characters, one for each byte."""
+    """Return the UTF-8 bytes of a text as a text with a character for each byte."""
     return text.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
 def is_id(number: Any) -> bool:
-    """Return whether a number of a vocabulary can be the id of a token."""
+    """Return whether a number from a tokenizer's file can be the id of a token."""
     return isinstance(number, int) and 0 <= number < ENOUGH_IDS
 
 
 class Vocabulary:
-    """The tokens of a `tokenizer.json`, and the names of special tokens from the files beside it."""
+    """The tokens of a `tokenizer.json`, and the names of special tokens from the files beside it.
+
+    `ids` maps the text of a token to its id, `pieces` an id to the token's bytes; `added` are the texts of added
+    tokens. `eos`, `bos` and `pad` are ids (None: there is no such token).
+    """
 
     def __init__(self, content: bytes, config: dict[str, Any]) -> None:
         try:
@@ -67,7 +72,7 @@ class Vocabulary:
         self.pad = self.special_id("pad_token", PAD_NAMES)
 
     def add_vocabulary(self, vocabulary: Any) -> None:
-        """Add the tokens of the model, which is a dict {token: id}, or a list of pairs (token, score)."""
+        """Add the tokens of the tokenizer's model, given as a dict {token: id} or as a list of (token, score)."""
         pairs = (
             vocabulary.items() if isinstance(vocabulary, dict) else ((pair[0], i) for i, pair in enumerate(vocabulary))
         )
@@ -79,7 +84,7 @@ class Vocabulary:
                 self.pieces[number] = self.piece(token)
 
     def piece(self, token: str) -> str:
-        """Return the bytes of a token of the vocabulary, as characters."""
+        """Return the bytes of a token as it is written in the vocabulary, with a character for each byte."""
         if self.is_byte_level:
             bytes_of = byte_characters()
             return "".join(chr(bytes_of[sign]) if sign in bytes_of else latin(sign) for sign in token)
@@ -90,7 +95,7 @@ class Vocabulary:
         return latin(token.replace("▁", " "))
 
     def add_specials(self, added: Any) -> None:
-        """Add the tokens that are no part of the model, such as those of the chat template."""
+        """Add the tokens that are not part of the tokenizer's model, such as those of the chat template."""
         for token in added:
             text, number = token.get("content"), token.get("id")
             if isinstance(text, str) and is_id(number):
@@ -109,7 +114,7 @@ class Vocabulary:
         return next((self.ids[name] for name in names if name in self.added), None)
 
     def special_text(self, key: str) -> str:
-        """Return the text of a special token of the configuration; empty if it names none."""
+        """Return the text of a special token that the configuration names with `key`; empty if it names none."""
         value = self.config.get(key)
         text = value.get("content") if isinstance(value, dict) else value
         return text if isinstance(text, str) else ""
@@ -125,13 +130,13 @@ class Vocabulary:
         return template if isinstance(template, str) else ""
 
     def pieces_of(self, ids: Column) -> list[str]:
-        """Return the bytes of each token, as characters; a token that is not in the vocabulary is U+FFFD."""
+        """Return the bytes of each token, as a text with a character for each byte; U+FFFD for an unknown id."""
         pieces = self.pieces
         return [pieces.get(token, "\ufffd") for token in ids.tolist()]
 
     @functools.cached_property
     def lengths(self) -> Column:
-        """The number of characters in the piece of each token, by its id; 1 for ids without a token."""
+        """The number of characters in the piece of each token, indexed by id; 1 for ids without a token."""
         table = np.ones(max(self.pieces, default=0) + 1, np.int64)
         for token, piece in self.pieces.items():
             table[token] = len(piece)
@@ -139,19 +144,19 @@ class Vocabulary:
 
     @functools.cached_property
     def is_special(self) -> Column:
-        """Whether each id is that of an added token."""
+        """A mask of the ids of added tokens, indexed by id."""
         table = np.zeros(len(self.lengths), dtype=bool)
         table[[self.ids[text] for text in self.added]] = True
         return table
 
     def bytes_of(self, token: int) -> str:
-        """Return the bytes of one token as characters, or its number if it is not in the vocabulary."""
+        """Return the bytes of one token, as a text with a character for each byte; `<ID>` for an unknown id."""
         piece = self.pieces.get(token)
         return f"<{token}>" if piece is None else piece.replace(SPECIAL, "")
 
     @functools.cached_property
     def encoder(self) -> Any:
-        """The tokenizer of the package tokenizers.
+        """The same tokenizer as an object of the package tokenizers.
 
         Raises:
             InputError: The package is not installed, or refuses the file.
@@ -170,14 +175,14 @@ class Vocabulary:
         return encoder
 
     def encode(self, text: str, *, specials: bool) -> Column:
-        """Return the ids of the tokens of a text, with the special tokens that the tokenizer adds, or without."""
+        """Return the token ids of a text; with `specials`, also the special tokens that the tokenizer adds to it."""
         # JSON may hold half of a surrogate pair, which the package refuses.
         clean = text.encode("utf-8", "replace").decode()
         return np.array(self.encoder.encode(clean, add_special_tokens=specials).ids, dtype=np.int64)
 
 
 def load_vocabulary(paths: Sequence[Path]) -> Vocabulary | None:
-    """Return the tokenizer in these files, which are `tokenizer.json` and files beside it; None without files.
+    """Return the tokenizer in these files, `tokenizer.json` and those beside it; None if there are no files.
 
     Raises:
         InputError: There is no tokenizer.json, or a file is damaged.
@@ -198,10 +203,10 @@ def load_vocabulary(paths: Sequence[Path]) -> Vocabulary | None:
 
 
 def parsed_config(path: Path) -> dict[str, Any]:
-    """Return the content of a small JSON file of a tokenizer.
+    """Return the contents of a tokenizer's configuration file.
 
     Raises:
-        InputError: It is no JSON object.
+        InputError: It is not a JSON object.
     """
     try:
         return dict(msgspec.json.decode(path.read_bytes()))
