@@ -12,7 +12,7 @@
 | `Straggler`, `Cause` | the rank that the others wait for, and why |
 | `Clock` | how far a rank's clock is from the first rank's |
 
-One device of one trace file, or the host if no device worked, is called an account. All times are integer nanoseconds.
+An *account* is one device of one trace file, or its host if no device worked. All times are integer nanoseconds.
 """
 
 from analyzers.traces.across.clocks import Clock

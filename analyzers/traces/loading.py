@@ -17,10 +17,13 @@ from analyzers.traces.reading.problems import Problem
 from analyzers.traces.reading.trace import Trace
 
 READER = "analyzers.traces.digest"
-"""The reader that `analyzers.store` runs in a child; it is named and not imported, which keeps cached traces fast."""
+"""The module that `analyzers.store` runs in a child process to read a trace.
+
+It is given by name and not imported here, so that cached traces are opened fast.
+"""
 
 COVERED_AT_LEAST = 0.9
-"""The share of the time of matrix products that counted operators must have launched for a meaningful utilisation."""
+"""Utilisation is computed only if counted operators launched at least this share of the time of matrix products."""
 MOMENTS = ("start", "end", "since")
 
 
@@ -28,8 +31,8 @@ MOMENTS = ("start", "end", "since")
 class Recording:
     """One device (or the host) of one trace file, with the columns by which ranks are compared.
 
-    `account` has the numbers about it, `number` is its index in the file. Its methods return times in Unix nanoseconds
-    of its own clock.
+    `account` has the numbers about the device, and `number` is its index in the file. Times are in Unix ns of the
+    rank's own clock, if not said otherwise.
     """
 
     artefact: Artefact
@@ -39,12 +42,15 @@ class Recording:
 
     @property
     def rank(self) -> int | None:
-        """The rank; None if neither the file nor its name has it."""
+        """The rank that was recorded; None if neither the trace nor the name of the file says it."""
         return self.account.rank
 
     @property
     def base(self) -> int:
-        """The Unix time (ns) at which the trace's own clock is 0; added to times in its columns, it gives Unix time."""
+        """The Unix time (ns) at which the trace's own clock is 0.
+
+        Added to a time in the trace's columns, it gives Unix time.
+        """
         return int(self.trace.header.get("base_ns", 0))
 
     @property
@@ -54,33 +60,35 @@ class Recording:
 
     @cached_property
     def rows(self) -> Integers:
-        """The rows of this device or host in the trace's table of collectives (the columns `meet_...`)."""
+        """The rows of this device or host in the trace's table of collectives, whose columns are named `meet_...`."""
         return np.flatnonzero(self.trace.columns["meet_account"] == self.number)
 
     def column(self, name: str) -> Integers:
-        """Return a column of numbers on this device's or host's collectives, one per collective; times are in Unix ns.
+        """Return a column of numbers on the collectives of this device or host, one per collective.
 
-        It is the trace's column `meet_{name}`; `answers.between_collectives` explains these columns.
+        Times are in Unix ns. It is the trace's column `meet_{name}`; `answers.between_collectives.account_columns`
+        explains these columns.
         """
         values = np.asarray(self.trace.columns[f"meet_{name}"])[self.rows].astype(np.int64)
         return values + self.base if name in MOMENTS else values
 
     def table(self, prefix: str, names: Sequence[str]) -> Integers:
-        """Return this device's or host's rows of one of the tables that `answers.messages` explains, such as `block`.
+        """Return this device's or host's rows of the table `message`, `issue` or `block`, as int64[row, column].
 
-        `names` are the wanted columns. Times are in ns of the trace.
+        `prefix` is the name of the table and `names` are the wanted columns; `answers.messages.message_columns`
+        explains them. Times are in ns of the trace's own clock.
         """
         c = self.trace.columns
         mine = np.flatnonzero(c[f"{prefix}_account"] == self.number)
         return np.column_stack([np.asarray(c[f"{prefix}_{name}"])[mine].astype(np.int64) for name in names])
 
     def texts(self, name: str) -> list[str]:
-        """Return the column `meet_{name}` as texts: the column itself holds indices into `trace.names`."""
+        """Return the column `meet_{name}` as texts; the column holds indices into `trace.names`."""
         return [self.trace.names[i] for i in self.column(name).tolist()]
 
     @cached_property
     def group_ranks(self) -> dict[str, tuple[int, ...]]:
-        """The ranks of each process group by its name, if the file lists them."""
+        """{name of a process group: its ranks}, for the groups that the file lists."""
         return {group["name"]: tuple(group["ranks"]) for group in self.trace.header.get("groups", [])}
 
 
@@ -96,7 +104,7 @@ def open_trace(path: Path, options: store.Options | None = None) -> Trace:
 def load(
     artefacts: Sequence[Artefact], options: store.Options
 ) -> tuple[list[Recording], list[tuple[Artefact, WorkbenchError]]]:
-    """Return a `Recording` for each device or host in the files, and each file that cannot be read with its error."""
+    """Return a `Recording` for each device or host in the files, and (file, error) for each unreadable file."""
     loaded = store.load_many([[artefact.path] for artefact in artefacts], READER, options)
     recordings, failures = list[Recording](), []
     for artefact, columns in zip(artefacts, loaded, strict=True):
@@ -122,10 +130,11 @@ def recordings_of(artefact: Artefact, trace: Trace, peak_flops_per_s: float | No
 
 
 def with_utilisation(account: RankTrace, peak_flops_per_s: float | None) -> RankTrace:
-    """Return `account` with `mfu` and `hfu` filled in, if its FLOP count and the device's peak are both known.
+    """Return `account` with `mfu` and `hfu` filled in, if its operations were counted and the device's peak is known.
 
-    Hardware utilisation (HFU) counts all FLOP; model utilisation (MFU) leaves out the FLOP that activation
-    checkpointing computed a second time (PaLM, arXiv:2204.02311, appendix B).
+    Hardware utilisation (HFU) counts all floating-point operations; model utilisation (MFU) leaves out those that
+    activation checkpointing did a second time (PaLM, arXiv:2204.02311, appendix B). `peak_flops_per_s`, if given,
+    replaces the known peak.
     """
     peak = peak_flops_per_s or account.peak_flops_per_s
     if not peak or not account.flops:

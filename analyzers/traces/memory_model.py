@@ -4,7 +4,7 @@ import msgspec
 
 
 class AllocationTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """The number and bytes of allocations and of frees; net = allocated - freed."""
+    """The number and bytes of allocations and of frees; `net_bytes` are the allocated minus the freed bytes."""
 
     allocations: int
     frees: int
@@ -16,7 +16,7 @@ class AllocationTotals(msgspec.Struct, frozen=True, kw_only=True):
 class NamedAllocationTotals(AllocationTotals, frozen=True, kw_only=True):
     """The allocations and frees inside all calls of one operator, module or line, or inside one phase.
 
-    The fields `own_...` leave out those inside other operators (or modules, or lines) that it calls.
+    The fields `own_...` leave out those inside other operators (or modules, or lines) that are called there.
     """
 
     name: str
@@ -76,12 +76,12 @@ class UnfreedMemory(msgspec.Struct, frozen=True, kw_only=True):
 class DeviceMemory(AllocationTotals, frozen=True, kw_only=True):
     """The activity of the allocator of one device, or of the host, while the trace was recorded.
 
-    `total_bytes` is the memory of the device, null if the trace does not have it. `start_bytes` + net = `end_bytes`. If
-    the recorder wrote totals (`totals_recorded`, `told` in JSON), `start_bytes` is the memory allocated when the
-    recording began; on a host, totals count from the first profiler of the process. Without totals it is a lower bound:
-    the memory that was freed later without an allocation in the trace. `peak` includes the memory at the start;
-    `reserved_peak` is null if nothing was reserved. `older_freed_bytes` were freed in the recording but allocated
-    before it. Except for `phases` and `steps`, the lists have only the largest entries.
+    `total_bytes` is the memory of the device, null if the trace does not have it. `start_bytes` + `net_bytes` =
+    `end_bytes`. If the recorder wrote totals (`totals_recorded`, `told` in JSON), `start_bytes` is the memory
+    allocated when the recording began; on a host, totals count from the first profiler of the process. Without totals
+    it is a lower bound: the memory that was freed later without an allocation in the trace. `peak` includes the
+    memory at the start; `reserved_peak` is null if nothing was reserved. `older_freed_bytes` were freed in the
+    recording but allocated before it. Except for `phases` and `steps`, the lists have only the largest items.
     """
 
     type: str

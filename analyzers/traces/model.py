@@ -41,9 +41,10 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
 class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
     """The time of some events of a device or host, divided by kind of work; `name` is their phase, stream or step.
 
-    compute + exposed communication + exposed memory + idle = span; overlapped + exposed communication = communication.
-    Exposed communication is that during which nothing computes; exposed memory is the time in which copies run and no
-    kernel does. `work_ns` is the sum of the durations, in which overlaps count twice.
+    compute + exposed communication + exposed memory + idle = span; overlapped + exposed communication =
+    communication. Exposed communication is that during which nothing computes; exposed memory is the time in which
+    copies run and no kernel does. `work_ns` is the sum of the durations, in which time counts twice if two events
+    overlap.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepTime(Breakdown, frozen=True, kw_only=True):
-    """One step that the profiler marked (`ProfilerStep#N`), and how the time of the work that it launched divides.
+    """One step that the profiler marked (`ProfilerStep#N`), and how the time of the work launched in it divides.
 
     `start_ns` (Unix time) and `dur_ns` are the start and the wall time of the step on the host.
     """
@@ -74,10 +75,10 @@ class StepTime(Breakdown, frozen=True, kw_only=True):
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of all calls of one operator, module, annotation or line of source.
 
-    `host_ns` is the time of its calls including calls inside them, `own_ns` without. `device_ns` sums the kernels
-    launched inside; on a CPU it sums the operators' own times. `flops` counts the multiplications and additions of
-    operators whose shapes were recorded, and `bytes` is the least that they read and write; `bound` says whether
-    computing or memory limits their speed.
+    `host_ns` is the time of its calls including the calls inside them, `own_ns` the time without those. `device_ns`
+    is the time of the `kernels` kernels launched inside; if no device worked, it sums the operators' own times.
+    `flops` counts the floating-point operations of operators whose shapes were recorded, and `bytes` is the least
+    that they read and write; `bound` says whether `compute` or `memory` limits their speed.
     """
 
     name: str
@@ -108,7 +109,7 @@ class OperatorShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchedKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel and the innermost operator that launched it."""
+    """All launches of one kernel directly by one operator, with the total time of the kernel."""
 
     operator: str
     kernel: str
@@ -119,8 +120,8 @@ class LaunchedKernel(msgspec.Struct, frozen=True, kw_only=True):
 class StreamQueue(msgspec.Struct, frozen=True, kw_only=True):
     """The length of the launch queue of one stream: the number of kernels that were launched and had not started.
 
-    `full_ns` is the time in which the queue had more than 1000 kernels; above about that number a launching call must
-    wait.
+    `full_ns` is the time in which the queue had more than 1000 kernels: a launching call must wait when it is about
+    that long.
     """
 
     name: str
@@ -134,8 +135,8 @@ class Launches(msgspec.Struct, frozen=True, kw_only=True):
     """The delay from the end of each launching call to the start of its kernel, and how many kernels wait in the queue.
 
     `early` kernels start before their call has returned, so their delay is negative. `queue_mean` and `queue_max`
-    count kernels that were launched and have not begun; `blocked` is the number of launching calls that took more than
-    ten times as long as the median call.
+    count the kernels that are launched and have not started. `blocked` launching calls took more than ten times as
+    long as the median call, `blocked_ns` in total.
     """
 
     count: int
@@ -216,11 +217,11 @@ class AllToAll(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompiledFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """A Python frame that torch.compile compiled `versions` times since the job began.
+    """A Python function (frame) that torch.compile compiled `versions` times since the job began.
 
-    `breaks` is how many of its `calls` continue after a graph break; `between_ns` is the host's time between the graph
-    before the break and the graph after it. `function` and `broken_at` (file:line) are empty unless stacks were
-    recorded.
+    `breaks` is how many of its `calls` continue another frame after a graph break; `between_ns` is the host's time
+    between the code before the break and this frame. `function` and `broken_at` (file:line) are empty unless stacks
+    were recorded. `compilations` and `compile_ns` are those during the recording.
     """
 
     frame: str
@@ -255,7 +256,7 @@ class CompiledCode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CudaGraphs(msgspec.Struct, frozen=True, kw_only=True):
-    """The launches of whole CUDA graphs, and the kernels that ran from them."""
+    """The number of launches of whole CUDA graphs, and the number and total time of the kernels in them."""
 
     launches: int = 0
     kernels: int = 0
@@ -289,9 +290,9 @@ class KernelSequence(msgspec.Struct, frozen=True, kw_only=True):
 class CriticalPart(msgspec.Struct, frozen=True, kw_only=True):
     """All pieces of a step's critical path with the same kind and name, such as one kernel or one reason for waiting.
 
-    The critical path is the chain of work and waiting that determines the duration of the step, so the `path_ns` of all
-    parts add up to that. If this part took half as long, the step would be shorter by at most `saved_ns`; it may be
-    less, because another path may become the critical path.
+    The critical path is the chain of work and waiting that determines the duration of the step, so the `path_ns` of
+    all parts add up to that duration. If this part took half as long, the step would be shorter by at most
+    `saved_ns`; it may be less, because another path may become the critical path.
     """
 
     rank: int | None
@@ -307,15 +308,16 @@ class CriticalPart(msgspec.Struct, frozen=True, kw_only=True):
 class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     """All numbers about one device in one file, or about the host (`device` null, `source` "cpu") if no device worked.
 
-    The four kinds of idle time add up to `idle_ns`: `host` is the time until the call returned that launched the next
-    kernel, `dependency` is a whole gap before which this kernel had already been launched, `launch` is the usual
-    latency after the call, `unexplained` the rest. `blocking_communication_ns` is the part of exposed communication
-    (without overlapping computing) during which a kernel that was already launched waited for it to end. `mfu` and
-    `hfu` are model and hardware FLOP utilisation (1.0: the peak), null if shapes or the peak are not known, or if the
-    counted operators launched less than 90 % of the time of matrix products (`flops_coverage`). The peak is that of
-    `peak_arithmetic`, the number format of most operations. `opportunities` are possible savings of at least 2 % of a
-    step. `python_stacks` says whether Python calls were recorded, which slows the host. `device_memory` is empty unless
-    allocations were recorded (`profile_memory`); the first item of a file also holds the memory of its host.
+    The four kinds of idle time add up to `idle_ns`. For each gap, `host` is the time until the call returned that
+    launched the next kernel, `launch` the usual latency after that call, and `unexplained` the rest; if this kernel
+    had been launched before the gap, all of the gap is `dependency`. `blocking_communication_ns` is the part of
+    exposed communication (without overlapping computing) that delayed other work: a kernel that was already launched,
+    or a host in a synchronising call, waited for it to end. `mfu` and `hfu` are model and hardware FLOP utilisation
+    (1.0: the peak), null if shapes or the peak are not known, or if the counted operators launched less than 90 % of
+    the time of matrix products (`flops_coverage`). The peak is that of `peak_arithmetic`, the number format of most
+    operations. `opportunities` are possible savings of at least 2 % of a step. `python_stacks` says whether Python
+    calls were recorded, which slows the host. `device_memory` is empty unless allocations were recorded
+    (`profile_memory`); the first item of a file also holds the memory of its host.
     """
 
     path: str

@@ -42,12 +42,13 @@ SCHEMA = "workbench.trace/1"
 class TraceData(msgspec.Struct, frozen=True, kw_only=True):
     """The tables of a trace report, in its field `data`.
 
-    `opportunities` has one item per kind of opportunity: the one of the rank that can save most. All fields but
-    `ranks`, `opportunities` and `critical` need collectives that several ranks recorded, and are empty without them.
-    `waits` and `stragglers` cover all recordings; `groups`, `axes`, `meetings` (the collectives with most waiting),
-    `clocks` and `what_ifs` cover the last recorded step. `stages_unknown` says why a job with sends and receives has no
-    answers about its pipeline stages in `what_ifs`. `critical` covers the last profiled step of the first of `ranks`;
-    only `with_critical_path` fills it in.
+    `ranks` has the numbers about each device or host of each file. `opportunities` has one item per kind of
+    opportunity: that of the rank that can save most. All fields but `ranks`, `opportunities` and `critical` need
+    collectives that several ranks recorded, and are empty without them. `waits` and `stragglers` cover all files;
+    `groups`, `axes`, `meetings` (the collectives with most waiting), `clocks` and `what_ifs` cover the last step of
+    the run that was recorded. `stages_unknown` says why `what_ifs` has no answers about the pipeline stages of a job
+    with sends and receives. `critical` covers the last profiled step of the first of `ranks`; it is empty until
+    `with_critical_path` fills it in.
     """
 
     ranks: list[RankTrace]
@@ -121,7 +122,10 @@ def trace_data(
     stragglers: list[Straggler],
     opportunities: list[Advice],
 ) -> TraceData:
-    """Return the tables of a report; groups, waits of collectives and clocks are from the last recorded step."""
+    """Return the tables of a report; those that are not given are taken from the last of the comparisons.
+
+    Each of `comparisons` compares the ranks at one recorded step of the run.
+    """
     last = comparisons[-1] if comparisons else None
     return TraceData(
         ranks=accounts,
@@ -136,7 +140,7 @@ def trace_data(
 
 
 def with_what_ifs(data: TraceData, recordings: Sequence[Recording], comparisons: Sequence[RankComparison]) -> TraceData:
-    """Return the tables of a report with the answers of what would save time in the last recorded step of the run."""
+    """Return the tables with `what_ifs` filled in: what would save time in the last recorded step of the run."""
     last = comparisons[-1] if comparisons else None
     answers, unknown = job_what_ifs(last.lateness.matched.recordings if last else grouped_by_step(recordings)[-1], last)
     return msgspec.structs.replace(data, what_ifs=answers, stages_unknown=unknown)
@@ -195,14 +199,14 @@ def critical_parts(account: RankTrace, options: store.Options | None = None) -> 
 def compared_by_step(recordings: Sequence[Recording]) -> list[RankComparison]:
     """Return a comparison of the ranks for each recorded step of the run, in the order of the steps.
 
-    Steps at which no ranks can be compared are left out.
+    Steps at which the ranks cannot be compared are left out.
     """
     groups = grouped_by_step(recordings)
     return [comparison for group in groups if (comparison := compare_ranks(group))]
 
 
 def grouped_by_step(recordings: Sequence[Recording]) -> list[list[Recording]]:
-    """Return the recordings of each step of the run, in the order of the steps."""
+    """Return the recordings of each step of the run, in the order of the steps; none for steps without traces."""
     by_step = defaultdict[int, list[Recording]](list)
     for recording in recordings:
         # Files outside an `iteration_N` folder name no step: they belong together.

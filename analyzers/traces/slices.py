@@ -1,7 +1,7 @@
-"""Return the events of a trace as columns that a timeline is drawn from, a million at a time.
+"""Return the events of a trace as columns of slices, up to a million, from which a timeline is drawn.
 
-Events of one lane (a thread or a stream) and one nesting depth share a line of the timeline. They are in order of line
-and start, so that what a line shows in a time range is one contiguous part of the columns.
+A *line* of the timeline shows the events of one lane (a thread or a stream) at one nesting depth. The slices are in
+order of line and start, so that what a line shows in a time range is one contiguous part of the columns.
 """
 
 from collections import Counter
@@ -24,12 +24,18 @@ MOST_SLICES = 1 << 20
 LONGEST_TITLE = 200
 HOST = 0
 KINDS = ("", "compute", "communication", "memory", "idle")
-"""The kinds of slices; `kind` holds indices into this tuple. The first is host work, the last waiting on a path."""
+"""The kinds of slices, to which `Slices.kind` holds indices.
+
+"" is work of the host, "idle" is waiting on a critical path.
+"""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row of the timeline: a lane (a stream or thread), the nesting depth in it, and its slices `first` to `last`."""
+    """A line of the timeline: its lane (a stream or thread), nesting depth, and slices from `first` to `last`.
+
+    `last` is the index after its last slice.
+    """
 
     lane: str
     on_device: bool
@@ -40,12 +46,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Slices:
-    """The slices of a timeline; each column has an entry per slice. A slice is one event, or several joined ones.
+    """The slices of a timeline, each an event or several joined ones; columns have an entry per slice.
 
     Times are in ns from the first event of the trace. `name` holds indices into `names`, `kind` into `KINDS`, and
-    `phase` into `views.PHASES`. `row` is the row of the event in the trace (of the longest if several are joined; -1:
-    none), and `count` the number of events. `joined_ns` is the longest time range in which events were joined, 0 if
-    none were; then the slices of such a range have the right durations, but not their exact positions.
+    `phase` into `views.PHASES`. `row` is the trace row of the event (of the longest if several are joined; -1: none),
+    and `count` the number of events; `events` is the number of all events. If events were joined, `joined_ns` is the
+    longest time range of such events (else 0): the slices of that range have the right durations, but not their exact
+    positions.
     """
 
     lines: list[Line]
@@ -67,10 +74,10 @@ def slices(
     window: tuple[int, int] | None = None,
     most: int = MOST_SLICES,
 ) -> Slices:
-    """Return the events of a trace that are at least partly in the window (ns from the first event; None: everything).
+    """Return the events of a trace that are at least partly in the window, as slices of a timeline.
 
-    If there are more than `most`, narrow neighbours of one line, kind and phase are joined, and the sum of the
-    durations of each kind stays the same.
+    The window is (start, end) in ns from the first event, None for everything. If there are more than `most` events,
+    narrow neighbours of the same line, kind and phase are joined; the total duration of each kind stays the same.
     """
     trace = open_trace(artefact.path, options)
     rows, line = sorted_rows(trace, window)
@@ -96,7 +103,7 @@ def slices(
 def path_slices(path: pd.DataFrame) -> Slices:
     """Return a critical path, the result of `views.critical_path`, as slices of one line.
 
-    A kind of waiting has no colour of its own: on the path it is idle time.
+    Pauses of the path have the kind "idle", whatever they wait for; time of the host has the kind "".
     """
     names = (path["name"].where(path["name"] != "", path["kind"])).tolist()
     used = list(dict.fromkeys(names))
@@ -118,9 +125,9 @@ def path_slices(path: pd.DataFrame) -> Slices:
 
 
 def sorted_rows(trace: Trace, window: tuple[int, int] | None) -> tuple[Integers, Integers]:
-    """Return the rows of the events in a window in order of line and start, and the number of the line of each.
+    """Return the trace rows of the events in a window in order of line and start, and the number of the line of each.
 
-    Lines of devices come first, then those of threads; each lane's lines are in order of depth.
+    Lines of devices come first, then those of threads; the lines of one lane are in order of depth.
     """
     c = trace.columns
     start, end = np.asarray(c["start"]), np.asarray(c["end"])
@@ -134,7 +141,7 @@ def sorted_rows(trace: Trace, window: tuple[int, int] | None) -> tuple[Integers,
 
 
 def lane_order(trace: Trace) -> Integers:
-    """Return the position of each lane on the timeline: streams by device, then threads, then the profiler's marks."""
+    """Return the position of each lane on the timeline: streams by device, then threads, then profiler marks."""
     rank = {DEVICE_LANE: 0, HOST_LANE: 1}
     keys = [(rank.get(lane["kind"], 2), lane["pid"] if lane["kind"] == DEVICE_LANE else 0) for lane in trace.lanes]
     order = sorted(range(len(keys)), key=lambda i: (keys[i], trace.lanes[i]["name"]))
@@ -156,7 +163,7 @@ def lines_of(trace: Trace, rows: Integers, line: Integers) -> list[Line]:
 
 
 def lane_titles(lanes: list[Lane]) -> list[str]:
-    """Return a title for each lane, with the device or process where names are the same; all titles differ."""
+    """Return a distinct title for each lane: its name, with the device or process added if names are equal."""
     names = [lane["name"][:LONGEST_TITLE] for lane in lanes]
     counts, seen, titles = Counter(names), Counter[str](), []
     for name, lane in zip(names, lanes, strict=True):
@@ -168,7 +175,10 @@ def lane_titles(lanes: list[Lane]) -> list[str]:
 
 
 def used_names(trace: Trace, name: Column) -> tuple[list[str], Column]:
-    """Return the names that occur, and for each event the index of its name among them."""
+    """Return the names of some events without repetition, and for each event the index of its name among them.
+
+    `name` has the index of each event's name in `trace.names`.
+    """
     occurs = np.zeros(len(trace.names), bool)
     occurs[name] = True
     texts = [trace.names[number] for number in np.flatnonzero(occurs).tolist()]
@@ -176,7 +186,7 @@ def used_names(trace: Trace, name: Column) -> tuple[list[str], Column]:
 
 
 def phase_codes(trace: Trace, rows: Integers) -> Column:
-    """Return the phase of each event as an index into `views.PHASES`; for work on a device, that of its launch."""
+    """Return the phase of each event as an index into `views.PHASES`; for work on a device, the phase of its launch."""
     phase, on_device = np.asarray(trace.columns["phase"]), np.zeros(len(trace.columns["start"]), bool)
     on_device[trace.work] = True
     codes = phase[rows].astype(np.uint8)
@@ -187,10 +197,12 @@ def phase_codes(trace: Trace, rows: Integers) -> Column:
 
 
 def joined(exact: Slices, line: Integers, most: int) -> Slices:
-    """Return at most about `most` slices: those shorter than a cell of time are joined by cell, line, kind and phase.
+    """Return at most about `most` slices, by joining those that are short.
 
-    The slices of a cell follow each other from the start of its first event, so that no time is lost or moved to
-    another line: with cells of 10 ns, compute [0, 2), copy [3, 4), compute [6, 7) become compute [0, 3), copy [3, 4).
+    Time is divided into equal cells. Slices shorter than a cell that begin in the same cell and have the same line,
+    kind and phase become one. The slices of a cell follow each other from the start of its first event, so that no
+    time is lost or moved to another line: with cells of 10 ns, compute [0, 2), copy [3, 4), compute [6, 7) become
+    compute [0, 3), copy [3, 4).
     """
     span = int((exact.start + exact.dur).max()) - int(exact.start.min())
     cell_ns = max(2, span * len(exact.lines) // most // EMPTY)
@@ -217,15 +229,15 @@ def joined(exact: Slices, line: Integers, most: int) -> Slices:
 
 
 EMPTY = 4
-"""About one cell in so many holds events; the first attempt at a width of cells assumes it."""
+"""About one cell of time in so many is taken to hold events, when the first width of cells is chosen."""
 CODE_BITS = 16
-"""The bits of a group's key that hold kind and phase; the bits above are the same for all slices of one cell."""
+"""How many of the lower bits of a key hold kind and phase; the bits above are equal for all slices of one cell."""
 
 
 def group_keys(exact: Slices, line: Integers, cell_ns: int) -> Integers:
-    """Return a key for each slice; slices with equal keys are joined. Slices as long as a cell have keys of their own.
+    """Return a key for each slice: slices with equal keys are joined, and those as long as a cell are alone.
 
-    The keys ascend with line and time: the upper bits number the cells and the long slices in their order.
+    The keys ascend with line and time: the upper bits count the cells and the long slices in their order.
     """
     cell = exact.start // cell_ns
     long = exact.dur >= cell_ns
@@ -237,14 +249,14 @@ def group_keys(exact: Slices, line: Integers, cell_ns: int) -> Integers:
 
 
 def group_starts(key: Integers) -> tuple[Integers, Integers]:
-    """Return the order of the slices by key, and the indices in it at which a new key begins."""
+    """Return the order of the slices by key, and the indices in this order at which a new key begins."""
     order = np.argsort(key, kind="stable")
     begins: Mask = np.append(True, np.diff(key[order]) != 0)
     return order, np.flatnonzero(begins)
 
 
 def placed(start: Integers, total: Integers, cell: Integers) -> Integers:
-    """Return new starts, so that the groups of one cell follow each other from the earliest of their starts.
+    """Return new starts for groups of joined slices: those of a cell follow each other from the first start.
 
     `start` and `total` are the first start and the summed duration of each group, `cell` the number of its cell.
     """
@@ -257,7 +269,7 @@ def placed(start: Integers, total: Integers, cell: Integers) -> Integers:
 
 @dataclass(frozen=True)
 class Event:
-    """One event of a trace: its lane and nesting depth, its times in ns, its own time without the events inside it."""
+    """One event of a trace; times in ns from the first event, `self_ns` without the events inside it."""
 
     name: str
     lane: str
@@ -270,7 +282,7 @@ class Event:
 
 
 def event(artefact: Artefact, row: int, options: store.Options | None = None) -> Event | None:
-    """Return the event in a row of the trace; None if the trace has no such row."""
+    """Return the event in a trace row; None if the trace has no such row."""
     trace = open_trace(artefact.path, options)
     c = trace.columns
     if not 0 <= row < len(c["start"]):

@@ -50,18 +50,18 @@ __all__ = [
     "lateness", "memory", "names", "phases", "ranks_timeline", "spans", "steps", "timeline", "tree",
 ]  # fmt: skip
 SPANS_AT_MOST = 5000
-"""The highest number of rows of a timeline: more than a screen can show or a browser draws smoothly."""
+"""The most rows of a timeline; more could not be told apart on a screen, and a browser would draw them slowly."""
 MEMORY_COLUMNS = ("where", "at_ns", "allocated", "reserved")
 BLOCK_TYPES = {"lane": object, "on_device": bool, "name": object, "kind": object}
-"""The types of columns that are not integers."""
+"""{column of a timeline: its type}, for the columns that do not hold integers."""
 BLOCK_COLUMNS = ("lane", "on_device", "depth", "name", "kind", "start_ns", "dur_ns", "busy_ns", "count", "row")
 
 
 def breakdown(report: Report[TraceData]) -> pd.DataFrame:
     """Return a table with a row per device or host: path, rank, device, source, span_ns and the parts of its time.
 
-    The parts (compute_ns, exposed_communication_ns, exposed_memory_ns, idle_ns) add up to span_ns, the duration of the
-    recording. Exposed is what does not overlap with computing.
+    The parts (compute_ns, exposed_communication_ns, exposed_memory_ns, idle_ns) add up to span_ns, the duration of
+    the recording. Exposed communication overlaps with no computing, exposed memory copies with no kernel.
     """
     names = ["path", "rank", "device", "source", "span_ns", *PARTS]
     return table(report.data.ranks, names)
@@ -75,8 +75,9 @@ def steps(report: Report[TraceData]) -> pd.DataFrame:
 def clock(artefact: Artefact, options: store.Options | None = None, logged: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return a table of points (at_ns, step) that converts times to steps by linear interpolation; both columns ascend.
 
-    Step 6.25 means that a quarter of the time of step 6 has passed. Steps are those that the profiler marked, else
-    those of `logged` (columns step, start_ns and end_ns in Unix time); the table is empty without either.
+    Step 6.25 means that a quarter of the time of step 6 has passed. `at_ns` is in ns from the first event. The steps
+    are those that the profiler marked, else those of `logged` (columns step, start_ns and end_ns in Unix time); the
+    table is empty if neither has steps.
     """
     trace = open_trace(artefact.path, options)
     begin = trace.origin if trace.steps or logged is None else trace.origin + int(trace.header.get("base_ns", 0))
@@ -88,15 +89,15 @@ def clock(artefact: Artefact, options: store.Options | None = None, logged: pd.D
 
 
 def kernels(report: Report[TraceData]) -> pd.DataFrame:
-    """Return a table with a row per kernel of each device: rank, device, and the fields of `Kernel`.
+    """Return a table with a row per kernel name of each device: rank, device, and the fields of `Kernel`.
 
-    A host that worked without a device has a row per operator instead.
+    For a host without devices there is a row per operator.
     """
     return of_accounts(report, "kernels")
 
 
 def of_accounts(report: Report[TraceData], name: str) -> pd.DataFrame:
-    """Return the items of the list field `name` of `RankTrace` as rows, over all devices and hosts.
+    """Return the items of one list field of `RankTrace`, its `name`, as rows of a table, over all devices and hosts.
 
     The first columns are rank and device.
     """
@@ -109,7 +110,7 @@ def of_accounts(report: Report[TraceData], name: str) -> pd.DataFrame:
 
 
 def table(rows: Iterable[RankTrace], names: list[str]) -> pd.DataFrame:
-    """Return the fields `names` of each device or host as a table with a row for each."""
+    """Return the fields `names` of each device or host as a table with a row per device or host."""
     return pd.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=names)
 
 
@@ -118,8 +119,8 @@ def spans(
 ) -> pd.DataFrame:
     """Return a table of the `limit` longest events in the window (default: everything), in order of time.
 
-    Columns: lane ("stream 7", "thread 4000"), on_device, name, cat, kind (compute, communication, memory; "" for no
-    work), start_ns, dur_ns, depth (how many events of its lane enclose it).
+    Columns: lane ("stream 7", "thread 4000"), on_device, name, cat (category), kind (compute, communication, memory;
+    "" if it is no work), start_ns, dur_ns, depth (how many events of its lane enclose it).
     """
     trace = open_trace(artefact.path, options)
     rows = rows_in_window(trace, window)
@@ -141,12 +142,15 @@ def spans(
 
 
 def kind_name(number: int) -> str:
-    """Return the name of a kind of work, such as `compute`; empty for -1."""
+    """Return the name of the kind of work with this number, such as `compute`; empty for -1, no work."""
     return KIND_NAMES[number] if number >= 0 else ""
 
 
 def rows_in_window(trace: Trace, window: Window | None) -> Integers:
-    """Return the rows of events that are at least partly in the window (ns from the first event; None: everything)."""
+    """Return the trace rows of the events that are at least partly in the window.
+
+    The window is (start, end) in ns from the first event, None for everything.
+    """
     start, end = np.asarray(trace.columns["start"]), np.asarray(trace.columns["end"])
     if window is None:
         return np.arange(len(start))
@@ -160,10 +164,10 @@ def timeline(
     """Return the events of one rank in a window (default: everything), ready to draw on `width` columns of a screen.
 
     Events narrower than a column are joined with neighbours of the same lane (thread or stream) and depth into one
-    block, so that no time is lost and at most `SPANS_AT_MOST` rows are returned, in order of lane, depth and time.
-    Columns: lane, on_device, depth, name (of the longest event), kind (of most of the time: compute, communication,
-    memory, or ""), start_ns and dur_ns (of the whole block), busy_ns (the sum of its events), count (of its events)
-    and row (of the longest event in the trace).
+    block, so that no time is lost. At most `SPANS_AT_MOST` blocks are returned, those with most time, in order of
+    lane, depth and time. Columns: lane, on_device, depth, name (of the longest event), kind (of most of the time:
+    compute, communication, memory, or ""), start_ns and dur_ns (of the whole block), busy_ns (the sum of its events),
+    count (of its events) and row (trace row of its longest event).
     """
     trace = open_trace(artefact.path, options)
     c, rows = trace.columns, rows_in_window(trace, window)
@@ -229,8 +233,9 @@ def memory(
 ) -> pd.DataFrame:
     """Return the memory of each device in a window (default: everything), in `width` equal intervals of time.
 
-    Columns: where ("cpu", "cuda 0"; hosts first), at_ns (the start of the interval), allocated and reserved (the
-    highest in the interval, so that a short peak is kept). The table is empty if the trace has no allocations.
+    Columns: where ("cpu", "cuda 0"; hosts first), at_ns (the start of the interval, from the first event), allocated
+    and reserved (the highest in the interval, so that a short peak is kept). The table is empty if the trace has no
+    allocations.
     """
     trace = open_trace(artefact.path, options)
     at = trace.columns["memory_at"] - trace.origin
@@ -246,7 +251,7 @@ def memory(
 
 
 def names(artefact: Artefact, options: store.Options | None = None) -> list[str]:
-    """Return the distinct texts in a trace: the names of its events, and other texts such as categories."""
+    """Return the distinct texts in a trace: the names of its events, and others such as categories."""
     return list(open_trace(artefact.path, options).names)
 
 
@@ -256,7 +261,7 @@ def lanes(artefact: Artefact, options: store.Options | None = None) -> list[str]
 
 
 def phases(artefact: Artefact, rows: Column, options: store.Options | None = None) -> list[str]:
-    """Return the phase of the step, such as `forward`, of the event in each row; `other` if there is none.
+    """Return the phase of the step, such as `forward`, of the event in each of the trace rows; `other` if it has none.
 
     For work on a device it is the phase of its launch.
     """
@@ -287,9 +292,9 @@ def critical_path(
 ) -> pd.DataFrame:
     """Return a table of the critical path of a device or host through a step (default: the whole recording).
 
-    It is the chain of work and waiting that determines the duration. Each row is a piece of it, in order of time:
-    start_ns, dur_ns, kind (of work or waiting), name and row of its event (empty and -1 without one). `account` is the
-    index of the device or host in the trace.
+    This is the chain of work and waiting that determines the duration. Each row is a piece of it, in order of time:
+    start_ns (from the first event), dur_ns, kind (of work or waiting), name and row of its event (empty and -1 for a
+    pause). `account` is the index of the device or host in the trace.
     """
     trace = open_trace(artefact.path, options)
     marks = {number: (start - trace.origin, end - trace.origin) for number, start, end in trace.steps}

@@ -27,7 +27,11 @@ CHANGE_AT_LEAST = 0.02
 
 
 class StepPart(StrEnum):
-    """A part of a step's wall time; all parts add up to it."""
+    """A part of a step's wall time; the parts add up to the step.
+
+    `OUTSIDE_WORK` is the time of the step before its first and after its last kernel or copy; it is negative if that
+    work outlasts the step.
+    """
 
     COMPUTING = "computing"
     EXPOSED_COMMUNICATION = "exposed communication"
@@ -58,7 +62,7 @@ PART_NS: dict[StepPart, Callable[[StepTime], int]] = {
 
 
 class PartChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The change of one part of a mean step's wall time from traces a to traces b, in ns."""
+    """The change of one part of a step from traces a to traces b, in ns; both are means over all steps and ranks."""
 
     what: StepPart
     a_ns: float
@@ -67,7 +71,10 @@ class PartChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """The change of one kernel, operator, module or phase (`kind`) from traces a to traces b, in a mean step."""
+    """The change of one kernel, operator, module or phase (`kind`) from traces a to traces b.
+
+    Times (ns) and counts are per step: means over all steps and ranks.
+    """
 
     kind: str
     name: str
@@ -80,7 +87,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes in a mean step from traces a to traces b.
+    """The changes of a step from traces a to traces b; all times are means over all steps and ranks, in ns.
 
     `ranks` are the ranks that were compared; `changes` has the largest changes of each kind. `memory` is empty unless
     allocations were recorded in both sets of traces.
@@ -99,7 +106,8 @@ class TraceDiff(msgspec.Struct, frozen=True, kw_only=True):
 def compare(a: Sequence[Artefact], b: Sequence[Artefact], options: store.Options | None = None) -> TraceDiff | None:
     """Return the changes from the traces `a` to the traces `b`, on the ranks that both have.
 
-    The result is None if the traces of one side cannot be read.
+    If they have no rank in common, all ranks of each side are taken. The result is None if no trace of one side can
+    be read.
     """
     sides = [[recording.account for recording in load(side, options or store.Options())[0]] for side in (a, b)]
     common_ranks = {account.rank for account in sides[0]} & {account.rank for account in sides[1]}
@@ -109,7 +117,7 @@ def compare(a: Sequence[Artefact], b: Sequence[Artefact], options: store.Options
 
 
 def diff(a: Sequence[RankTrace], b: Sequence[RankTrace]) -> TraceDiff:
-    """Return the changes from traces `a` to traces `b`; both have one item for each device or host."""
+    """Return the changes from traces `a` to traces `b`; each item is the numbers about one device or host."""
     steps = [[step for account in side for step in steps_of(account)] for side in (a, b)]
     return TraceDiff(
         ranks=sorted({account.rank for account in a}, key=lambda rank: -1 if rank is None else rank),
@@ -136,7 +144,7 @@ def part_change(part: StepPart, a: float, b: float) -> PartChange:
 
 
 def mean(values: Iterable[int]) -> float:
-    """Return the mean, or 0 if there are no values."""
+    """Return the mean of the values, or 0 if there are none."""
     known = list(values)
     return sum(known) / len(known) if known else 0.0
 
@@ -154,7 +162,8 @@ LISTINGS: dict[str, Listing] = {
 def changes(kind: str, listing: Listing, sides: tuple[Sequence[RankTrace], Sequence[RankTrace]]) -> list[Change]:
     """Return the changes of all kernels, operators, modules or phases (`kind`), the largest change of time first.
 
-    `listing` returns (name, ns, count) of each in one device or host; `sides` are the two sets of traces.
+    `listing` returns (name, ns, count) of each of them for one device or host; `sides` are the two sets of traces.
+    Changes below 2 % are left out.
     """
     first, second = (mean_step(listing, side) for side in sides)
     rows = []
@@ -177,9 +186,9 @@ def changes(kind: str, listing: Listing, sides: tuple[Sequence[RankTrace], Seque
 
 
 def mean_step(listing: Listing, side: Sequence[RankTrace]) -> dict[str, tuple[float, float]]:
-    """Return (ns, count) of each kernel, operator, module or phase by name, as the mean over the steps of some traces.
+    """Return {name: (ns, count) per step} of kernels, operators, modules or phases, as means over all steps.
 
-    `listing` returns (name, ns, count) of each in one device or host; `side` is one of the two sets of traces.
+    `listing` returns (name, ns, count) of each of them for one device or host; `side` is the set of traces.
     """
     total, count = defaultdict[str, int](int), defaultdict[str, int](int)
     for account in side:
@@ -191,9 +200,9 @@ def mean_step(listing: Listing, side: Sequence[RankTrace]) -> dict[str, tuple[fl
 
 
 def manner(before: tuple[float, float], after: tuple[float, float]) -> Manner:
-    """Return how a kernel, operator, module or phase changed, given its (ns, count) before and after.
+    """Return how a kernel, operator, module or phase changed, given its (ns, count) per step before and after.
 
-    If the number of calls changed, that is the answer, as it explains the change of time.
+    If the number of calls changed, that is the answer, because it explains the change of time.
     """
     if not before[1]:
         return Manner.APPEARED

@@ -62,7 +62,7 @@ def memory_change(where: str, kind: str, name: str, a: float, b: float) -> Memor
 
 
 def growth(memories: Sequence[DeviceMemory]) -> float:
-    """Return the mean growth per step in bytes of the device whose memory grows most; 0 without steps."""
+    """Return by how many bytes per step memory grows on the device where it grows most; 0 if no steps were recorded."""
     known = [memory.steps for memory in memories if memory.steps]
     return max(((steps[-1].end_bytes - steps[0].start_bytes) / len(steps) for steps in known), default=0.0)
 
@@ -81,9 +81,9 @@ NAMED: dict[str, Callable[[DeviceMemory], Sequence[NamedAllocationTotals]]] = {
 def allocated_by_name(
     named: Callable[[DeviceMemory], Sequence[NamedAllocationTotals]], memories: Sequence[DeviceMemory]
 ) -> dict[str, float]:
-    """Return the bytes that each operator or module allocates itself in a mean step, by name.
+    """Return {operator or module: bytes that it allocates itself in a step}, as a mean over all steps of some devices.
 
-    `named` lists them for one device; a recording without steps counts as one step.
+    `named` lists the operators or modules of one device; a recording without steps counts as one step.
     """
     total = defaultdict[str, int](int)
     for row in (row for memory in memories for row in named(memory)):

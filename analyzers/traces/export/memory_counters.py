@@ -1,4 +1,4 @@
-"""Write the memory of devices as counters of the Chrome trace format, which Perfetto draws as a track each."""
+"""Write the memory of devices as counters of the Chrome trace format; Perfetto draws each counter as a track."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,7 +9,7 @@ from analyzers.traces.answers.device_allocator import Allocator, allocators
 from analyzers.traces.reading.trace import Trace
 
 POINTS_AT_MOST = 20_000
-"""The highest number of points for each device; of more points, the highest in each interval of time are kept."""
+"""The most points that are written for a device; if there are more, the highest in each interval of time are kept."""
 
 
 def memory_counters(
@@ -20,7 +20,9 @@ def memory_counters(
 ) -> Iterator[dict[str, object]]:
     """Yield counter events with the allocated and reserved bytes of each device over time.
 
-    `pid_of` returns the process id that represents a device (None: the host); `window` is on the common clock, in ns.
+    `pid_of` returns the process id that stands for a device (None: the host) in the file. `to_common_clock` converts
+    times of the trace to the common clock of all ranks, and `window` is (start, end) in ns of that clock (None:
+    everything).
     """
     for allocator in allocators(trace):
         at, allocated, reserved = points(allocator, trace.origin)
@@ -38,8 +40,8 @@ def memory_counters(
 def points(allocator: Allocator, origin: int) -> tuple[Column, Column, Column]:
     """Return the points of a device's memory curve: times (ns of the trace), allocated bytes and reserved bytes.
 
-    The first point has the bytes allocated before the first event. It is at `origin` (the start of the trace, ns). If
-    there are too many events, the points are maxima over equal intervals of time.
+    The first point, at `origin` (the start of the trace, ns), has the bytes allocated before the first event. If
+    there are too many events, the points are the maxima in equal intervals of time.
     """
     if len(allocator.at) > POINTS_AT_MOST:
         edges = np.linspace(allocator.at[0], allocator.at[-1] + 1, POINTS_AT_MOST + 1).astype(np.int64)

@@ -1,11 +1,11 @@
 """Write the traces of many ranks, on a common clock, and the findings on them into one file of the Chrome trace format.
 
-Perfetto and chrome://tracing open it. Each rank is a process for its host and one for each of its devices. A process
-of its own holds the findings: the collectives in which ranks waited, and for whom, and the critical path of the first
-rank's last step. The memory of devices is in counters.
+Perfetto and chrome://tracing open it. They draw *processes*, each with *tracks* below it. Each rank gets a process
+for its host and one for each of its devices. A further process holds the findings: the collectives in which ranks
+waited, and for whom, and the critical path of the first rank's last step. The memory of devices is in counters.
 
-Events of one track must be nested or not overlap, else Perfetto drops them. An event that would partly overlap another
-one is written to a further track of the same name.
+Events of one track must be nested or not overlap, else Perfetto drops them. An event that would partly overlap
+another one is written to a further track of the same name.
 """
 
 import gzip
@@ -30,11 +30,11 @@ from analyzers.words import rank_names
 from analyzers.writing import replacing
 
 EVENTS_AT_MOST = 1_000_000
-"""The highest number of events over all ranks that Perfetto can open in a browser; the longest events are kept."""
+"""The most events, over all ranks, that Perfetto can open in a browser; if there are more, the longest are kept."""
 FINDINGS_PID = 0
 PIDS_PER_RANK = 1000
 TRACKS_PER_FILE = 1 << 20
-"""The spacing of track numbers: lane n has track n, and its further tracks are n plus multiples of this."""
+"""The distance between the numbers of tracks of one lane: lane n has track n, then n plus multiples of this number."""
 PATH_TID = TRACKS_PER_FILE
 ENCODER = msgspec.json.Encoder()
 Event = dict[str, object]
@@ -48,7 +48,7 @@ class Times(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One end of an arrow in the export: a time on the common clock (ns), and a track."""
+    """One end of an arrow in the export: a track (`pid`, `tid`), and a time `at` in ns of the common clock."""
 
     pid: int
     tid: int
@@ -65,13 +65,13 @@ def export(
     """Write the traces of all ranks into one file that Perfetto opens, and return the number of events written.
 
     Args:
-        artefacts: The trace files, of one step of the run.
+        artefacts: The trace files, all of one step of the run.
         target: The file to write, gzipped if its name ends in .gz; an existing file is replaced when the new one is
             complete.
         options: Limits of the readers.
         window: (start, end) in ns of the common clock; None exports everything.
-        limit: The most events of traces to write, of all ranks together; if there are more, the shortest are left out.
-            What the export adds (names, findings, memory) does not count.
+        limit: The most events of traces to write, divided evenly among the files; if a file has more, its shortest are
+            left out. What the export adds (names, findings, memory) does not count.
 
     Raises:
         InputError: No trace can be read.
@@ -95,7 +95,7 @@ def compressed(file: IO[bytes]) -> IO[bytes]:
 def all_events(aligned: AlignedRecordings, window: Window | None, limit: int) -> Iterator[Event]:
     """Yield all events of the export: those of the findings first, then the events of each rank.
 
-    Of the events of ranks the longest are written, at most `limit`.
+    Of each rank's events only the longest are written, so that all ranks have at most `limit`.
     """
     files = list(dict.fromkeys(recording.artefact.path for recording in aligned.recordings))
     yield from process_names(FINDINGS_PID, "findings", -1)
@@ -115,7 +115,7 @@ def all_events(aligned: AlignedRecordings, window: Window | None, limit: int) ->
 
 
 def process_names(pid: int, name: str, order: int) -> Iterator[Event]:
-    """Yield the events that give a process its name and its position from the top."""
+    """Yield the two events that give a process its name and its position (`order`) from the top."""
     yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
     yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": order}}
 
@@ -126,7 +126,7 @@ def track_name(pid: int, tid: int, name: str) -> Event:
 
 
 def processes_of_lanes(trace: Trace, base: int, name: str) -> dict[int, tuple[int, str]]:
-    """Return, for each lane number of a host or device, the process id and its name in the export.
+    """Return {lane number: (process id in the export, name of the process)} for the lanes of a host and its devices.
 
     `base` is the process id of the rank's host, `name` the rank's name.
     """
@@ -145,7 +145,10 @@ def pid_of(base: int, device: int | None) -> int:
 
 
 def rows_to_write(trace: Trace, times: Times, window: Window | None, limit: int) -> Integers:
-    """Return the trace rows of the `limit` longest events in the window, in order of time."""
+    """Return the trace rows of the `limit` longest events that are at least partly in the window, in order of time.
+
+    `window` is (start, end) in ns of the common clock, None for everything.
+    """
     start, end = times
     wanted = trace.lane_is(HOST_LANE, DEVICE_LANE).take(trace.columns["lane"])
     if window:
@@ -156,7 +159,10 @@ def rows_to_write(trace: Trace, times: Times, window: Window | None, limit: int)
 
 
 def trace_events(trace: Trace, processes: dict[int, tuple[int, str]], times: Times, rows: Integers) -> Iterator[Event]:
-    """Yield the names of processes and tracks, the events in `rows`, and an arrow from each launch to its kernel."""
+    """Yield the names of processes and tracks, the events, and an arrow from each launch to its kernel.
+
+    `rows` are the trace rows of the events, `processes` is the result of `processes_of_lanes`.
+    """
     c = trace.columns
     tracks = dict(zip(rows.tolist(), tracks_of(c["lane"][rows], times, rows), strict=True))
     for pid, name in sorted(set(processes.values())):
@@ -177,7 +183,7 @@ def tracks_of(lanes: Column, times: Times, rows: Integers) -> list[int]:
     """Return, for each event in `rows`, the number of the track in the export that it is written to.
 
     It is the number of the event's lane (thread or stream). An event that would partly overlap another one on that
-    track gets an extra track. `rows` are trace rows in order of time, `lanes` has the lane number of each.
+    track gets a further track. `rows` are trace rows in order of time, `lanes` has the lane number of each of them.
     """
     ends: dict[int, list[int]] = {}
     tracks = []
@@ -191,9 +197,9 @@ def tracks_of(lanes: Column, times: Times, rows: Integers) -> list[int]:
 
 
 def nests(running: list[int], start: int, end: int) -> bool:
-    """Return whether an event is inside all events that still run at its start, so that it can go on the same track.
+    """Return whether an event lies inside all events that still run at its start, so that it fits on their track.
 
-    `running` holds the ends of these events, the innermost last; ends that have passed are removed from it.
+    `running` has the ends of these events, the innermost last; ends before `start` are removed from it.
     """
     while running and running[-1] <= start:
         running.pop()
@@ -218,7 +224,7 @@ def span(trace: Trace, row: int, track: tuple[int, int], bounds: tuple[int, int]
 
 
 def arrow(name: str, number: int, source: Point, target: Point) -> Iterator[Event]:
-    """Yield the two events that draw an arrow from one event to another; `number` identifies the arrow."""
+    """Yield the two events that draw an arrow from `source` to `target`; `number` identifies the arrow in the file."""
     for phase, (pid, tid, at) in (("s", source), ("f", target)):
         # "e" binds the head to the event around the moment; by default it would go to the next one that begins.
         binding = {"bp": "e"} if phase == "f" else {}
@@ -226,7 +232,10 @@ def arrow(name: str, number: int, source: Point, target: Point) -> Iterator[Even
 
 
 def waiting_events(aligned: AlignedRecordings, waits: Iterable[CollectiveWait]) -> Iterator[Event]:
-    """Yield an event for each collective in `waits`, from its first arrival to the end of its longest wait."""
+    """Yield an event for each collective in `waits`, from its first arrival to the end of the longest wait in it.
+
+    Those that overlap are written to several tracks, each of which begins with its name.
+    """
     ends: dict[int, list[int]] = {}
     for wait in sorted((wait for wait in waits if wait.wait_ns), key=lambda w: (w.start_ns, -w.longest_wait_ns)):
         start, tid = wait.start_ns - aligned.origin, 0
@@ -241,9 +250,9 @@ def waiting_events(aligned: AlignedRecordings, waits: Iterable[CollectiveWait]) 
 
 
 def critical_path_events(aligned: AlignedRecordings, index: int, name: str) -> Iterator[Event]:
-    """Yield the pieces of the critical path of a recording's last step as events; nothing if no steps are marked.
+    """Yield the pieces of the critical path of the last step of a recording as events; nothing if no steps are marked.
 
-    `index` is the recording's index, `name` the rank's name.
+    `index` is the index of the recording, `name` the name of its rank.
     """
     recording = aligned.recordings[index]
     trace = recording.trace

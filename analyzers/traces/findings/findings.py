@@ -25,7 +25,7 @@ FACTS_AT_MOST, COLLECTIVES_AT_MOST = 5, 3
 # Part of the time of the driver's calls from which on that of the frees alone explains them.
 START_UP_SHARE = 0.8
 STANDS_OUT = 5
-"""A free that takes so many times the mean of the others stands out."""
+"""A call that frees memory stands out if it takes at least so many times the mean of the others."""
 MAYBE_START_UP = "If the recording begins with the start of the process, record some warm-up steps later. "
 SHORT_OF_MEMORY = (
     "Look for torch.cuda.empty_cache() in the training loop and remove it. If there is none, record a memory snapshot"
@@ -98,9 +98,9 @@ def exposed_finding(account: RankTrace) -> Finding:
 
 
 def hide_advice(account: RankTrace) -> str:
-    """Return how to hide collectives behind compute, or, if there is less compute than that, how to need less of them.
+    """Return how to hide collectives behind computing, or how to need fewer if there is too little computing.
 
-    Compute that already runs during a collective can hide no other.
+    Computing that already runs during a collective cannot hide another one.
     """
     free = account.compute_ns - account.overlapped_communication_ns
     if free < account.exposed_communication_ns:
@@ -129,7 +129,10 @@ def recorded_time(account: RankTrace) -> str:
 
 
 def longest_collectives(account: RankTrace) -> list[str]:
-    """Return texts on the longest collectives: `all_gather of mesh_fsdp, 1.5 MiB each: 12 calls, 81.0 ms in total`."""
+    """Return texts on the longest collectives.
+
+    Example: `all_gather of mesh_fsdp, 1.5 MiB each: 12 calls, 81.0 ms in total`.
+    """
     longest = sorted(account.collectives, key=lambda collective: -collective.total_ns)[:COLLECTIVES_AT_MOST]
     return [
         f"{collective_text(collective)}: {quantity(collective.count, 'call')}, {duration_ns(collective.total_ns)} in"
@@ -139,7 +142,7 @@ def longest_collectives(account: RankTrace) -> list[str]:
 
 
 def collective_text(collective: Collective) -> str:
-    """Return a text with operation, process group and buffer size of a collective, as far as the trace has them."""
+    """Return a text with the name, process group and buffer size of a collective, as far as the trace has them."""
     label = collective.group_desc or collective.group
     each = f", {size(collective.bytes)} each" if collective.bytes else ", of unknown size"
     return f"{collective.name}{f' of {label}' if label else ''}{each}"
@@ -168,11 +171,11 @@ def idle_text(account: RankTrace) -> str:
 
 
 WORTH_NAMING = 0.01
-"""The share of the time in which the device waits for the host from which on a synchronising call is named."""
+"""A synchronising call is named if it takes at least this share of the time in which the device waits for the host."""
 
 
 def busiest_on_host(account: RankTrace) -> list[str]:
-    """Return texts on where the host spends most time: a call that waits, and an operator (without calls inside it)."""
+    """Return texts on the longest synchronising call and the longest operator of the host (without calls inside it)."""
     facts = [
         f"the synchronising call with most time on the host: {call.name}, {quantity(call.count, 'call')},"
         f" {duration_ns(call.total_ns)} in total"
@@ -255,7 +258,10 @@ def driver_allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) ->
 
 
 def call_text(call: CallTotal) -> str:
-    """Return a text on the number and time of the calls of one name; a free far longer than the others is set apart."""
+    """Return a text on the number and time of the calls of one name.
+
+    A call that frees memory and takes far longer than the others is mentioned separately.
+    """
     text = f"{call.name}: {quantity(call.count, 'call')}, {duration_ns(call.total_ns)} in total, the longest"
     if not free_apart(call):
         return f"{text} {duration_ns(call.max_ns)}"
@@ -264,15 +270,15 @@ def call_text(call: CallTotal) -> str:
 
 
 def free_apart(call: CallTotal) -> bool:
-    """Return whether the longest of some calls that free memory took far longer than the others of them."""
+    """Return whether these calls free memory, and the longest of them took far longer than the others."""
     others = call.count - 1
     return "Free" in call.name and others > 0 and call.max_ns >= STANDS_OUT * (call.total_ns - call.max_ns) / others
 
 
 def is_start_up(calls: Sequence[CallTotal], total_ns: int) -> bool:
-    """Return whether the longest of some calls frees memory and takes most of `total_ns`, the time of all of them.
+    """Return whether the longest of some calls is the start of CUDA: it frees memory and takes most of `total_ns`.
 
-    Such a call is the start of CUDA, which happens inside the first cudaFree(0) of a process.
+    `total_ns` is the time of all the calls. CUDA starts inside the first cudaFree(0) of a process.
     """
     longest = max(calls, key=lambda call: call.max_ns)
     return "Free" in longest.name and longest.max_ns > START_UP_SHARE * total_ns
@@ -357,7 +363,7 @@ def account_finding(
 
 
 def times_text(account: RankTrace) -> str:
-    """Return a text with the rank, device and steps of a recording, and how its time divides into work and idling."""
+    """Return a text with the rank, device and steps of a recording, and how much of its time is work or idle."""
     where = "" if account.rank is None else f"rank {account.rank}, "
     where += "CPU" if account.device is None else f"device {account.device}"
     steps = rank_ranges(step.step for step in account.step_times)

@@ -21,7 +21,7 @@ NEAR_LIMIT = 0.9
 
 
 def memory_findings(account: RankTrace) -> Iterator[Finding]:
-    """Yield the findings about the memory of one device."""
+    """Yield the findings about the memory of one device and, with it, of the host: growth, unused memory, the limit."""
     for memory in account.device_memory:
         growth = step_growth(memory)
         if len(growth) >= STEPS_AT_LEAST and grows(growth, memory.peak.bytes):
@@ -35,15 +35,19 @@ def memory_findings(account: RankTrace) -> Iterator[Finding]:
 
 
 def step_growth(memory: DeviceMemory) -> list[int]:
-    """Return the bytes by which memory grew in each step: up to the next step's start, or to the last step's end."""
+    """Return by how many bytes memory grew in each step, up to the next step's start.
+
+    The last step counts up to its own end.
+    """
     starts = [step.start_bytes for step in memory.steps]
     return [after - before for before, after in pairwise([*starts, *(step.end_bytes for step in memory.steps[-1:])])]
 
 
 def grows(growth: Sequence[int], peak: int) -> bool:
-    """Return whether memory grew in every step, by enough to matter: a leak does, a cache that fills up does not.
+    """Return whether memory grew in every step, by enough to matter.
 
-    `growth` has the bytes by which memory grew in each step, `peak` is the most memory in use (bytes).
+    With a leak it does; with a cache that fills up it does not. `growth` has the bytes by which memory grew in each
+    step, `peak` is the most memory in use, in bytes.
     """
     return min(growth) >= min(GROWTH_BYTES, max(1, GROWTH_SHARE * peak))
 
@@ -110,7 +114,7 @@ def limit_finding(account: RankTrace, memory: DeviceMemory, total: int) -> Findi
 
 
 def most_bytes(memory: DeviceMemory) -> int:
-    """Return the most bytes that were in use at once: reserved, or allocated where reservations were not recorded."""
+    """Return the most bytes that were reserved at once, or allocated if reserved bytes were not recorded."""
     return max(memory.peak.bytes, memory.reserved_peak.bytes if memory.reserved_peak else 0)
 
 

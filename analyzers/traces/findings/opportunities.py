@@ -12,18 +12,18 @@ from analyzers.traces.opportunity_model import Advice, NamedTime, Opportunity, O
 from analyzers.words import bandwidth, duration_ns, percent, quantity, share, size, times, uncapitalised
 
 TELLING = 0.05
-"""The share of a step's time that an opportunity must be able to save to become a finding."""
+"""An opportunity becomes a finding if it can save at least this share of a step's time."""
 WARNING = 0.1
-"""The share of a step's time from which on a finding about an opportunity is a warning."""
+"""A finding about an opportunity is a warning if it can save at least this share of a step's time."""
 CONFIDENCE = 0.7
 NAME_AT_MOST = 120
 TOLD_ELSEWHERE = {
     OpportunityKind.EXPOSED_COMMUNICATION, OpportunityKind.ALLOCATION, OpportunityKind.COMPILATION,
     OpportunityKind.IMBALANCE,
 }  # fmt: skip
-"""Kinds that have findings of their own, such as trace.driver_allocations and trace.straggler."""
+"""Kinds of opportunities about which other findings are made, such as trace.driver_allocations and trace.straggler."""
 WAITS = tuple(OpportunityKind)[: tuple(OpportunityKind).index(OpportunityKind.LAUNCH) + 1]
-"""Kinds for which the device waits for the host; `trace.host_bound` reports them if they are large together."""
+"""Kinds in which the device waits for the host; `trace.host_bound` reports them if they are large together."""
 
 
 class Words(NamedTuple):
@@ -169,7 +169,7 @@ EVENTS = dict.fromkeys(WAITS, "interval without work") | {
     OpportunityKind.MISALIGNED: "kernel",
     OpportunityKind.ELEMENTWISE: "kernel",
 }
-"""{kind of opportunity: what its count refers to}: intervals in which the device waits, or kernels; others: events."""
+"""{kind of opportunity: what its count counts}: intervals in which the device waits, kernels, else events."""
 ACTIVITIES = {
     OpportunityKind.DATA_LOADER: "waiting for the data loader",
     OpportunityKind.ALLOCATION: "allocating and freeing memory in the driver",
@@ -178,7 +178,7 @@ ACTIVITIES = {
     OpportunityKind.SYNCHRONISING_CALL: "calls that wait for the device",
     OpportunityKind.LAUNCH: "running operators and launching kernels",
 }
-"""What the host does in each kind of waiting (`WAITS`), as a noun."""
+"""{kind of waiting (`WAITS`): what the host does meanwhile}, as a noun."""
 AMPERE = 8
 
 
@@ -218,9 +218,9 @@ def advice(same: Sequence[tuple[RankTrace, Opportunity]]) -> Advice:
 
 
 def lower_precision(account: RankTrace) -> str:
-    """Return the end of the advice to use tensor cores, which depends on the device's name.
+    """Return the end of the sentence that advises tensor cores: the number formats that the device supports.
 
-    NVIDIA devices have TF32 and bfloat16 since the A100; those of AMD have bfloat16 before they have TF32.
+    NVIDIA devices have TF32 and bfloat16 since the A100; AMD's have bfloat16 longer than TF32.
     """
     if has_only_float16(account):
         return FLOAT16
@@ -229,14 +229,14 @@ def lower_precision(account: RankTrace) -> str:
 
 
 def has_only_float16(account: RankTrace) -> bool:
-    """Return whether the tensor cores of the device support no other type than float16, by the device's name."""
+    """Return whether the device, by its name, has tensor cores that support only float16."""
     return any(name in account.device_name for name in ("V100", "T4"))
 
 
 def stack_warning(account: RankTrace, one: Opportunity) -> str:
-    """Return the sentence that recording Python stacks slowed the host down; empty if none were recorded.
+    """Return the sentence that recording Python stacks slowed the host down; empty if it does not apply.
 
-    It is also empty if the opportunity `one` is not about the device waiting for the host, which slow Python prolongs.
+    It applies if stacks were recorded and the opportunity `one` is about the device waiting for the host.
     """
     if one.kind not in WAITS or not account.python_stacks:
         return ""
@@ -247,7 +247,7 @@ def stack_warning(account: RankTrace, one: Opportunity) -> str:
 
 
 def stack_advice(account: RankTrace, one: Opportunity) -> str:
-    """Return the advice to record again without Python stacks, which other advice follows; empty without stacks."""
+    """Return the advice to record again without Python stacks first; empty if that would not matter."""
     again = "First record again without with_stack=True, and look whether the device still waits. "
     return again if stack_warning(account, one) else ""
 
@@ -274,14 +274,14 @@ def counted(one: Opportunity) -> str:
 
 
 def name_with_time(name: NamedTime, steps: str) -> str:
-    """Return the name of events with their number and total time; `steps` is such as ` in 5 steps`."""
+    """Return the name of events with their number and total time; `steps` is a text such as ` in 5 steps`."""
     return f"{kernel_name(name.name, NAME_AT_MOST)}: {times(name.count)}{steps}, {duration_ns(name.total_ns)} in total"
 
 
 def opportunity_findings(rows: Sequence[Advice], host_bound: bool) -> Iterator[Finding]:
     """Yield a finding for each opportunity that is large enough, unless another finding already reports it.
 
-    `host_bound`: the finding `trace.host_bound` was made, which reports all opportunities that are waits for the host.
+    If `host_bound`, there is a finding `trace.host_bound`, which reports all opportunities in which the device waits.
     """
     for row in rows:
         told = row.kind in TOLD_ELSEWHERE or (host_bound and row.kind in WAITS)
@@ -304,15 +304,17 @@ def opportunity_finding(row: Advice) -> Finding:
 
 
 def check_text(check: str) -> str:
-    """Return how to check an advice as the last sentence of a finding; a sentence on its effect needs no heading."""
+    """Return how to see whether an advice helped, as the last sentence of a finding.
+
+    `check` is such a sentence already, if it begins with `It helped`, or an instruction.
+    """
     return check if check.startswith("It helped") else f"To check: {uncapitalised(check)}"
 
 
 def wait_advice(account: RankTrace, start_up: str) -> str | None:
-    """Return advice on the host's activity for which the device waits longest; None if nothing is known about it.
+    """Return advice on what the host does while the device waits longest; None if that is not known.
 
-    The text `start_up` is returned instead if memory is allocated in a recording without steps: this is the start of
-    CUDA.
+    If it allocates memory in a recording without steps, `start_up` is returned instead, as that is the start of CUDA.
     """
     wait = largest_wait(account)
     if wait and wait.kind is OpportunityKind.ALLOCATION and not account.steps:
@@ -321,15 +323,15 @@ def wait_advice(account: RankTrace, start_up: str) -> str | None:
 
 
 def largest_wait(account: RankTrace) -> Opportunity | None:
-    """Return the opportunity behind the longest wait of the device for a late host; None if nothing is known."""
+    """Return the opportunity in which the device waits longest for the host; None if there is none."""
     return next((one for one in account.opportunities if one.kind in WAITS), None)
 
 
 def wait_parts(account: RankTrace) -> list[str]:
-    """Return, in a list, a text on what the host did while the device waited for it, the longest first.
+    """Return a list with a text on what the host did while the device waited for it; empty if that is not known.
 
-    The text has shares of the waiting, not times: these waits include those before the first and after the last kernel
-    of a step, which are not part of the idle time between kernels.
+    The text has shares of the waiting instead of times: the waits before the first and after the last kernel of a
+    step are included, which do not belong to the idle time between kernels.
     """
     waits = [one for one in account.opportunities if one.kind in WAITS]
     total = sum(one.taken_ns for one in waits)

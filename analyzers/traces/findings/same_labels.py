@@ -1,4 +1,4 @@
-"""Tell apart, in evidence, recordings that have the same rank, device and steps, such as those of two jobs."""
+"""Make recordings with the same rank, device and steps, such as those of two jobs, distinguishable in evidence."""
 
 from collections.abc import Sequence
 from os.path import commonpath
@@ -10,9 +10,10 @@ from analyzers.report import Evidence, Finding
 
 
 def with_folders(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings; where first facts of several files begin with the same label, it gets the file's folder.
+    """Return the findings with the file's folder in the first fact of each, where several files have one label.
 
-    Example: `rank 0, CPU, step 10: 1.62 s recorded` becomes `rank 0, CPU, step 10, in job_a: 1.62 s recorded`.
+    The label is the text of the fact up to the first colon. Example: `rank 0, CPU, step 10: 1.62 s recorded` becomes
+    `rank 0, CPU, step 10, in job_a: 1.62 s recorded`.
     """
     files: dict[tuple[str, str], set[str]] = {}
     for finding in findings:
@@ -24,7 +25,7 @@ def with_folders(findings: Sequence[Finding]) -> list[Finding]:
 def with_folder(finding: Finding, files: dict[tuple[str, str], set[str]]) -> Finding:
     """Return a finding with the folder of its file in the label of its first fact, if several files have that label.
 
-    `files` has the paths of the files by the id of the finding and the label.
+    `files` is {(id of a finding, label): paths of the files}.
     """
     if not finding.evidence:
         return finding

@@ -66,7 +66,7 @@ MORE_WORK = (
 
 
 def with_detail(late: LateRank) -> Straggler:
-    """Return the straggler with a sentence on its cause in `detail`."""
+    """Return the straggler with a sentence on its cause in `detail`, and with `more_work` filled in."""
     cause = late.straggler.cause
     if cause is not Cause.COMPUTE:
         return msgspec.structs.replace(late.straggler, detail=REASONS[cause])
@@ -74,7 +74,7 @@ def with_detail(late: LateRank) -> Straggler:
 
 
 def computing(growth: ComputeGrowth) -> str:
-    """Return a sentence on how a rank's computing differs: more kernels than the others, or longer kernels."""
+    """Return sentences on how a rank's computing differs from that of the others: more kernels, or longer ones."""
     unit = "kernels" if growth.on_device else "operators"
     kernel = growth.kernel[:NAME_AT_MOST]
     most = f" Most of the extra time is in {kernel} (+{duration_ns(growth.growth_ns)})." if growth.growth_ns else ""
@@ -90,7 +90,7 @@ def straggler_findings(
 ) -> Iterator[Finding]:
     """Yield a finding for each straggler.
 
-    The evidence comes from `waits`, one for each rank; `sources` has the path of each rank's trace.
+    The evidence comes from `waits`, which has the waiting of each rank; `sources` has the path of each rank's trace.
     """
     for straggler in stragglers:
         yield Finding(
@@ -108,20 +108,18 @@ def straggler_findings(
 
 
 def advice(straggler: Straggler) -> str:
-    """Return what to do about a straggler, with the place `{rank}` for its number."""
+    """Return what to do about a straggler, with `{rank}` where the number of the rank belongs."""
     return MORE_WORK if straggler.more_work else ADVICE.get(straggler.cause, ADVICE[Cause.MIXED])
 
 
 def the_others(rank: int, waits: Sequence[RankWaits]) -> str:
-    """Return what a rank is compared with: the other one of two ranks, or the median of the others."""
+    """Return a text for what a rank is compared with: the other one of two ranks, or the median of the others."""
     others = [row.rank for row in waits if row.rank != rank]
     return f"rank {others[0]}" if len(others) == 1 else "the median of the other ranks"
 
 
 def mostly(straggler: Straggler) -> str:
-    """Return a suffix on the main part of the excess, such as `, mostly for data loading`; empty if none explains"
-    " it.
-    """
+    """Return a clause on the main part of the excess, such as `, mostly for data loading`; empty if there is none."""
     known = straggler.cause in PART_NAMES and straggler.causes_ns.get(straggler.cause, 0)
     return f", mostly for {PART_NAMES[straggler.cause]}" if known else ""
 

@@ -17,7 +17,7 @@ ACCELERATORS = re.compile(r"nccl|hccl|mtia|xccl")
 
 
 class VerdictClass(StrEnum):
-    """The kinds of a verdict on traces; all but the last two (healthy, unknown) are also ids of findings."""
+    """The kinds of a verdict on traces; each but HEALTHY and UNKNOWN, after `trace.`, is also the id of a finding."""
 
     STRAGGLER = "straggler"
     EXPOSED_COMMUNICATION = "exposed_communication"
@@ -111,21 +111,21 @@ def unknown_reason(accounts: Sequence[RankTrace]) -> str:
 
 
 def by_importance(opportunities: Sequence[Advice]) -> list[VerdictClass]:
-    """Return the kinds of verdicts in order: the verdict on a trace has the first kind for which there is a finding.
+    """Return the kinds of verdicts in order of importance: the first that has a finding becomes the verdict.
 
-    `opportunities` are sorted by size, the largest first; their kinds come in the same order.
+    `opportunities` are sorted by what they save, the largest first; their kinds come in the same order.
     """
     largest_first = [VerdictClass(row.kind.value) for row in opportunities if row.kind.value in OPPORTUNITIES]
     return [*MOST_IMPORTANT, *largest_first, *ABOUT_MEMORY]
 
 
 def is_lead(finding: Finding) -> bool:
-    """Return whether a verdict may be based on a finding: not if it is an opportunity to save only little time."""
+    """Return whether a finding may become the verdict: not if it is an opportunity that saves only little time."""
     return finding.severity is not Severity.INFO or finding.id.removeprefix("trace.") not in OPPORTUNITIES
 
 
 def division(accounts: Sequence[RankTrace]) -> str:
-    """Return a clause on how the time divides, for the device or host with the longest recording."""
+    """Return a clause on how the time of the device or host with the longest recording divides."""
     longest = max(accounts, key=lambda account: account.span_ns)
     span = longest.span_ns
     name = "the trace" if longest.rank is None else f"rank {longest.rank}"
@@ -136,7 +136,7 @@ def division(accounts: Sequence[RankTrace]) -> str:
 
 
 def missing(accounts: Sequence[RankTrace], clocks: Sequence[Clock]) -> list[Missing]:
-    """Return the kinds of evidence that the traces lack, and with which the verdict would be more certain."""
+    """Return the kinds of evidence that the traces lack and that would make the verdict more certain."""
     world = max((account.world_size or 1 for account in accounts), default=1)
     lacks = {
         Missing.CLOCKS: any(not clock.agrees for clock in clocks),
