@@ -6,8 +6,9 @@
     print(report.verdict.sentence)               # rank 2 ran out of memory: tried to allocate 18.5 GiB in model.py:88
     print(report.data.events[0].excerpt)         # the lines around the first event
 
-The package `reading` turns lines into events; `answers` separates the cause from its consequences and compares the
-ranks; `findings` writes the sentences. The module `views` has tables for the user interfaces.
+The package `reading` turns lines into events: exceptions, timeouts, ends of processes, and so on. `answers` separates
+the cause from its consequences and compares the ranks; `findings` writes the sentences. The module `views` has tables
+for the user interfaces.
 """
 
 from analyzers.logs.model import EventKind, Facts, LogClass, LogEvent, LogsData, RankLog, Reason

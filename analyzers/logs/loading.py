@@ -24,32 +24,34 @@ FILES_OF_A_CHILD = 256
 
 @dataclass
 class Logs:
-    """The events of a run's logs in order, and the facts that the logs show about its ranks.
+    """The events of a run's logs in order, and what the logs show about its ranks.
 
-    `files_of` has, for each event, the index of its log in `files`; `left_out` counts events that are not kept.
+    `files_of` has, for each event, the index of its log in `files`. `ranks` has the last step and line of each rank.
+    `left_out` counts events that are not kept.
     """
 
     events: list[LogEvent] = field(default_factory=list)
     clocks: list[int] = field(default_factory=list)
-    """For each event, the last time in nanoseconds that its log had printed up to the event; 0 if it had printed no
-    time.
-    """
+    """For each event, the last time that its log had printed by then, in ns since 1970; 0 without one."""
     files_of: list[int] = field(default_factory=list)
     ranks: dict[int, RankLog] = field(default_factory=dict)
     said: dict[int, list[str]] = field(default_factory=dict)
-    """The last lines that each rank printed, apart from errors."""
+    """The last lines that each rank printed, without errors; the oldest comes first."""
     unranked: list[RankLog] = field(default_factory=list)
-    """For each file with lines that show no rank, the last step and the last line among these lines."""
+    """For each file that has lines without a rank, the last step and the last line among these lines."""
     world_size: int | None = None
     files: list[LogFile] = field(default_factory=list)
     inputs: list[Input] = field(default_factory=list)
     left_out: int = 0
     attempts: set[int] = field(default_factory=lambda: {0})
-    """The numbers of torchrun's attempts (starts of all workers) that printed something."""
+    """The attempts of torchrun that printed something; an attempt is one start of all workers, counted from 0."""
 
 
 def load(logs: run.Run, options: store.Options) -> Logs:
-    """Return the events in all text logs and error files of a run."""
+    """Return the events of all text logs and error files of a run, with what they show about its ranks.
+
+    `logs` is the run.
+    """
     loaded = Logs()
     artefacts = logs.of(*KINDS_READ)
     first = first_ranks(logs.manifest())
@@ -69,9 +71,10 @@ def load(logs: run.Run, options: store.Options) -> Logs:
 
 
 def add_exit_codes(loaded: Logs, manifest: Mapping[str, object]) -> None:
-    """Add the exit codes in run.json as events, if the timer of `faulthandler.dump_traceback_later` printed stacks.
+    """Add the exit codes in `run.json` as events, if the timer of `faulthandler.dump_traceback_later` printed stacks.
 
-    Such a timer can also end its process with exit code 1; the exit codes show whether it did.
+    Such a timer can also end its process with exit code 1; the exit codes show whether it did. `manifest` is the
+    content of `run.json`.
     """
     codes = manifest.get("exit_codes")
     if not isinstance(codes, dict) or not any(e.kind is EventKind.STACKS for e in loaded.events):
@@ -88,7 +91,10 @@ def add_exit_codes(loaded: Logs, manifest: Mapping[str, object]) -> None:
 
 
 def first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
-    """Return, by the name of each launch in run.json, the rank of the first worker of that launch."""
+    """Return {launch: rank of its first worker} from `run.json`.
+
+    A launch is one torchrun command, of which each node runs one; `manifest` is the content of `run.json`.
+    """
     launches = manifest.get("launches")
     recorded = launches.items() if isinstance(launches, dict) else ()
     first = {name: launch.get("first_rank") for name, launch in recorded if isinstance(launch, dict)}
@@ -96,15 +102,18 @@ def first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
 
 
 def is_of_one_rank(path: str) -> bool:
-    """Return whether a path is the output of a single torchrun worker, such as `attempt_0/3/stdout.log`."""
+    """Return whether a file has the output of a single torchrun worker, judged by its path.
+
+    Such a path is `<launch>/attempt_0/3/stdout.log`, where 3 is the local rank.
+    """
     return bool(WORKER.fullmatch(path))
 
 
 def rank_of_file(artefact: run.Artefact, first: Mapping[str, int]) -> int | None:
     """Return the rank whose output a file holds; None if neither its folder nor its name shows the rank.
 
-    In a worker's folder of torchrun (`<launch>/attempt_0/3/`) it is the local rank, plus the rank of the first worker
-    of that launch in `first`.
+    For a file in a worker's folder of torchrun (`<launch>/attempt_0/3/`), that is the local rank (3) plus the rank of
+    the first worker of that launch in `first`.
     """
     match = WORKER.fullmatch(str(artefact.path))
     if match:
@@ -119,9 +128,9 @@ def attempt_of(path: Path) -> int:
 
 
 def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns, first: Mapping[str, int]) -> None:
-    """Add to `loaded` the events and ranks that one child process has read from `artefacts` into `columns`.
+    """Add to `loaded` the events and ranks that one child process has read from the files `artefacts` into `columns`.
 
-    `first` holds the rank of each launch's first worker.
+    `first` maps each torchrun launch to the rank of its first worker.
     """
     ranks = [rank_of_file(artefact, first) for artefact in artefacts]
     before = len(loaded.files)
@@ -180,7 +189,7 @@ def events_of(columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: 
 
 
 def known(value: int) -> int | None:
-    """Return a value of an integer column, or None if it is `ABSENT`, the number that stands for a missing value."""
+    """Return a value of an integer column, or None if it is `ABSENT`, which stands for a missing value."""
     return None if value == ABSENT else value
 
 
@@ -189,8 +198,8 @@ def add_roster(
 ) -> None:
     """Add to `loaded` the last step and the last line of each rank that the log files show.
 
-    If several files show a rank, its largest step and the last line of the last such file are used. `ranks` has the
-    rank of each artefact, or None if its path shows none.
+    If several files show a rank, the largest step and the last line of the last such file count. `ranks` has the rank
+    of each artefact, or None if its path shows none.
     """
     rows = zip(columns["rank.file"].tolist(), columns["rank.rank"].tolist(), columns["rank.step"].tolist(), strict=True)
     for number, (file, rank, step) in enumerate(rows):

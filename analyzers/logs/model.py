@@ -12,7 +12,7 @@ LOGGER = re.compile(r"^(?:\[\w+\]:\s?)*\[?[IWEF]\d{3,4} [\d:.]+ +(?:\d+ )?\S+\] 
 
 
 class EventKind(StrEnum):
-    """The kind of event that a line, or a block of lines, of a log reports."""
+    """The kind of an event, which is what a line or a block of lines of a log reports."""
 
     EXCEPTION = "exception"
     OUT_OF_MEMORY = "out_of_memory"
@@ -29,9 +29,9 @@ class EventKind(StrEnum):
     DESYNC = "desync"
     WATCHDOG_TIMEOUT = "watchdog_timeout"
     WATCHDOG_STATUS = "watchdog_status"
-    """The progress of a process group: the last enqueued and the last completed operation."""
+    """NCCL's watchdog reports the progress of a process group: its last enqueued and last completed operation."""
     TIMEOUT = "timeout"
-    """A wait of gloo or of the store that timed out."""
+    """A wait in gloo or for the store timed out."""
     HEARTBEAT = "heartbeat"
     NCCL_ERROR = "nccl_error"
     NETWORK = "network"
@@ -52,10 +52,7 @@ class EventKind(StrEnum):
 
 
 class LogClass(StrEnum):
-    """The class of a verdict on logs.
-
-    It says how the job ended (`healthy`, `time_limit`), or what made it fail (`oom`, `mismatch`).
-    """
+    """The class of a verdict on logs: how the job ended (`healthy`, `time_limit`), or what made it fail (`oom`)."""
 
     OOM = "oom"
     HOST_OOM = "host_oom"
@@ -80,7 +77,7 @@ class LogClass(StrEnum):
 
 
 class Reason(StrEnum):
-    """The specific reason of an event, for kinds of events that have several."""
+    """The specific reason of an event or a failure, for kinds of events that have several."""
 
     # Start-up.
     PORT_IN_USE = "port_in_use"
@@ -144,8 +141,10 @@ class Reason(StrEnum):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The numbers and names in the lines of an event. A field is unset if the lines do not have it. Sizes
-    are in bytes.
+    """The numbers and names in the lines of an event; a field is unset if the lines do not have it.
+
+    Sizes are in bytes. `enqueued` and `completed` are sequence numbers of collectives; `group_rank` is a rank within
+    the process group. `input_elements` and `output_elements` are bytes if the event is about sizes that differ.
     """
 
     reason: Reason | None = None
@@ -159,7 +158,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     completed: int | None = None
     group_rank: int | None = None
     ranks: list[int] = []
-    """Ranks that the text itself names."""
+    """The ranks that the text itself names."""
     other_operation: str | None = None
     # Processes.
     exit_code: int | None = None
@@ -169,15 +168,15 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     host: str | None = None
     error_name: str | None = None
     caught: bool = False
-    """Whether the program printed a CUDA error in its own words, so that no exception ended it there."""
+    """Whether the program itself printed a CUDA error in its own words, so that no exception ended it there."""
     logged: bool = False
     """Whether a logger printed the error, which means that the code caught it and went on."""
     uncaught: bool = False
     """Whether PyTorch's hook for uncaught exceptions printed the event: that hook puts `[rank1]:` before each line."""
     thread: str | None = None
-    """The thread that the exception ended, if it was not the main thread."""
+    """The name of the thread that the exception ended, if it was not the main thread."""
     survived: bool = False
-    """Whether the same log goes on afterwards: a step after an exception, or a finite number after a NaN."""
+    """Whether the log shows that training went on: a step after an exception, or a finite number after a NaN."""
     # Memory.
     requested_bytes: int | None = None
     total_bytes: int | None = None
@@ -193,11 +192,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     xid: int | None = None
     pci: str | None = None
     peer: str | None = None
-    """An address; for a send or recv, the rank that its line names, or the distance to it (`+1`)."""
+    """A network address; for a send or recv, the peer rank that its source line names, or the distance to it (`+1`)."""
     status: int | None = None
     port: int | None = None
     name: str | None = None
-    """A name in the text: a file, an interface, a version, parameters."""
+    """A name in the text: of a file, an interface, a version or parameters."""
     joined: int | None = None
     expected: int | None = None
 
@@ -205,9 +204,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class LogEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event that a log reports: an exception, a timeout, the end of a process, and so on.
 
-    `path` and `line` are its position in the log, `source` is the line of the user's code. `time_ns` is the printed
-    time, taken as UTC; a missing year is taken from the time of the log file. `count` is how often the same event was
-    reported. `chain` are the exceptions that led to the reported exception, the first one first.
+    `path` and `line` are its position in the log, `source` is the line of the user's code (`file:line`). `time_ns` is
+    the printed time in ns since 1970, taken as UTC; a missing year is taken from the time of the log file. `count` is
+    how often the same event was reported. `attempt` is the number of restarts before. `chain` has the texts of the
+    exceptions that led to the reported exception, the first one first.
     """
 
     kind: EventKind
@@ -235,7 +235,7 @@ class LogEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankLog(msgspec.Struct, frozen=True, kw_only=True):
-    """The last step and the last line of one rank in the logs."""
+    """The last step and the last line of one rank in the logs; `path` is the file with that line."""
 
     rank: int
     last_step: int | None = None
@@ -244,7 +244,7 @@ class RankLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A log file of the run, and how much of it was read; `problem` says why it could not be read, if it could not."""
+    """A log file of the run, and how much of it was read; `problem` says why it could not be read (empty: it was)."""
 
     path: str
     bytes: int
@@ -252,14 +252,14 @@ class LogFile(msgspec.Struct, frozen=True, kw_only=True):
     binary: bool = False
     problem: str = ""
     skipped_bytes: int = 0
-    """The size of the part in the middle that was not read, because too many lines before it report errors."""
+    """The size of the part in the middle that was not read, because the part before has too many lines like errors."""
 
 
 class LogMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a device's memory when a request for memory failed.
+    """The parts of a device's memory at a failed request for memory, as a log shows them.
 
-    `parts` sum to the total of the device, except for rounding. `path` and `line` are the position of the message in
-    the logs.
+    `parts` add up to the total of the device, except for rounding. `path` and `line` are the position of the message
+    in the logs.
     """
 
     rank: int | None
@@ -271,9 +271,9 @@ class LogMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogsData(msgspec.Struct, frozen=True, kw_only=True):
-    """The `data` of `workbench.logs/1`: the events in the order of the logs, and the facts about each rank.
+    """The field `data` of the JSON document `workbench.logs/1`: the events in the order of the logs, and more.
 
-    `world_size` is None if no log has it.
+    `ranks` has what the logs show about each rank. `world_size` is None if no log has it.
     """
 
     world_size: int | None
@@ -281,6 +281,6 @@ class LogsData(msgspec.Struct, frozen=True, kw_only=True):
     events: list[LogEvent]
     files: list[LogFile]
     left_out: int = 0
-    """The number of events that were counted but not kept."""
+    """The number of events that were counted but not kept, because there were too many."""
     memory: list[LogMemory] = []
-    """The division of the memory of each device for which an out-of-memory message has the sizes."""
+    """The parts of a device's memory at each failed request for memory, where the message has the sizes."""

@@ -53,7 +53,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
 
 
 def data_of(logs: Logs) -> LogsData:
-    """Return the data of the report: the events, and what the logs show about each rank."""
+    """Return the data of the report: the events, and what the logs show about each rank and device."""
     ranks = [logs.ranks[rank] for rank in sorted(logs.ranks)]
     return LogsData(
         world_size=logs.world_size,

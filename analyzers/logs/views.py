@@ -12,8 +12,9 @@ MESSAGE_LENGTH = 120
 
 @dataclass(frozen=True)
 class EventRow:
-    """An event as a row of a table. `index` is its index in `data.events`, `log` is its position as file and line of
-    the log, and `source` is the line of the user's code.
+    """An event as a row of a table; `index` is its index in `data.events`.
+
+    `log` is its position as file and line of the log, and `source` is the line of the user's code.
     """
 
     index: int
@@ -56,7 +57,7 @@ def row_of(index: int, event: LogEvent) -> EventRow:
 
 
 def time_text(time_ns: int | None) -> str:
-    """Return a time as the log printed it, such as `03-26 16:50:50`; empty for None or a time out of range."""
+    """Return a time as `03-26 16:50:50`, in UTC; empty for None or a time out of range."""
     if time_ns is None:
         return ""
     try:
@@ -68,7 +69,7 @@ def time_text(time_ns: int | None) -> str:
 def excerpt(event: LogEvent) -> list[ExcerptLine]:
     """Return the lines of the log around an event.
 
-    The first line that contains the event's message is marked as the event's own line.
+    The first line that contains the beginning of the event's message is marked as the event's own line.
     """
     first = event.headline[:MESSAGE_LENGTH]
     lines = event.excerpt.split("\n")

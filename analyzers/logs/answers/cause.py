@@ -1,4 +1,4 @@
-"""Find the cause of a job's end: the first failure, and the ranks that are to blame for it."""
+"""Find the cause of a job's end: the failure that explains the others, and the ranks that are to blame for it."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -21,13 +21,16 @@ from analyzers.logs.loading import Logs, is_of_one_rank
 from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 
 NOBODY = (LogClass.TIME_LIMIT, LogClass.TERMINATED, LogClass.STARTUP, LogClass.NETWORK)
-"""Classes of failures for which no rank is to blame."""
+"""Classes of failures for which normally no rank is to blame."""
 OF_REASON = {Reason.OPERATIONS: LogClass.MISMATCH, Reason.MESSAGES: LogClass.UNMATCHED_P2P}
-"""The class of a verdict on a timeout for which a `Blame` gives this reason."""
+"""The class of the verdict on a timeout, for a `Blame` with this reason."""
 
 
 class Certainty(StrEnum):
-    """How certain a `Cause` is, according to the logs."""
+    """How certain it is, according to the logs, that a `Cause` is right.
+
+    `SHOWN`: a line of the log shows it. `SUSPECTED`: there is only weak evidence.
+    """
 
     SHOWN = "shown"
     PROBABLE = "probable"
@@ -36,9 +39,10 @@ class Certainty(StrEnum):
 
 @dataclass(frozen=True)
 class Cause:
-    """The reason why a job ended: a failure, its class, and the ranks to blame for it.
+    """The reason why a job ended: a failure, its class (`kind`), and the ranks to blame for it.
 
-    `ranks` is empty if no rank is to blame, or none is known. `blame` is set if ranks waited for others.
+    `ranks` is empty if no rank is to blame, or if nothing shows which. `blame` is set if ranks waited for others: it
+    says for which ranks, and how that is known.
     """
 
     kind: LogClass
@@ -47,14 +51,14 @@ class Cause:
     certainty: Certainty = Certainty.SHOWN
     blame: Blame | None = None
     killed: list[LogEvent] = field(default_factory=list)
-    """The events of the processes that were killed, if the host ran out of memory."""
+    """The events that report killed processes, if the host ran out of memory."""
 
     waited: list[LogEvent] = field(default_factory=list)
-    """The events that show at which line each rank timed out, if the ranks took different branches."""
+    """The events that show at which line each rank timed out or lost its connection, for a mismatch or a timeout."""
     caught: list[LogEvent] = field(default_factory=list)
-    """The errors that the blamed ranks had caught before they skipped collectives."""
+    """The errors that the ranks to blame had caught before they skipped collectives."""
     count: DifferingCount | None = None
-    """The line in which the blamed rank printed another count than all others, if that decided."""
+    """The line in which the rank to blame printed a count that differs from that of all others, if that decided."""
 
     @property
     def lead(self) -> LogEvent:
@@ -70,14 +74,14 @@ class Cause:
 
 @dataclass(frozen=True)
 class Answer:
-    """The cause of a job's end, and all other failures; `cause` is None if the logs show no failure."""
+    """The cause of a job's end, and all other failures (`others`); `cause` is None if the logs show no failure."""
 
     cause: Cause | None
     others: list[Failure]
 
 
 def find_answer(logs: Logs) -> Answer:
-    """Return why a job ended, according to its logs."""
+    """Return why a job ended, according to its logs: the cause, and the failures that are its consequences."""
     failures = find_failures(logs)
     failures = [f for f in failures if not is_harmless(f, logs)]
     if not failures:
@@ -88,10 +92,11 @@ def find_answer(logs: Logs) -> Answer:
 
 
 def may_have_survived(failure: Failure, logs: Logs) -> bool:
-    """Return whether the program may have caught the exceptions of a failure, because only tracebacks report it.
+    """Return whether the program may have caught the exceptions of a failure and gone on.
 
-    An uncaught exception leaves other signs: PyTorch's hook prints `[rank1]:` before its traceback once the ranks have
-    met (printed steps prove that), and torchrun reports a worker that it ended.
+    That is so if only tracebacks report it. An uncaught exception leaves other signs: PyTorch's hook prints
+    `[rank1]:` before its traceback once the ranks have connected (printed steps prove that), and torchrun reports a
+    worker that ended.
     """
     trained = any(r.last_step is not None for r in logs.ranks.values())
     ended = any(event.kind in ENDS for event in logs.events)
@@ -105,9 +110,10 @@ def may_have_survived(failure: Failure, logs: Logs) -> bool:
 
 
 def is_harmless(failure: Failure, logs: Logs) -> bool:
-    """Return whether the job trained in spite of a failure, such as a store that answered late before it began.
+    """Return whether the job trained in spite of a failure.
 
-    A device that the driver does not support is none of the job's devices if the job trained.
+    For example, a store answered late before training began, or the driver does not support a device of the machine,
+    which then is none of the job's devices.
     """
     if not any(r.last_step is not None for r in (*logs.ranks.values(), *logs.unranked)):
         return False
@@ -120,7 +126,7 @@ def is_harmless(failure: Failure, logs: Logs) -> bool:
 def cause_of(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
     """Return a `Cause` for `failure`, the most probable cause of the job's end, with the ranks to blame.
 
-    `failures` are all failures of the job.
+    `failures` are all failures of the job, including `failure`.
     """
     match failure.role.kind:
         case LogClass.COLLECTIVE_TIMEOUT:
@@ -163,11 +169,11 @@ def ranks_to_blame(failure: Failure, logs: Logs) -> list[int]:
 
 
 def unranked(failure: Failure, logs: Logs) -> list[int]:
-    """Return the ranks of a failure whose events have no rank, if torchrun's table of failed workers shows which ranks
-    failed.
+    """Return which ranks a failure belongs to, if its events have no rank, from torchrun's table of failed workers.
 
-    The list is empty if that is not certain. Ranks that fail before `init_process_group` print no prefix; for example,
-    three equal tracebacks match three ranks with exit code 1.
+    Ranks that fail before `init_process_group` print no prefix with a rank. They are those ranks in the table for
+    which no other event says why they failed; for example, three equal tracebacks match three ranks with exit code 1.
+    The list is empty if there are more such ranks than events.
     """
     ended = [e for e in logs.events if e.kind in TABLE and e.rank is not None and (e.facts.exit_code or 0) > 0]
     said_why = {e.rank for e in logs.events if e.kind not in TABLE and e.kind is not EventKind.EXIT}
@@ -176,8 +182,10 @@ def unranked(failure: Failure, logs: Logs) -> list[int]:
 
 
 def lost_connection_cause(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
-    """Return a `Cause` for ranks that lost their connections: the rank that ended, if anything shows it, and how it
-    ended.
+    """Return a `Cause` for ranks that lost their connections, which blames the rank that ended before.
+
+    It says how that rank ended, as far as the logs show it. `failure` is the lost connections, `failures` are all
+    failures of the job.
     """
     blame = blame_for_lost_connection(failure, logs)
     aborted = next((f for f in failures if f.role.tier is Tier.ABORTED and set(f.ranks) >= set(blame.ranks)), None)
@@ -197,15 +205,17 @@ def lost_connection_cause(failure: Failure, failures: list[Failure], logs: Logs)
 
 
 def host_memory_cause(failure: Failure, failures: list[Failure]) -> Cause:
-    """Return a `Cause` that says that a host ran out of memory, with the ranks that were killed."""
+    """Return a `Cause` which says that a host ran out of memory, with the ranks that were killed.
+
+    `failures` are all failures of the job.
+    """
     killed = [f for f in failures if f.role.tier is Tier.KILLED]
     ranks = failure.ranks or sorted({rank for f in killed for rank in f.ranks})
     return Cause(LogClass.HOST_OOM, ranks, failure, killed=[e for f in killed for e in f.events])
 
 
 def timeout_cause(failure: Failure, logs: Logs) -> Cause:
-    """Return a `Cause` that says why ranks timed out, with the ranks that did not join the collective as those to
-    blame.
+    """Return a `Cause` which says why ranks timed out; it blames the ranks that did not join the collective.
 
     Its class is a mismatch if those ranks were in a different operation.
     """
@@ -222,9 +232,9 @@ def timeout_cause(failure: Failure, logs: Logs) -> Cause:
 
 
 def with_threads(logs: Logs) -> list[LogEvent]:
-    """Return the events that show at which line threads timed out in a collective.
+    """Return the events that show at which line threads and ranks timed out in a collective.
 
-    Threads other than the main thread come first, one for each rank, then the main thread of each rank.
+    Events of threads other than the main thread come first, one for each rank, then those of the main threads.
     """
     return [*places_of_threads(logs.events), *places_of_waiting(logs.events)]
 
@@ -232,6 +242,6 @@ def with_threads(logs: Logs) -> list[LogEvent]:
 def certainty_of(failure: Failure) -> Certainty:
     """Return how certain it is that a failure is the cause of the job's end.
 
-    An exit code, for example, does not show why its process ended.
+    An exit code, for example, does not show why its process ended, so it is only probable.
     """
     return Certainty.SHOWN if failure.role.tier < Tier.STOPPED else Certainty.PROBABLE

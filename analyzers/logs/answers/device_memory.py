@@ -1,4 +1,4 @@
-"""Divide the memory of a device into its parts (such as allocated, cached, free), from each out-of-memory message."""
+"""Divide the memory of a device into parts (such as allocated, cached, free), from each out-of-memory message."""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,9 +9,9 @@ MESSAGES_AT_MOST = 64
 
 
 def device_accounts(events: Iterable[LogEvent]) -> list[LogMemory]:
-    """Return the parts of the device's memory for each failed request, in the order of the logs, at most 64.
+    """Return the parts of a device's memory at each failed request for memory, in the order of the logs.
 
-    Messages with the same rank, device and requested size count as one.
+    Messages with the same rank, device and requested size count as one; at most `MESSAGES_AT_MOST` are returned.
     """
     accounts: dict[tuple[int | None, int | None, int], LogMemory] = {}
     for account in messages(events):
@@ -35,7 +35,10 @@ def messages(events: Iterable[LogEvent]) -> Iterator[LogMemory]:
 
 
 def known_memory(facts: Facts) -> KnownMemory | None:
-    """Return the sizes in an out-of-memory message; None if one is missing, or if they contradict each other."""
+    """Return the sizes in an out-of-memory message; None if one is missing, or if they contradict each other.
+
+    `facts` are those of the event that reports the message.
+    """
     total, free, allocated, cached = facts.total_bytes, facts.free_bytes, facts.allocated_bytes, facts.unallocated_bytes
     if total is None or free is None or allocated is None or cached is None or allocated + cached + free > total:
         return None

@@ -1,7 +1,8 @@
-"""Find the rank that printed another count than all other ranks did, in a line that all ranks print.
+"""Find the rank that printed a count that differs from that of all other ranks, in a line that all ranks print.
 
-A rank whose tensor has another size often said so before: `rank 3: 2080 trainable parameters`, where all others printed
-1040. Only whole numbers without a unit count, as times, sizes and losses differ between ranks of a healthy job.
+A rank whose tensor has another size often shows it before: it prints `rank 3: 2080 trainable parameters`, where all
+others print 1040. Only whole numbers without a unit are compared, as times, sizes and losses differ between ranks of
+a healthy job.
 """
 
 import re
@@ -16,12 +17,12 @@ OWN_RANK = re.compile(r"\b[Rr]ank[ :=#]{0,2}\d{1,6}\b|^\W{0,2}\d{1,6}[\])]")
 NO_COUNT = re.compile(
     r"\d[.:]\d|\d ?(?:[mun\u00b5]?s|sec|seconds|min|[KMGT]i?B|bytes|%|/s)\b|0x|\bpid\b|\bport\b", re.IGNORECASE
 )
-"""Matches text with numbers that are no counts: decimals, times, sizes, addresses, processes."""
+"""Matches text with numbers that are not counts: decimals, times, sizes, addresses, process ids."""
 RANKS_AT_LEAST = 3
 
 
 class DifferingCount(NamedTuple):
-    """A rank that printed the line `text` where all other ranks printed lines such as `others`."""
+    """A rank that printed `text`, where all other ranks printed a line with another count, such as `others`."""
 
     rank: int
     text: str
@@ -29,9 +30,9 @@ class DifferingCount(NamedTuple):
 
 
 def find_differing_count(logs: Logs) -> DifferingCount | None:
-    """Return the rank that printed another count than all others in the same line of the program.
+    """Return the rank that printed a count that differs from that of all others, in a line that all ranks print.
 
-    The result is None if no rank did, if the lines accuse different ranks, or if there are fewer than three ranks.
+    The result is None if no rank did, if such lines point to different ranks, or if there are fewer than three ranks.
     """
     ranks = sorted(logs.ranks)
     if len(ranks) < RANKS_AT_LEAST or not logs.ranks.keys() <= logs.said.keys():
@@ -43,20 +44,24 @@ def find_differing_count(logs: Logs) -> DifferingCount | None:
 
 
 def by_line(said: Sequence[str]) -> Mapping[tuple[str, int | None], str]:
-    """Return the last text of each line of the program that has numbers.
+    """Return {line without its numbers and its step: its last text} for the lines of a rank that have numbers.
 
-    Lines are the same if they differ only in digits; lines with different steps are different ones.
+    Texts that differ only in digits are the same line of the program; those with different steps are not. `said` has
+    the rank's last lines, the oldest first.
     """
     return {(re.sub(r"\d+", "#", without_rank(text)), step_in(text)): text for text in said if re.search(r"\d", text)}
 
 
 def without_rank(text: str) -> str:
-    """Return a line without the rank that it names."""
+    """Return a line without the number of the rank that it names."""
     return OWN_RANK.sub("", text).strip()
 
 
 def ranks_that_differ(texts: Mapping[int, str]) -> Iterator[DifferingCount]:
-    """Yield the rank whose text differs from the text of all others, if these are equal and it differs in a count."""
+    """Yield the one rank whose text differs from that of all others, if the others are equal.
+
+    `texts` maps each rank to its text of one line; texts with numbers that are not counts are skipped.
+    """
     counts = Counter(map(without_rank, texts.values())).most_common()
     if len(counts) != 2 or counts[1][1] != 1:
         return

@@ -1,6 +1,7 @@
 """Group events into the failures of a job. A failure has the same class and source line on all its ranks.
 
-The failures are sorted by how probable each is as the cause of the job's end.
+The failures are sorted by how probable each is as the cause of the job's end. Events that are no failure, that the
+program survived, or that only follow from an order to stop are dropped before.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 
 WORDLESS = (LogClass.OOM, LogClass.HOST_OOM, LogClass.DATALOADER_WORKER, LogClass.COLLECTIVE_TIMEOUT,
             LogClass.MISMATCH, LogClass.UNUSED_PARAMETERS, LogClass.EXIT_CODE, LogClass.NONFINITE_LOSS)  # fmt: skip
-"""Classes whose events are one failure whichever line and message they have."""
+"""Classes of failures whose events are one failure, whichever source line and message they have."""
 ENDED_BY_SIGTERM = (Tier.KILLED, Tier.EXIT_CODE, Tier.LOST_CONNECTION, Tier.ABORTED, Tier.VAGUE, Tier.NATIVE_CRASH,
                     Tier.TIMEOUT, Tier.STUCK_WATCHDOG, Tier.NETWORK)  # fmt: skip
 """The tiers (`Tier`) of failures that ranks report when the launcher or the scheduler stops them."""
@@ -21,9 +22,10 @@ ENDED_BY_SIGTERM = (Tier.KILLED, Tier.EXIT_CODE, Tier.LOST_CONNECTION, Tier.ABOR
 
 @dataclass(frozen=True)
 class Failure:
-    """The same failure on one or several ranks; `events` are the log events that report it, in the order of time.
+    """The same failure on one or several ranks, as the log events in `events` report it.
 
-    `role` has the verdict class of the failure; `order` is a sort key, which is lowest for the most probable cause.
+    The events are sorted by tier, then by time; `ranks` are those that they are about. `role` has the class that a
+    verdict gets from this failure. `order` is a sort key, which is lowest for the most probable cause.
     """
 
     role: Role
@@ -33,8 +35,10 @@ class Failure:
 
     @property
     def lead(self) -> LogEvent:
-        """The most informative event of the failure: the first that names a line of the user's code, else the first
-        that is not from torchrun's table.
+        """The most informative event of the failure.
+
+        It is the first that names a line of the user's code, or else the first that is not from torchrun's table of
+        failures.
         """
         described = [
             e for e in self.events if e.kind not in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
@@ -72,7 +76,7 @@ def group_key(occurrence: Occurrence) -> tuple[object, ...]:
 
 
 def failure_of(group: Sequence[Occurrence]) -> Failure:
-    """Combine events that report the same failure into a `Failure`."""
+    """Return a `Failure` that combines events which report the same failure."""
     ordered = sorted(group, key=lambda occurrence: occurrence.order)
     events = [occurrence.event for occurrence in ordered]
     ranks = sorted({e.rank for e in events if e.rank is not None})
@@ -80,17 +84,17 @@ def failure_of(group: Sequence[Occurrence]) -> Failure:
 
 
 def without_explained(found: list[Occurrence]) -> list[Occurrence]:
-    """Return the failure events, except for exit codes that add nothing.
+    """Return the failure events without exit codes that add nothing.
 
-    An exit code is left out if another event of its rank says why it failed, or if there is a failure without a rank,
-    which may be that of any rank.
+    An exit code is left out if another event of its rank says why the rank failed, or if there is a failure without a
+    rank, which may be that of any rank.
     """
     said_why = {o.event.rank for o in found if o.role.kind is not LogClass.EXIT_CODE}
     return [o for o in found if o.role.kind is not LogClass.EXIT_CODE or not (said_why & {o.event.rank, None})]
 
 
 def without_forced(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the failure events, except for the deaths by SIGKILL of ranks that the launcher killed.
+    """Return the failure events without the deaths by SIGKILL of ranks that the launcher killed.
 
     The launcher kills a rank that does not stop on request, so this signal is no failure of the rank.
     """
@@ -99,9 +103,7 @@ def without_forced(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
 
 
 def without_stopped(found: list[Occurrence]) -> list[Occurrence]:
-    """Return the failure events, except for consequences of an order to stop, such as the ends of workers
-    by SIGTERM.
-    """
+    """Return the failure events without those that follow from an order to stop, such as workers ended by SIGTERM."""
     stop = min((o for o in found if is_stop(o)), key=lambda o: (o.clock, o.file, o.event.line), default=None)
     if stop is None:
         return found
@@ -111,14 +113,14 @@ def without_stopped(found: list[Occurrence]) -> list[Occurrence]:
 def is_stop(occurrence: Occurrence) -> bool:
     """Return whether an event shows that the scheduler, or a signal to the launcher, ended the job from outside.
 
-    A cancelled job does not count, because Slurm also cancels a job in which a task failed.
+    A job that Slurm reports as cancelled does not count, because Slurm also cancels a job in which a task failed.
     """
     event = occurrence.event
     return event.kind is EventKind.STOP_REQUESTED and event.facts.reason not in (Reason.CANCELLED, Reason.CLOSED)
 
 
 def follows(occurrence: Occurrence, stop: Occurrence) -> bool:
-    """Return whether a failure happened after an order to stop and may be a consequence of it."""
+    """Return whether a failure happened after an order to stop the job (`stop`) and may be a consequence of it."""
     if occurrence.file == stop.file:
         is_later = occurrence.event.line > stop.event.line
     else:

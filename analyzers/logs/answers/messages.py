@@ -1,7 +1,6 @@
-"""Find the ranks that did not issue the counterpart of a send or recv, from the lines at which the timed-out ranks
-waited.
+"""Find the ranks that did not issue the counterpart of a send or recv, from the lines at which ranks timed out.
 
-Logs do not record the peer of a message; the source line often names it, as `dist.recv(tensor, src=0)` does.
+Logs do not record the peer of a send or recv; the source line often names it, as `dist.recv(tensor, src=0)` does.
 """
 
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ MESSAGES = {"send", "recv", "isend", "irecv", "batch_isend_irecv", "wait"}
 def in_messages(places: Mapping[int, LogEvent]) -> list[int]:
     """Return the ranks that waited in a send or recv.
 
-    `places` holds, by rank, the event that shows where the rank waited.
+    `places` maps each rank to the event that shows where it waited.
     """
     return [rank for rank, event in places.items() if event.facts.operation in MESSAGES]
 
@@ -23,9 +22,9 @@ def in_messages(places: Mapping[int, LogEvent]) -> list[int]:
 def find_unmatched(places: Mapping[int, LogEvent], logs: Logs) -> list[int]:
     """Return the ranks to blame for sends and receives that did not match; empty if the lines do not name the peers.
 
-    `places` holds, by rank, the event that shows where the rank waited. The search goes from each rank that waits in a
-    send or recv to its peer, and so on. It ends at a rank that waits elsewhere, which never issued its send or recv,
-    or in a cycle of ranks that wait for each other.
+    `places` maps each rank to the event that shows where it waited. From each rank that waits in a send or recv, the
+    search goes to its peer, and so on. It ends at a rank that waits elsewhere, which never issued its send or recv,
+    or in a cycle of ranks that wait for each other. Of two ranks whose lines name no peer, both are returned.
     """
     waiting = in_messages(places)
     culprits = {rank for start in waiting for rank in follow(start, places)}
@@ -38,8 +37,8 @@ def find_unmatched(places: Mapping[int, LogEvent], logs: Logs) -> list[int]:
 def follow(start: int, places: Mapping[int, LogEvent]) -> list[int]:
     """Return the rank, or the cycle of ranks, that is reached from `start` by going from each send or recv to its peer.
 
-    The search ends at a rank that waits elsewhere, or where it comes back to a rank. The list is empty if a peer is not
-    known.
+    The search ends at a rank that waits elsewhere, or where it comes back to a rank. The list is empty if a peer is
+    not known. `places` maps each rank to the event that shows where it waited.
     """
     path = [start]
     while True:
@@ -54,8 +53,7 @@ def follow(start: int, places: Mapping[int, LogEvent]) -> list[int]:
 
 
 def peer_of(rank: int, event: LogEvent) -> int | None:
-    """Return the rank that `rank` sends to or receives from, according to its event; None if the event does not name
-    it.
+    """Return the rank that `rank` sends to or receives from, according to its event; None if that names no peer.
 
     The event names the peer as a rank (`0`), or relative to `rank` (`+1`).
     """

@@ -1,8 +1,8 @@
-"""Rate how likely an event is the cause of a job's end: give it a class, and a tier that sorts causes before
-consequences.
+"""Rate how likely an event is the cause of a job's end: give it a class, and a tier that sorts causes first.
 
-A rank that failed by itself leaves a line of a low tier (its exception, its signal, a broken device). Ranks that waited
-for this rank time out later, and print timeouts and lost connections: lines of high tiers, whatever time they have.
+A rank that failed by itself leaves a line of a low tier (its exception, its signal, a broken device). Ranks that
+waited for this rank time out later, and print timeouts and lost connections: lines of high tiers, whichever is
+printed first.
 """
 
 import re
@@ -16,13 +16,16 @@ NOT_FINITE = re.compile(r"\bnan\b|\binf\b|(?:not|non-?|in)[ -]?finite\b", re.IGN
 PLAIN_NAMES = re.compile(r"KeyboardInterrupt|SignalException")
 WAITING = (EventKind.WATCHDOG_TIMEOUT, EventKind.TIMEOUT, EventKind.HEARTBEAT)
 GAVE_UP = (*WAITING, EventKind.CONNECTION_LOST, EventKind.NCCL_ERROR)
-"""The kinds of events by which a rank reports that it waited for another rank."""
+"""The kinds of events by which a rank reports that it waited for another rank in vain."""
 TERMINATING = ("SIGTERM", "SIGINT")
 NATIVE_CRASHES = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS")
 
 
 class Tier(IntEnum):
-    """How far a kind of event is trusted as the cause of a job's end: the failure with the lowest tier is the cause."""
+    """A rating of events: the failure with the lowest tier is taken for the cause of the job's end.
+
+    Low tiers are failures of a rank itself; high tiers are often consequences, such as a lost connection.
+    """
 
     HARDWARE = 10
     OWN_FAILURE = 20
@@ -43,8 +46,9 @@ class Tier(IntEnum):
 
 
 class Role(NamedTuple):
-    """What an event would mean as the cause of the job's end: the class of the verdict, and how far the event is
-    trusted.
+    """What an event means as the cause of the job's end.
+
+    `kind` is the class that the verdict gets; of several events, the one with the lowest `tier` is the cause.
     """
 
     kind: LogClass
@@ -74,7 +78,7 @@ STOPS = {
 
 
 def role_of(event: LogEvent) -> Role | None:
-    """Return the role of an event: its verdict class, and how far it is trusted as the cause of the job's end.
+    """Return the class and tier of an event as a possible cause of the job's end.
 
     The result is None if the event is no failure, or only shows that the launcher ended a rank.
     """
@@ -83,7 +87,7 @@ def role_of(event: LogEvent) -> Role | None:
 
 
 def role_of_exception(event: LogEvent) -> Role:
-    """Return the role (verdict class and trust) of an exception that no pattern recognises."""
+    """Return the class and tier of an exception that no pattern recognises."""
     if PLAIN_NAMES.match(event.message):
         return Role(LogClass.TERMINATED, Tier.LOST_CONNECTION)
     is_numeric = bool(NOT_FINITE.search(event.message))
@@ -91,9 +95,9 @@ def role_of_exception(event: LogEvent) -> Role:
 
 
 def role_of_end(event: LogEvent) -> Role | None:
-    """Return the role (verdict class and trust) of a process's end by a signal or an exit code.
+    """Return the class and tier of the end of a process by a signal or an exit code.
 
-    The result is None for SIGTERM, by which a launcher ends the remaining ranks.
+    The result is None for SIGTERM and SIGINT, by which a launcher ends the remaining ranks, and for exit code 0.
     """
     name, code = event.facts.signal, event.facts.exit_code
     if name in TERMINATING or (name is None and not code):
@@ -108,7 +112,7 @@ def role_of_end(event: LogEvent) -> Role | None:
 
 
 def role_of_worker(event: LogEvent) -> Role:
-    """Return the role (verdict class and trust) of a data-loader worker's death.
+    """Return the class and tier of the death of a data-loader worker.
 
     A death by SIGTERM is a consequence of the job's end, as launchers end processes by this signal.
     """
@@ -117,57 +121,55 @@ def role_of_worker(event: LogEvent) -> Role:
 
 
 def role_of_hardware(event: LogEvent) -> Role:
-    """Return the role (verdict class and trust) of a hardware error.
+    """Return the class and tier of a hardware error.
 
-    Some Xids are errors of a program; these are trusted less as the cause of the job's end.
+    Some Xids (error numbers of NVIDIA's driver) can be caused by a program; these get a higher tier.
     """
     is_software = event.facts.reason is Reason.XID_SOFTWARE
     return Role(LogClass.HARDWARE, Tier.SOFT_HARDWARE if is_software else Tier.HARDWARE)
 
 
 def role_of_mismatch(event: LogEvent) -> Role:
-    """Return the role (verdict class and trust) of an event which shows that ranks issued different operations or
-    sizes.
+    """Return the class and tier of an event which shows that ranks issued different operations or sizes.
 
-    Different sizes are trusted less as the cause of the job's end, because a lost connection can also lead to them.
+    Different sizes get a higher tier, because a lost connection can also lead to them.
     """
     is_size = event.facts.reason is Reason.SIZES
     return Role(LogClass.MISMATCH, Tier.SOFT_HARDWARE if is_size else Tier.OWN_FAILURE)
 
 
 def role_of_nan(event: LogEvent) -> Role:
-    """Return the role (verdict class and trust) of a number that is not finite.
+    """Return the class and tier of a number that is not finite.
 
-    A job may continue with such a number, so other failures are trusted more as the cause of its end.
+    A job may continue with such a number, so other failures come before it. An exhausted loss scale, or a message
+    that names the rank, is rated as a failure of its own.
     """
     is_failure = event.facts.reason is Reason.SCALE_EXHAUSTED or bool(event.facts.ranks)
     return Role(LogClass.NONFINITE_LOSS, Tier.OWN_FAILURE if is_failure else Tier.BROKEN_NUMBERS)
 
 
 def role_of_network(event: LogEvent) -> Role | None:
-    """Return the role (verdict class and trust) of a failed connection; None if a port was in use, which alone is
-    harmless.
-    """
+    """Return the class and tier of a failed connection; None if a port was in use, which alone is harmless."""
     return None if event.facts.reason is Reason.PORT_IN_USE else Role(LogClass.NETWORK, Tier.NETWORK)
 
 
 def role_of_nccl_error(event: LogEvent) -> Role:
-    """Return the role (verdict class and trust) of an error of NCCL: a wrong call, or a problem of the system."""
+    """Return the class and tier of an error of NCCL: a wrong call, or a problem of the system."""
     is_usage = "invalid" in (event.facts.name or "")
     return Role(LogClass.STARTUP, Tier.SOFT_HARDWARE) if is_usage else Role(LogClass.NETWORK, Tier.VAGUE)
 
 
 def role_of_startup(event: LogEvent) -> Role:
-    """Return the role (verdict class and trust) of a failed start of the job.
+    """Return the class and tier of a failed start of the job.
 
-    Missing ranks are trusted less as the cause, because these ranks may have failed for a reason of their own.
+    Missing ranks get a higher tier, because these ranks may have failed for a reason of their own.
     """
     is_late = event.facts.reason in LATE_STARTUPS
     return Role(LogClass.STARTUP, Tier.UNREACHED if is_late else Tier.OWN_FAILURE)
 
 
 def role_of_stop(event: LogEvent) -> Role | None:
-    """Return the role (verdict class and trust) of an order to stop the job.
+    """Return the class and tier of an order to stop the job.
 
     The result is None if its reason is unknown, or if the launcher only asked one process to end.
     """

@@ -18,7 +18,7 @@ SAYS_DONE = re.compile(
     r"(?:done|finished|complete|completed|finished training|training done)\W*$",
     re.IGNORECASE,
 )
-"""Matches the last line of a job that ended well: `done`, `all steps done`, `Finished training!`."""
+"""Matches a last line of a rank which says that the job ended well: `done`, `all steps done`, `Finished training!`."""
 CAUGHT_KINDS = (
     *(EventKind.EXCEPTION, EventKind.DATALOADER_WORKER, EventKind.OUT_OF_MEMORY, EventKind.HOST_OUT_OF_MEMORY),
     EventKind.DISK_FULL,
@@ -29,10 +29,10 @@ ENDS = (*TABLE, EventKind.EXIT, EventKind.SIGNAL)
 
 @dataclass(frozen=True)
 class Occurrence:
-    """An event in a log that reports a failure, with its role (class and trust) and its position in the order of the
-    job.
+    """An event that reports a failure, with its class and tier (`role`) and its position in the logs.
 
-    `clock` is the last time (in nanoseconds) that its log printed before the event; `file` is the index of that log.
+    `clock` is the last time that its log printed before the event or with it, in ns since 1970 (0: none); `file` is
+    the index of that log in `Logs.files`.
     """
 
     event: LogEvent
@@ -47,10 +47,10 @@ class Occurrence:
 
 
 def without_completed(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the failure events, except for those before the line in their log which says that the training completed.
+    """Return the failure events without those before the line in their log which says that the training completed.
 
-    Events of earlier starts of the job are left out too, and so are lost connections after that line, because ranks
-    disconnect when they end.
+    Events of earlier starts of the job are left out too. So are lost connections in a log with such a line, because
+    ranks disconnect when they end.
     """
     ends: dict[int, int] = {}
     for event, file in zip(logs.events, logs.files_of, strict=True):
@@ -76,8 +76,9 @@ def without_recovered(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
 
 
 def without_handled(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the failure events, except for errors that the program handled. An error that explains how its rank ended
-    is kept.
+    """Return the failure events without errors that the program handled.
+
+    An error that seems handled is kept if nothing else explains how its rank ended.
     """
     done = {rank for rank, log in logs.ranks.items() if SAYS_DONE.match(log.last_line)}
     handled = [o for o in found if is_handled(o, found) or is_before_end(o.event, done)]
@@ -107,11 +108,11 @@ def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
 
 
 def is_replaced(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
-    """Return whether the code that handled an error then waited in a collective at a line where another rank waited
-    too.
+    """Return whether the code that handled an error then waited in a collective at the same line as another rank.
 
-    Such a program continues without the part that failed, so the error did not end the job. A `finally` block instead
-    waits at a line where no other rank is; then the error is the cause. `found` are all failure events of the job.
+    Such a program continues without the part that failed, so the error did not end the job. A `finally` block, in
+    contrast, waits at a line where no other rank is; then the error is the cause. `found` are all failure events of
+    the job.
     """
     event = occurrence.event
     if event.kind in GAVE_UP:
@@ -124,13 +125,13 @@ def is_replaced(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
 def is_before_end(event: LogEvent, done: Collection[int]) -> bool:
     """Return whether a rank must have caught an error, because the last line of its log says that it finished its work.
 
-    `done` are all ranks whose last line says that.
+    `done` are all ranks whose last line says so.
     """
     return event.rank in done and not event.facts.uncaught and event.kind in CAUGHT_KINDS and is_of_one_rank(event.path)
 
 
 def is_independent(event: LogEvent) -> bool:
-    """Return whether an event is an exception in the main thread that no other exception caused."""
+    """Return whether an event is an exception of the main thread which was not raised because of another exception."""
     return event.kind is EventKind.EXCEPTION and bool(event.source) and not (event.chain or event.facts.thread)
 
 
@@ -165,13 +166,16 @@ def handled_errors(logs: Logs) -> list[LogEvent]:
 
 
 def count_closed(logs: Logs) -> int:
-    """Return how many processes the launcher had to ask to end; 0 if it restarted the job, for which it ends them."""
+    """Return how many processes the launcher had to ask to end.
+
+    The result is 0 if the launcher restarted the job, because it ends all processes before a restart.
+    """
     if max(logs.attempts, default=0) > 0:
         return 0
     return sum(event.count for event in logs.events if event.facts.reason is Reason.CLOSED)
 
 
 def has_completed(logs: Logs) -> bool:
-    """Return whether a log says that the training completed, as an event or in the last line of a rank."""
+    """Return whether the logs say that the training completed, in an event or in the last line of a rank."""
     last = [rank.last_line for rank in (*logs.ranks.values(), *logs.unranked)]
     return any(event.kind is EventKind.COMPLETED for event in logs.events) or any(map(SAYS_DONE.match, last))

@@ -1,6 +1,4 @@
-"""Find the ranks to suspect if no rank printed a failure: by stacks, by errors that only some caught, by
-tensor sizes.
-"""
+"""Find the ranks to suspect if no rank printed a failure: by stacks, by caught errors, or by tensor sizes."""
 
 from collections.abc import Mapping
 
@@ -31,9 +29,9 @@ def stuck_by_stacks(failure: Failure, logs: Logs) -> tuple[Failure, Blame] | Non
 
 
 def caught_alone(blame: Blame, logs: Logs) -> list[LogEvent]:
-    """Return, for each blamed rank, an error that it caught and survived.
+    """Return, for each rank in `blame.ranks`, an error that it caught and survived.
 
-    The list is empty unless all blamed ranks and none of the waiting ranks caught an error.
+    The list is empty unless all of these ranks and none of the waiting ranks caught an error.
     """
     by_rank: dict[int, LogEvent] = {}
     for event in handled_errors(logs):
@@ -44,12 +42,12 @@ def caught_alone(blame: Blame, logs: Logs) -> list[LogEvent]:
 
 
 def odd_sizes(failure: Failure, logs: Logs) -> list[int]:
-    """Return the rank whose tensor had a different size than the others', or two ranks if one of them has but it is
-    unknown which.
+    """Return the rank whose tensor had another size than the others', or two ranks if it is one of these.
 
-    gloo aborts a rank that receives more than its buffer has. In a ring of more than two ranks, the rank received that
-    from its neighbour: either its own tensor is smaller than all others, or that of the neighbour is larger. A buffer
-    of a few bytes holds a scalar, which means that the rank is in a different collective than the others.
+    gloo aborts a rank that receives more than its buffer has. In a ring of more than two ranks, the rank received
+    that from its neighbour: either its own tensor is smaller than all others, or that of the neighbour is larger. A
+    buffer of a few bytes holds a scalar, which means that the rank is in another collective than the others. The list
+    is empty if the events do not show the rank.
     """
     if not any(e.facts.reason is Reason.SIZES for e in failure.events):
         return []
@@ -68,8 +66,9 @@ def with_neighbour(rank: int, others: list[int], failure: Failure, logs: Logs) -
     """Return `rank`, which gloo aborted, and also the neighbour that sent to it, if all `others` wait at one line.
 
     If the neighbour alone waits at another line than the others, only the neighbour is returned: what it sent has
-    another size, so that the aborted rank was in the collective of the others. If each of the others waits at a line of
-    its own, the result is empty: then more than one rank is elsewhere, and nothing shows where `rank` was.
+    another size, so the aborted rank was in the collective of the others. If each of the others waits at a line of
+    its own, the result is empty: then more than one rank is elsewhere, and nothing shows where `rank` was. In all
+    other cases, only `rank` is returned.
     """
     expected = next((e.facts.output_elements for e in failure.events if e.facts.output_elements), 0) or 0
     places = {e.rank: e for e in places_of_waiting(logs.events) if e.rank != rank}
@@ -90,7 +89,7 @@ def with_neighbour(rank: int, others: list[int], failure: Failure, logs: Logs) -
 def sender_elsewhere(rank: int, places: Mapping[int | None, LogEvent]) -> list[int]:
     """Return, in a list, the neighbour that sent to `rank` in a ring of gloo, if it alone was at another line.
 
-    `places` has the event of each other rank that shows at which line it waited.
+    `places` maps each other rank to the event that shows at which line it waited.
     """
     size = len(places) + 1
     for step, is_gather in ((1, False), (-1, True)):

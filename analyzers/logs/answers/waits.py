@@ -1,4 +1,7 @@
-"""Find the ranks that were missing when others timed out in a collective or lost their connection."""
+"""Find the ranks that were missing when others timed out in a collective or lost their connection.
+
+A rank is called silent here if it printed neither a timeout nor a lost connection.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -25,7 +28,7 @@ class Basis(StrEnum):
     """The evidence that separates the ranks to blame from the ranks that waited for them."""
 
     NAMED = "named"
-    """A message names the ranks to blame: that of a monitored barrier, or a desync report."""
+    """A message of a monitored barrier or a desync report names the ranks to blame."""
     BEHIND = "behind"
     """The ranks to blame enqueued fewer operations than the others."""
     OTHER_OPERATION = "other_operation"
@@ -44,22 +47,22 @@ class Basis(StrEnum):
     LEFT_ALONE = "left_alone"
     """The ranks to blame waited, and torchrun's table lists no other rank: all others had ended with exit code 0."""
     THREADS = "threads"
-    """A thread other than the main thread timed out in a collective: the order of collectives may differ
-    between ranks.
+    """A thread other than the main thread timed out in a collective.
+
+    The order of collectives may then differ between ranks.
     """
     ALONE = "alone"
     """One rank waits after the training has ended, so only this rank runs code with a collective."""
     EXTRA_OPERATION = "extra_operation"
-    """One rank issued an operation that no other rank joined: all others finished the operations before and stopped
-    there.
-    """
+    """One rank issued an operation that no other rank joined: all others finished the operation before and stopped."""
     FIRST_OPERATION = "first_operation"
     ALL_WAIT = "all_wait"
     MOST_SILENT = "most_silent"
     """Most ranks printed no timeout: they were missing, or were ended before they timed out elsewhere."""
     LATE = "late"
-    """One rank timed out, and all others then lost their connection to it. No rank is blamed: the others came too late
-    or waited as well, and logs cannot tell which.
+    """One rank timed out, and all others then lost their connection to it.
+
+    No rank is blamed: the others came too late or waited as well, and logs cannot tell which.
     """
     ONE_SIDE = "one_side"
     """Only the logs of some ranks are available."""
@@ -67,9 +70,10 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True)
 class Blame:
-    """Says for which ranks the others waited, and which evidence (`Basis`) shows it.
+    """For which ranks the others waited, and by which evidence (`basis`) this is known.
 
-    `ranks` are the ranks to blame, empty if they cannot be named; `waiting` are the ranks that timed out.
+    `ranks` are the ranks to blame, empty if they cannot be named; `waiting` are the ranks that timed out. `reason` is
+    set if these ranks were in a different operation, or in sends and receives that do not match.
     """
 
     ranks: list[int]
@@ -79,7 +83,7 @@ class Blame:
 
 
 def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
-    """Return a `Blame` that says which ranks did not join a collective that timed out, and which evidence shows it."""
+    """Return a `Blame` which says which ranks did not join a collective that timed out, and how this is known."""
     waiting = sorted({e.rank for e in failure.events if e.kind in WAITING and e.rank is not None})
     silent = silent_ranks(logs)
     for blame in (
@@ -99,9 +103,9 @@ def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
 
 
 def blame_by_silence(failure: Failure, logs: Logs, waiting: list[int], silent: list[int]) -> Blame:
-    """Return a `Blame` for a timeout if messages do not show who is missing, and most ranks or no rank printed nothing.
+    """Return a `Blame` for a timeout, if neither messages nor lines nor a few silent ranks show who is missing.
 
-    `waiting` are the ranks that timed out, `silent` are the ranks that printed neither a timeout nor a lost connection.
+    `waiting` are the ranks that timed out, `silent` those that printed neither a timeout nor a lost connection.
     """
     if is_first(failure, logs):
         return Blame([], Basis.FIRST_OPERATION, waiting)
@@ -115,9 +119,7 @@ def blame_by_silence(failure: Failure, logs: Logs, waiting: list[int], silent: l
 
 
 def named(failure: Failure, waiting: list[int]) -> Blame | None:
-    """Return a `Blame` on the ranks that a monitored barrier or a desync report names as missing; None if none are
-    named.
-    """
+    """Return a `Blame` on the ranks that a monitored barrier or a desync report names as missing; None without one."""
     barrier = sorted({r for e in failure.events if e.kind is EventKind.MONITORED_BARRIER for r in e.facts.ranks})
     if barrier:
         return Blame(barrier, Basis.NAMED, waiting)
@@ -135,8 +137,8 @@ def named(failure: Failure, waiting: list[int]) -> Blame | None:
 def missing_members(failure: Failure, waiting: list[int]) -> Blame | None:
     """Return a `Blame` on the ranks that are missing while others create a process group; None if they are not known.
 
-    The event of the failure names them: its reader took them from the group's key in the store and from the members in
-    the source line.
+    They are in the facts of the failure's event: the log names the missing member's index in the group, and the
+    source line lists the members.
     """
     missed = sorted({r for e in failure.events if e.facts.reason is Reason.GROUPS for r in e.facts.ranks})
     return Blame(missed, Basis.NAMED, waiting, Reason.OPERATIONS) if missed else None
@@ -151,8 +153,8 @@ def in_other_groups(logs: Logs) -> bool:
 def behind_by_steps(silent: list[int], waiting: list[int], logs: Logs) -> list[int]:
     """Return the silent ranks whose last printed step is lower than the highest step of the ranks that timed out.
 
-    The list is empty without printed steps. It is also empty if several ranks are silent and all are behind, because a
-    rank that the launcher ended loses the last lines that it printed.
+    The list is empty without printed steps. It is also empty if several ranks are silent and all are behind, because
+    a rank that the launcher ended loses the last lines that it printed.
     """
     steps = {rank: logs.ranks[rank].last_step for rank in (*silent, *waiting) if rank in logs.ranks}
     reached = max((s for rank in waiting if (s := steps.get(rank)) is not None), default=None)
@@ -164,7 +166,7 @@ def behind_by_steps(silent: list[int], waiting: list[int], logs: Logs) -> list[i
 def behind(failure: Failure, logs: Logs, waiting: list[int]) -> Blame | None:
     """Return a `Blame` on the ranks that had not yet enqueued the operation that timed out in its process group.
 
-    The result is None if the reports of the watchdogs show no such rank.
+    The result is None if no rank's watchdog reports that its last enqueued operation was an earlier one.
     """
     timeouts = [e for e in failure.events if e.kind is EventKind.WATCHDOG_TIMEOUT and e.seq is not None]
     if not timeouts:
@@ -184,8 +186,8 @@ def is_before(event: LogEvent, seq: int) -> bool:
 def other_operation(failure: Failure, waiting: list[int]) -> Blame | None:
     """Return a `Blame` on ranks in a different operation than most, at one sequence number of one process group.
 
-    The result is None if all such timeouts are in the same operation. Its `ranks` are empty if no operation has a
-    majority.
+    The result is None if all timeouts of each sequence number are in the same operation. Its `ranks` are empty if no
+    operation has a majority.
     """
     timeouts = {e.rank: e for e in failure.events if e.kind is EventKind.WATCHDOG_TIMEOUT and e.rank is not None}
     by_seq: dict[tuple[str | None, int | None], dict[int, object]] = {}
@@ -213,11 +215,11 @@ def unmatched(logs: Logs, waiting: list[int]) -> Blame | None:
 
 
 def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: bool) -> Blame | None:
-    """Return a `Blame` on the ranks that timed out at a different line than most, if it is certain that most wait for
-    them.
+    """Return a `Blame` on the ranks that timed out at a different line than most ranks.
 
-    A send and its recv may have different lines, so they are no evidence. If a rank is silent (`is_complete` is False),
-    the others may wait for that rank. The result is None if all timed out at one line, or if lines cannot be compared.
+    Its `ranks` are empty if it is not certain that most ranks wait for these. A send and its recv may have different
+    lines, so they are no evidence. If a rank is silent (`is_complete` is False), the others may wait for that rank.
+    The result is None if all timed out at one line, or if lines cannot be compared.
     """
     places = places_of_waiting(events)
     gave_up = {event.rank: event for event in places}
@@ -256,8 +258,7 @@ def only_sends(event: LogEvent) -> bool:
 
 
 def places_of_waiting(events: Sequence[LogEvent]) -> list[LogEvent]:
-    """Return, in the order of ranks, the first event of each timed-out rank that has the source line at which it
-    waited.
+    """Return, in the order of ranks, the event that shows at which source line each rank timed out.
 
     Lost connections count as timeouts here; threads other than the main thread are left out.
     """
@@ -294,8 +295,7 @@ def is_first(failure: Failure, logs: Logs) -> bool:
 
 
 def in_threads(events: Sequence[LogEvent], waiting: list[int]) -> Blame | None:
-    """Return a `Blame` that names no rank, if threads other than the main thread timed out in collectives; None
-    otherwise.
+    """Return a `Blame` that names no rank, if threads other than the main thread timed out in collectives; else None.
 
     The threads of a process may issue collectives in a different order on one of the ranks, and logs do not show on
     which.
@@ -306,7 +306,7 @@ def in_threads(events: Sequence[LogEvent], waiting: list[int]) -> Blame | None:
 def places_of_threads(events: Sequence[LogEvent]) -> list[LogEvent]:
     """Return, for each rank, its first event in which a thread other than the main thread timed out in a collective.
 
-    Ranks without such an event are left out.
+    They are in the order of ranks; ranks without such an event are left out.
     """
     gave_up: dict[int, LogEvent] = {}
     for event in events:

@@ -39,7 +39,7 @@ WITHOUT_DUMPS = (
     Basis.ONE_SIDE, Basis.LATE, Basis.MOST_SILENT, Basis.SILENT, Basis.ALL_WAIT, Basis.NOT_LISTED, Basis.LEFT_ALONE,
     Basis.THREADS,
 )  # fmt: skip
-"""The kinds of evidence that Flight Recorder dumps would make more certain."""
+"""The kinds of evidence that leave doubts which Flight Recorder dumps would settle."""
 SHOWN = "no earlier line of the log explains this failure, so it is taken for the cause"
 SAME_ON_ALL = (
     "all ranks in the log failed in the same way, so the cause is something that they share, such as the configuration,"
@@ -73,11 +73,11 @@ LOST_DEVICE = "the GPU's driver no longer reaches the GPU over PCIe; the trainin
 OTHER_MECHANISM = (
     Reason.HOST_ALLOCATOR, Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY, Reason.XID_SOFTWARE, Reason.SCALE_EXHAUSTED,
 )  # fmt: skip
-"""Reasons that the sentence of their class in `MECHANISMS` does not fit."""
+"""Reasons to which the sentence of their class in `MECHANISMS` does not apply."""
 
 
 def explain(cause: Cause, answer: Answer, logs: Logs) -> str:
-    """Return the sentences that say why `cause` is the cause of the job's end."""
+    """Return the sentences that say why `cause` is taken for the cause of the job's end."""
     parts = [
         mechanism_of(cause),
         basis_of(cause, logs),
@@ -92,7 +92,7 @@ def explain(cause: Cause, answer: Answer, logs: Logs) -> str:
 
 
 def mechanism_of(cause: Cause) -> str:
-    """Return what the class or the reason of a failure means, as a clause; empty if it needs no words."""
+    """Return a clause on what the class or the reason of a failure means; empty if that needs no words."""
     if cause.reason is Reason.DRIVER_MEMORY:
         return BY_DRIVER
     if cause.reason is Reason.FALLEN_OFF_BUS:
@@ -114,7 +114,7 @@ def basis_of(cause: Cause, logs: Logs) -> str:
 
 
 def driver_report(cause: Cause, logs: Logs) -> str:
-    """Return a clause on the Xid by which NVIDIA's driver reported the same error of the program; empty without one."""
+    """Return a clause on the Xid (error number) by which NVIDIA's driver reported the same error; empty without one."""
     if cause.lead.kind is not EventKind.CUDA_ERROR:
         return ""
     xid = next((event.facts.xid for event in logs.events if event.facts.reason is Reason.XID_SOFTWARE), None)
@@ -122,18 +122,21 @@ def driver_report(cause: Cause, logs: Logs) -> str:
 
 
 def is_everywhere(cause: Cause, logs: Logs) -> bool:
-    """Return whether all known ranks, and more than one, failed in this way."""
+    """Return whether all ranks that the logs show, and more than one, are to blame for this cause."""
     return len(cause.ranks) > 1 and set(logs.ranks) <= set(cause.ranks)
 
 
 def numbers_of(cause: Cause) -> str:
-    """Return how many steps fp16 overflows skipped before the failure; empty if they skipped none."""
+    """Return a phrase on how many steps were skipped because of fp16 overflows before the failure; empty if none."""
     skips = [e for e in cause.failure.events if e.kind is EventKind.OVERFLOW_SKIP]
     return f"{quantity(sum(e.count for e in skips), 'skipped step')} before" if skips else ""
 
 
 def memory_of(cause: Cause) -> list[Evidence]:
-    """Return evidence with the sizes in an out-of-memory message: of the device, and of this process; empty without."""
+    """Return evidence with the sizes in an out-of-memory message: those of the device, and those of this process.
+
+    The list is empty for other causes, and if the message has no sizes.
+    """
     if cause.kind is not LogClass.OOM:
         return []
     lead = first_with(cause, "requested_bytes")
@@ -156,18 +159,15 @@ def memory_of(cause: Cause) -> list[Evidence]:
 
 
 def chain_of(cause: Cause) -> str:
-    """Return a sentence that quotes the first of the exceptions that led to the cause's exception; empty if there is
-    none.
-    """
+    """Return a sentence that quotes the first of the exceptions that led to the cause's exception; empty if none."""
     chain = cause.lead.chain
     return f"An earlier exception led to it: {chain[0].splitlines()[0][:200]}" if chain else ""
 
 
 def survived_before(cause: Cause, logs: Logs) -> str:
-    """Return a clause on an error that a rank to blame had reported before and survived, or that ended one of its
-    threads.
+    """Return a clause on an error that a rank to blame had reported before and survived; empty if there is none.
 
-    The clause is empty if there is no such error.
+    The error may also have ended one of the rank's threads.
     """
     if not cause.blame or cause.caught:
         return ""
@@ -179,9 +179,7 @@ def survived_before(cause: Cause, logs: Logs) -> str:
 
 
 def consequences_of(answer: Answer) -> str:
-    """Return a clause that names the other ranks, which only report consequences of the cause; empty if
-    there are none.
-    """
+    """Return a clause which names the other ranks, which only report consequences of the cause; empty if none."""
     ranks = sorted({rank for failure in answer.others for rank in failure.ranks})
     if not ranks or answer.cause is None or set(ranks) <= set(answer.cause.ranks):
         return ""
@@ -201,9 +199,9 @@ def root_cause_of(cause: Cause, logs: Logs) -> str:
 
 
 def doubt_of_rank(cause: Cause, logs: Logs) -> str:
-    """Return a clause which warns that the rank is right only if the job has one node; empty if the rank is certain.
+    """Return a clause which warns that the named rank is right only if the job has one node; empty if it is certain.
 
-    The log may give only a local rank, which is also the rank in the job on the first node, but not on a second one.
+    The log may give only a local rank, which equals the global rank only on the first node.
     """
     tables = (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
     local = cause.lead.facts.local_rank
@@ -244,7 +242,7 @@ def last_lines(cause: Cause, logs: Logs) -> list[Evidence]:
 
 
 def last_line(log: RankLog) -> str:
-    """Return a sentence on the last line of a rank, with its step if the log has one."""
+    """Return a sentence that quotes the last line of a rank, with its step if the log has one."""
     step = f" (step {log.last_step})" if log.last_step is not None else ""
     return f"the last line of rank {log.rank}{step} is: {log.last_line.strip()[:LINE_LENGTH]}"
 
@@ -255,7 +253,7 @@ def evidence_of(event: LogEvent) -> Evidence:
 
 
 def missing(answer: Answer, logs: Logs) -> list[str]:
-    """Return short texts that name the evidence which the logs lack for a more certain verdict."""
+    """Return texts that name the evidence which the logs lack for a more certain verdict."""
     cause = answer.cause
     lacks = [f"{file.path}: {file.problem}" for file in logs.files if file.problem]
     lacks += [f"{size(f.skipped_bytes)} in the middle of {f.path}" for f in logs.files if f.skipped_bytes]

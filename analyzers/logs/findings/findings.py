@@ -1,4 +1,4 @@
-"""Convert the answer about logs to findings and the verdict."""
+"""Convert the answer about logs (the cause of the job's end, and the other failures) to findings and the verdict."""
 
 from analyzers.logs.answers.cause import Answer, Cause, Certainty
 from analyzers.logs.answers.failures import Failure
@@ -19,7 +19,7 @@ OVERFLOWS = 3
 """The number of skipped steps that is normal while fp16 training finds its loss scale."""
 REPORTERS = {LogClass.TERMINATED: "the launcher", LogClass.TIME_LIMIT: "the scheduler"}
 HARMLESS = (LogClass.TIME_LIMIT, LogClass.TERMINATED)
-"""Ends of a job that no rank caused."""
+"""The classes of ends of a job that no rank caused."""
 
 
 def make_findings(answer: Answer, logs: Logs) -> list[Finding]:
@@ -49,12 +49,12 @@ def cause_finding(cause: Cause, answer: Answer, logs: Logs) -> Finding:
 
 
 def is_mild(cause: Cause) -> bool:
-    """Return whether a cause is only worth a warning, because the job itself did, or may have done, nothing wrong."""
+    """Return whether a cause is only worth a warning, because the job itself may have done nothing wrong."""
     return cause.kind in HARMLESS or (cause.kind is LogClass.UNKNOWN and cause.lead.kind is EventKind.EXCEPTION)
 
 
 def consequence(failure: Failure, cause: Cause | None) -> Finding:
-    """Return a finding that reports a failure other than the cause, which explains it."""
+    """Return a finding on a failure other than the cause; it says that the cause explains this failure."""
     lead = failure.lead
     # torchrun's own exception when it gets a signal: no rank raised it.
     reporter = REPORTERS.get(failure.role.kind, "a process of the job")
@@ -73,7 +73,7 @@ def consequence(failure: Failure, cause: Cause | None) -> Finding:
 
 
 def first_failure(cause: Cause | None) -> str:
-    """Return a reference to the finding on the cause and its source line, such as ` (logs.oom, train.py:41)`.
+    """Return a reference to the finding on the cause, with its source line, such as ` (logs.oom, train.py:41)`.
 
     The text is empty without a cause.
     """
@@ -91,7 +91,7 @@ def finding_id(cause: Cause) -> str:
 
 
 def overflow_finding(logs: Logs) -> list[Finding]:
-    """Return a list with the finding that many steps were skipped because fp16 gradients overflowed.
+    """Return, in a list, the finding that many steps were skipped because fp16 gradients overflowed.
 
     The list is empty if only few steps were skipped.
     """
@@ -113,7 +113,7 @@ def overflow_finding(logs: Logs) -> list[Finding]:
 
 
 def handled_finding(logs: Logs) -> list[Finding]:
-    """Return a list with the finding on errors that ranks printed and survived; empty if there are none."""
+    """Return, in a list, the finding on errors that ranks printed and survived; empty if there are none."""
     events = handled_errors(logs)
     if not events:
         return []
@@ -148,7 +148,7 @@ def unreadable(file: LogFile) -> Finding:
 
 
 def make_verdict(answer: Answer, logs: Logs) -> Verdict:
-    """Return the verdict: the cause in one sentence, or, if there is no failure, whether the training completed."""
+    """Return the verdict: the cause in one sentence, or, without a failure, whether the training completed."""
     cause = answer.cause
     if cause is None:
         return without_failure(logs, missing(answer, logs))
@@ -164,7 +164,10 @@ def make_verdict(answer: Answer, logs: Logs) -> Verdict:
 
 
 def still_running(completed: str, closed: int, lacks: list[str]) -> Verdict:
-    """Return the verdict on a job whose training completed, but of which the launcher had to end `closed` processes."""
+    """Return the verdict on a job whose training completed, and whose launcher then had to end `closed` processes.
+
+    `completed` is the beginning of its sentence, `lacks` the evidence that is missing in the logs.
+    """
     rest = f"{quantity(closed, 'process')} did not end afterwards: the launcher ended {'it' if closed == 1 else 'them'}"
     return Verdict(
         status=Status.UNKNOWN,

@@ -1,4 +1,4 @@
-"""Write the titles of findings on ranks that issued different operations, with the operation and line of each rank."""
+"""Write the titles of findings on ranks that issued different operations: the operation and line of each rank."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from analyzers.words import rank_names
 
 
 def mismatch(cause: Cause) -> str:
-    """Return the title for ranks that issued different operations, with the operation of each."""
+    """Return the title for ranks that issued different operations, with the operation of each rank."""
     lead = first_with(cause, "operation")
     if cause.blame and cause.blame.basis in BY_BASIS:
         return BY_BASIS[cause.blame.basis](cause)
@@ -24,10 +24,10 @@ def mismatch(cause: Cause) -> str:
 
 
 def fingerprint_sides(cause: Cause) -> list[str]:
-    """Return the call of each rank, such as `rank 1 called REDUCE [20, 10] in main (app/a.py:4)`;
-    ranks to blame come first.
+    """Return the call of each rank, such as `rank 1 called REDUCE [20, 10] in main (app/a.py:4)`.
 
-    Each rank's own error names its operation and line; if the logs lack that error, the other ranks' errors name them.
+    The ranks to blame come first. Each rank's own error names its operation and line; if the logs lack that error,
+    the other ranks' errors name the operation.
     """
     calls = {e.facts.ranks[0]: (e.facts.operation, place(e)) for e in fingerprints(cause)}
     for event in fingerprints(cause):
@@ -39,7 +39,7 @@ def fingerprint_sides(cause: Cause) -> list[str]:
 
 
 def fingerprints(cause: Cause) -> list[LogEvent]:
-    """Return the events in which PyTorch's debug mode compared the operation of one rank with that of another rank."""
+    """Return the events in which PyTorch's debug mode compares the operation of one rank with that of another rank."""
     return [e for e in cause.failure.events if len(e.facts.ranks) == 2 and e.facts.operation]
 
 
@@ -57,7 +57,7 @@ def different_sizes(cause: Cause) -> str:
 
 
 def sizes_of(cause: Cause) -> str:
-    """Return a clause on the number of bytes that arrived and the number that was expected."""
+    """Return a clause on the number of bytes that arrived and the number that gloo expected."""
     facts = cause.lead.facts
     if facts.input_elements is None:
         return "a message does not fit its buffer"

@@ -108,7 +108,7 @@ def next_step(cause: Cause) -> str:
 
 
 def for_network(cause: Cause) -> str:
-    """Return how to tell a failed network from a process that had ended before."""
+    """Return how to distinguish a failed network from a process that had ended before."""
     return PORT_CLOSED if cause.reason is Reason.REFUSED else STEPS[LogClass.NETWORK]
 
 
@@ -118,7 +118,10 @@ def for_startup(cause: Cause) -> str:
 
 
 def for_crash(cause: Cause) -> str:
-    """Return what to do about an exception. After a CUDA error its line is not the one that reports it."""
+    """Return what to do about an exception.
+
+    After a CUDA error it says how to find the line that caused it, which is not the line that reports it.
+    """
     if cause.lead.kind is EventKind.CUDA_ERROR:
         suspects = (
             "check indices and labels against the sizes that they index"

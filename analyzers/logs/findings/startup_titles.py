@@ -51,9 +51,7 @@ def duplicate_gpu(cause: Cause) -> str:
 
 
 def wrong_driver(cause: Cause) -> str:
-    """Return a clause for the title that quotes the error on an unsuitable NVIDIA driver, with the version if it is
-    known.
-    """
+    """Return a clause for the title that quotes the error on an unsuitable NVIDIA driver, and its version if known."""
     lead = first_with(cause, "name")
     version = f" (version {lead.facts.name})" if (lead.facts.name or "").isdigit() else ""
     return f"the NVIDIA driver{version} does not match this build of PyTorch: {quoted(lead)}"

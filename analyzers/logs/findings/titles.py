@@ -21,7 +21,7 @@ IB_STATUS = {
     12: "transport retry counter exceeded",
     13: "receiver-not-ready retry counter exceeded",
 }
-"""The meaning of the codes of `ibv_wc_status`, the result of an InfiniBand request in libibverbs."""
+"""The meaning of the codes of `ibv_wc_status`, which is the result of an InfiniBand request in libibverbs."""
 
 
 def title(cause: Cause) -> str:
@@ -53,7 +53,7 @@ def cuda_error(cause: Cause) -> str:
 
 
 def is_caught(cause: Cause) -> bool:
-    """Return whether the program went on after each CUDA error that it printed."""
+    """Return whether the program itself printed the CUDA errors of a cause, which means that it had caught them."""
     errors = [event for event in cause.failure.events if event.kind is EventKind.CUDA_ERROR]
     return bool(errors) and all(event.facts.caught and not event.source for event in errors)
 
@@ -271,9 +271,7 @@ def nonfinite_loss(cause: Cause) -> str:
 
 
 def what_is_nonfinite(lead: LogEvent) -> str:
-    """Return what is not finite according to an event: `the loss`, `the gradient`, or both if it names
-    both or neither.
-    """
+    """Return what is not finite according to an event: `the loss`, `the gradient`, or both if it does not say which."""
     text = lead.headline.lower()
     named = [f"the {name}" for name in ("loss", "gradient") if name[:4] in text]
     return " or ".join(named or ("the loss", "the gradient"))
@@ -295,8 +293,9 @@ def terminated(cause: Cause) -> str:
 
 
 def unknown(cause: Cause) -> str:
-    """Return the title if the cause is unknown: nothing shows which rank ended first, or whether an exception was
-    caught.
+    """Return the title for an unknown cause.
+
+    Nothing shows which rank ended first, or whether an exception was caught.
     """
     if cause.lead.kind is EventKind.EXCEPTION:
         return (

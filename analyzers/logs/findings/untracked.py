@@ -18,7 +18,8 @@ from analyzers.report import Evidence, Finding, Severity
 def untracked_findings(accounts: Sequence[LogMemory]) -> Iterator[Finding]:
     """Yield a finding on the device with the most memory outside the allocator, if that is a large part of its memory.
 
-    The finding is a warning if the failed request would have fitted into that memory.
+    `accounts` has the parts of the memory at each failed request. The finding is a warning if the failed request
+    would have fitted into that memory.
     """
     large = [account for account in accounts if is_large(account.parts)]
     if not large:

@@ -14,7 +14,7 @@ def who(ranks: list[int], otherwise: str = "a rank") -> str:
 
 
 def place(event: LogEvent) -> str:
-    """Return the user's function and line of an event as ` in load (data/text.py:41)`; empty without a traceback."""
+    """Return the user's function and line of an event as ` in load (data/text.py:41)`; empty if they are not known."""
     if not event.source:
         return ""
     file, _, line = event.source.rpartition(":")
@@ -44,5 +44,5 @@ def operation_name(event: LogEvent) -> str:
 
 
 def first_with(cause: Cause, name: str) -> LogEvent:
-    """Return the first event of a cause that has the fact `name`, else the most informative event of the cause."""
+    """Return the first event of a cause whose `facts` have the field `name`, else its most informative event."""
     return next((e for e in cause.failure.events if getattr(e.facts, name)), cause.lead)

@@ -1,1 +1,1 @@
-"""Read the bytes of a log, and find the events that its lines report."""
+"""Read the bytes of a log, and find the events (exceptions, timeouts, ends of processes) that its lines report."""

@@ -1,4 +1,4 @@
-"""Find out from the log whether a program handled an error, and whether it went on with its work afterwards."""
+"""Find out from a log whether a program handled an error, and whether it went on with its work afterwards."""
 
 import re
 
@@ -11,8 +11,9 @@ from analyzers.logs.reading.roster import Roster
 from analyzers.logs.reading.tracebacks import Raised
 
 LOGGED = re.compile(r"\b(?:ERROR|WARNING|WARN|CRITICAL)\b")
-"""Matches the level that a logger prints before a message; a logger that prints an exception shows that
-it was caught.
+"""Matches the level that a logger prints before a message.
+
+A logger that prints an exception shows that the program caught it.
 """
 HANDLED = re.compile(
     r"\b(?:skip(?:ping|ped|s)?|retry(?:ing)?|attempt \d+|fall(?:ing|s)? back|ignor(?:ed|ing)|continuing)\b",
@@ -28,15 +29,15 @@ RAISED_KINDS = (
     EventKind.DISK_FULL,
     EventKind.NETWORK,
 )
-"""The kinds of errors that a program can catch."""
+"""The kinds of events that report an error which a program can catch."""
 
 
 def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: bool) -> Facts:
-    """Return the facts of an exception, with three fields set from the way in which the exception was printed.
+    """Return the facts of an exception with `logged`, `uncaught` and `thread` set from the way it was printed.
 
-    The fields say whether a logger printed it, whether it was uncaught, and which thread it ended. `before` is the line
-    before its traceback; `has_rank` says whether its lines begin with PyTorch's `[rankN]:`. What Python itself ignores,
-    such as an error of a destructor, counts as logged.
+    They say whether a logger printed the exception, whether PyTorch's hook for uncaught exceptions did, and which
+    thread it ended. `before` is the line before its traceback; `has_rank` says whether its lines begin with PyTorch's
+    `[rankN]:`. What Python itself ignores, such as an error of a destructor, counts as logged.
     """
     thread = THREAD_DIED.match(before)
     # The program of a `python -c`: a child process printed it, which may fail without any harm.
@@ -48,21 +49,24 @@ def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: b
 
 
 def is_of_worker(raised: Raised) -> bool:
-    """Return whether an exception is a lost connection to a data-loader worker, judged by the files of its frames."""
+    """Return whether an exception's frames are those of a lost connection to a data-loader worker."""
     files = [file for file, _, _ in raised.frames]
     return any("/torch/utils/data/" in f for f in files) and any("/multiprocessing/" in f for f in files)
 
 
 def is_handled(kind: EventKind, text: str) -> bool:
-    """Return whether a line of a logger reports an error and says how the program goes on, such as `retrying`."""
+    """Return whether a line of a logger reports an error and says how the program goes on, such as `retrying`.
+
+    `kind` is that of the event in the line.
+    """
     return kind in RAISED_KINDS and bool(LOGGED.search(text)) and bool(HANDLED.search(text))
 
 
 def marked_as_survived(event: LogEvent, roster: Roster) -> LogEvent:
-    """Return the event, with `facts.survived` set if the log shows that training continued after the event.
+    """Return the event, with `facts.survived` set if the log shows that training continued after it.
 
-    An error that PyTorch's hook printed has ended its process, so it never gets this mark. `roster` has the last step
-    and the last line of each rank in the log.
+    An error that PyTorch's hook for uncaught exceptions printed has ended its process, so it never gets this mark.
+    `roster` has the last step and the last line of each rank in the log.
     """
     if event.kind is EventKind.NAN:
         survived = not event.facts.ranks and roster.is_finite_after(event.line, event.rank)
@@ -74,12 +78,12 @@ def marked_as_survived(event: LogEvent, roster: Roster) -> LogEvent:
 
 
 def with_facts(event: LogEvent, **changed: object) -> LogEvent:
-    """Return the event with some fields of its facts changed."""
+    """Return a copy of the event with some fields of its facts changed."""
     return msgspec.structs.replace(event, facts=msgspec.structs.replace(event.facts, **changed))
 
 
 def with_stack(event: LogEvent, stack: list[tuple[str, str, str]]) -> LogEvent:
-    """Return the event, completed with the innermost user line of a stack and the collective in which the stack is.
+    """Return the event with the innermost user line of a stack as its source, and the collective that the stack is in.
 
     `stack` has (file, line, function) of each frame, the innermost first. Without a user line the event is unchanged.
     """

@@ -1,6 +1,6 @@
 """Find the event that an exception reports, and which exception of a chain shows why a process failed.
 
-A chain has the exceptions that led to an exception: its causes, and those during whose handling it was raised.
+The chain of an exception has those that led to it: its causes, and those during whose handling it was raised.
 """
 
 from analyzers.logs.model import EventKind, Facts, Reason
@@ -20,16 +20,16 @@ WAITS = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
 
 
 def is_wait(kind: EventKind, facts: Facts) -> bool:
-    """Return whether an event of this kind shows that a rank timed out in a collective."""
+    """Return whether an event shows that a rank's wait in a collective failed: it timed out, or lost a connection."""
     return kind in WAITS and facts.operation is not None
 
 
 def meaning_of(raised: Raised) -> Found:
-    """Return the event of an exception, taken from the first exception in its chain that a pattern recognises.
+    """Return the event of an exception, taken from the first exception of its chain that a pattern recognises.
 
-    If no pattern recognises any of them, the name of the exception decides, else the event is that of a general
-    exception. If the exception itself is a timeout in a collective, its chain is ignored, because earlier exceptions
-    were handled and have events of their own.
+    If no pattern recognises any of them, the class of the exception decides (see `by_name`). If the exception itself
+    is a timeout or lost connection in a collective, its chain is ignored, because earlier exceptions were handled and
+    have events of their own.
     """
     last = with_operation(found_of(raised) or by_name(raised), raised)
     if is_wait(last.kind, last.facts):
@@ -52,7 +52,7 @@ def found_of(raised: Raised) -> Found | None:
 def by_name(raised: Raised) -> Found:
     """Return the event of an exception whose text no pattern recognises, judged by the name of its class.
 
-    A class without a meaning of its own gives the event of a general exception.
+    A class without a meaning of its own gives an event of the kind `EXCEPTION`.
     """
     name = raised.name.rpartition(".")[2]
     if name == "MemoryError":
@@ -64,5 +64,5 @@ def by_name(raised: Raised) -> Found:
 
 
 def is_of_ranks(raised: Raised) -> bool:
-    """Return whether an exception is a lost connection between ranks, judged by the files of its frames."""
+    """Return whether an exception was raised in `torch.distributed`, so that a lost connection is one between ranks."""
     return any("/torch/distributed/" in file for file, _, _ in raised.frames)

@@ -16,10 +16,10 @@ MOST_SHOWN_BYTES = 1 << 16
 
 
 def read_error_file(path: Path) -> Scanner:
-    """Read torchrun's `error.json` and return a `Scanner` whose only event is the exception in that file.
+    """Return a `Scanner` whose only event is the exception in torchrun's `error.json`; none if it has no exception.
 
     Raises:
-        InputError: The file is not an `error.json` of torchrun.
+        InputError: The file is not JSON.
     """
     scanner = Scanner(year=1970, lines=1)
     try:
@@ -39,9 +39,10 @@ def read_error_file(path: Path) -> Scanner:
 
 
 def add_error(scanner: Scanner, message: str, callstack: str, stamp: str) -> None:
-    """Add the exception of an error file as an event; `stamp` is its time in whole Unix seconds.
+    """Add the exception of an error file as an event to `scanner`.
 
-    As the fraction of the second is not recorded, the event gets the end of that second as its time.
+    `message` is its class and text, `callstack` its traceback, and `stamp` its time in whole Unix seconds. As the
+    fraction of the second is not recorded, the event gets the end of that second as its time.
     """
     name, _, text = next(iter(message.strip().splitlines()), "").partition(": ")
     if not name:

@@ -1,4 +1,4 @@
-"""The events of one log, in their order: a repetition is counted, and not kept again."""
+"""Keep the events of one log in their order; a repetition of an event is counted, and not kept again."""
 
 import re
 from collections.abc import Callable, Hashable, Iterator
@@ -15,8 +15,9 @@ EVENTS_AT_MOST = 2000
 class EventList:
     """The events found in one log.
 
-    `clocks` has, for each event, the last time that the log printed before it or with it (ns; 0 if none). `left_out`
-    counts the events beyond EVENTS_AT_MOST.
+    `clocks` has, for each event, the last time that the log had printed by then, in ns since 1970 (0: none).
+    `left_out` counts the events that came after the first `EVENTS_AT_MOST`. `known` maps the identity of each kept
+    event to its index.
     """
 
     kept: list[LogEvent] = field(default_factory=list)
@@ -37,9 +38,10 @@ class EventList:
         return self.kept[index]
 
     def add(self, identity: Hashable, clock: int, make: Callable[[], LogEvent]) -> int | None:
-        """Keep the event that `make` returns, or count it as a repetition of the one with the same `identity`.
+        """Keep the event that `make` returns, or count it as a repetition of the kept one with the same `identity`.
 
-        Returns its index, or None if there are too many events.
+        `clock` is the last time that the log has printed. Return the event's index, or None if there are too many
+        events.
         """
         if identity in self.known:
             index = self.known[identity]
@@ -54,7 +56,7 @@ class EventList:
         return len(self.kept) - 1
 
     def change(self, index: int, **fields: object) -> None:
-        """Set fields of a kept event, as it is known only from a later line."""
+        """Set fields of the kept event with this index, which are known only from a later line."""
         self.kept[index] = msgspec.structs.replace(self.kept[index], **fields)
 
     def last_of(self, kinds: tuple[EventKind, ...]) -> int | None:
@@ -62,11 +64,10 @@ class EventList:
         return next((i for i in range(len(self.kept) - 1, -1, -1) if self.kept[i].kind in kinds), None)
 
     def replace_by_last(self, earlier: int, index: int) -> int:
-        """Replace event `earlier` by the last event, which is about the same failure, and return the last event's new
-        index.
+        """Put the last event in the place of event `earlier`, which is about the same failure; return its new index.
 
-        If event `index` is not the last one (it repeats an older one), or `earlier` was repeated, nothing changes, and
-        the result is `index`.
+        If event `index` is not the last one (it repeats an older one), or `earlier` was repeated, nothing changes,
+        and the result is `index`.
         """
         if index != len(self.kept) - 1 or self.kept[earlier].count > 1:
             return index
@@ -77,5 +78,5 @@ class EventList:
 
 
 def without_digits(message: str) -> str:
-    """Return the beginning of a message without its digits, which is equal for repetitions of an event."""
+    """Return the beginning of a message without its digits; it is equal for repetitions of an event."""
     return re.sub(r"\d+", "", message[:200])

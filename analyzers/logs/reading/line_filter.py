@@ -1,4 +1,7 @@
-"""Skip the lines of a log that report no event: most lines differ from an earlier one only in their digits."""
+"""Skip the lines of a log that report no event, which are most: they differ from an earlier one only in digits.
+
+A line without its digits is called its shape.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -15,22 +18,23 @@ DEPENDS_ON_DIGITS = re.compile(rb"Xid|rrno|NET/IB|xitcode|exit code|rank      :"
 
 @dataclass
 class LineFilter:
-    """What is known of the lines of a log: which shapes (lines without their digits) report no event.
+    """The shapes (lines without their digits) of lines that are known to report no event.
 
-    `left_to_parse` is how many of the next lines are parsed whatever their shape, because a block of them has begun.
+    `boring` are these shapes. `left_to_parse` is how many of the next lines are parsed whatever their shape, because
+    a block of lines has begun.
     """
 
     boring: set[bytes] = field(default_factory=set)
     left_to_parse: int = 0
 
     def read_on(self) -> None:
-        """Have the next READ_ON lines parsed, whatever their shape."""
+        """Have the next `READ_ON` lines parsed, whatever their shape."""
         self.left_to_parse = READ_ON
 
     def suspects(self, shapes: set[bytes]) -> set[bytes]:
         """Return those shapes whose lines may report an event; a shape is a line without its digits.
 
-        Left out are shapes without any word of a pattern, and shapes whose lines reported no event before.
+        Shapes without any word of a pattern are left out, and so are shapes whose lines reported no event before.
         """
         fresh = shapes - self.boring
         meaningless = FILTER.without_words(fresh)
@@ -39,7 +43,10 @@ class LineFilter:
         return fresh.difference(meaningless)
 
     def matters(self, shape: bytes) -> bool:
-        """Return whether lines of this shape (a line without its digits) must be parsed for events."""
+        """Return whether a line of this shape (the line without its digits) must be parsed for events.
+
+        Call it once for each line, as it counts the lines of a block that are parsed whatever their shape.
+        """
         if self.left_to_parse:
             self.left_to_parse -= 1
             return True
@@ -58,6 +65,9 @@ class LineFilter:
             self.boring.add(shape)
 
     def forget_unless_digits_matter(self, shape: bytes) -> None:
-        """Forget lines of this shape after one of them reported no event, unless the digits of another one may."""
+        """Have lines of this shape skipped, after one reported no event, unless another may because of its digits.
+
+        A shape is a line without its digits.
+        """
         if not self.left_to_parse and not DEPENDS_ON_DIGITS.search(shape) and b"Error" not in shape:
             self.forget(shape)

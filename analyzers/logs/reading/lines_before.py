@@ -1,4 +1,4 @@
-"""Say what the lines before an event tell about it: the training step, and the device."""
+"""Find out from the lines before an event what they say about it: the training step, and the device."""
 
 import re
 
@@ -21,18 +21,19 @@ NAMES_A_STEP = re.compile(rb"[Ss]tep|[Ii]ter")
 def step_of(found: Found, text: str, at: Position, rank: int | None, labelled: bool) -> int | None:
     """Return the training step of an event; None if it is unknown.
 
-    For a loss that is NaN it is the step in the event's own line, if there is one. Otherwise it is the last step that
-    was printed shortly before that line.
+    `text` is the event's line, `at` its position. For a loss that is NaN it is the step in this line, if there is
+    one. Otherwise it is the last step that was printed shortly before. `labelled` says whether srun put a label
+    before each line.
     """
     own = step_in(text) if found.kind is EventKind.NAN else None
     return own if own is not None else step_before(at, rank, labelled)
 
 
 def with_device(found: Found, at: Position) -> Found:
-    """Return the event, completed with the PCI address of the device that the driver named some lines before.
+    """Return the event with the PCI address of the device that the driver named in the lines before.
 
-    The driver begins its message with `NVRM: The NVIDIA GPU 0000:9d:00.0` and wraps it, so that the next lines say what
-    is wrong with that device.
+    The driver begins its message with `NVRM: The NVIDIA GPU 0000:9d:00.0` and wraps it, so that the next lines say
+    what is wrong with that device.
     """
     if found.facts.reason not in OF_DEVICE or found.facts.pci:
         return found
@@ -42,8 +43,9 @@ def with_device(found: Found, at: Position) -> Found:
 
 
 def step_before(at: Position, rank: int | None, labelled: bool) -> int | None:
-    """Return the last step that the rank, or a line without a rank, printed shortly before a position;
-    None if unknown.
+    """Return the last step that a rank, or a line without a rank, printed shortly before a position; None if unknown.
+
+    `labelled` says whether srun put a label before each line.
     """
     text = at.chunk[max(0, at.start - STEP_BYTES) : at.start]
     if not NAMES_A_STEP.search(text):

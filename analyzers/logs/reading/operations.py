@@ -10,13 +10,13 @@ from analyzers.logs.reading.tracebacks import Raised, user_frame
 
 MESSAGES = {"send", "recv", "isend", "irecv"}
 TO_ONE_RANK = {"reduce", "gather", "gather_object"}
-"""The collectives in which all ranks but one only send; the source line of the call names that rank."""
+"""The collectives in which all ranks but one only send; the source line of the call names that one, the root."""
 INIT = "init_process_group"
 NEW_GROUP = "new_group"
 KEY_OF_RANK = re.compile(r"keys: /default_pg/0//(?:\w{1,40}//)?\w{1,20}//\d{1,9}/(\d{1,9})$")
-"""Matches the key in the store under which gloo waits for the address of a rank.
+"""Matches the key in the store under which gloo waits for the address of a rank while a process group is created.
 
-The rank is numbered within the new group.
+The number at its end is the rank within the new group.
 """
 MEMBERS = re.compile(r"\bnew_group\( ?(?:ranks ?= ?)?[\[(]([\d, ]{1,200})[\])]")
 """Matches a source line that lists the members of a new process group: `dist.new_group([0, 3])`."""
@@ -24,14 +24,15 @@ PEER = re.compile(
     r"\b(?:src|dst) ?= ?(?:(?P<number>\d{1,5})|[\w.]*rank(?:\(\))? ?(?P<sign>[+-]) ?(?P<offset>\d{1,5}))(?= ?[,)])"
     r"|\bi?(?:send|recv)\([^()]{1,80}, ?(?P<positional>\d{1,5})\)"
 )
-"""Matches the peer of a message in a source line: `src=0`, `dst=rank + 1`, or the second argument."""
+"""Matches the peer of a send or recv in a source line: `src=0`, `dst=rank + 1`, or the second argument."""
 COLLECTIVES_FILE = "torch/distributed/distributed_c10d.py"
 
 
 def with_operation(found: Found, raised: Raised) -> Found:
-    """Return the event of an exception, completed with the collective that raised it (`all_reduce`) and the peer rank.
+    """Return the event of an exception with the collective that raised it (`all_reduce`) and the peer rank added.
 
-    Events other than timeouts, lost connections and mismatches are returned unchanged.
+    Events other than timeouts, lost connections and mismatches are returned unchanged. If the exception was raised
+    while a process group was created, the rank that is missing there is added, too.
     """
     names = (name for file, _, name in raised.frames if file.endswith(COLLECTIVES_FILE) and name)
     operation = next(names, None) if found.facts.operation is None else None
@@ -50,7 +51,7 @@ def with_operation(found: Found, raised: Raised) -> Found:
 
 
 def member_in(code: str, number: int) -> list[int]:
-    """Return a list with the member of index `number` of the process group that a source line creates.
+    """Return, in a list, the member with index `number` of the process group that a source line creates.
 
     The list is empty if the line does not list the members as numbers.
     """
@@ -60,9 +61,7 @@ def member_in(code: str, number: int) -> list[int]:
 
 
 def peer_in(code: str) -> str | None:
-    """Return the peer rank in a source line: `0` for `src=0`, `+1` for `dst=rank + 1`; None if the line
-    shows neither.
-    """
+    """Return the peer rank in a source line: `0` for `src=0`, `+1` for `dst=rank + 1`; None if it has neither."""
     match = PEER.search(code)
     if not match:
         return None

@@ -14,19 +14,19 @@ PATTERNS = (
 LONGEST_TEXT = 8192
 STRUCTURE = ("Traceback (most recent", 'File "', "Error", "Exception", "Interrupt", "exitcode  :", "rank      :",
              "Root Cause", "SystemExit", "most recent call first")  # fmt: skip
-"""Words that occur in blocks of several lines which the reader follows: tracebacks, torchrun's table."""
+"""Words of blocks of several lines (tracebacks, torchrun's table) that are parsed although no pattern matches them."""
 NOISE = re.compile(
     r"errno: 97|NCCL INFO (?!.*(?:Mismatched|Duplicate))|\[Service thread\] Connection closed by localRank"
     r"|NET/Plugin: Could not find|Exception ignored in|in atexit callback|\b(?:Future|User|Deprecation)Warning\b"
 )
-"""Matches lines that healthy jobs print too."""
+"""Matches lines that report nothing, because healthy jobs print them too."""
 WORDS = tuple(word.encode() for word in dict.fromkeys([*(p.word for p in PATTERNS), *STRUCTURE]))
 TRIGGERS = re.compile(b"|".join(map(re.escape, WORDS)))
 FILTER = WordFilter(WORDS)
 
 
 def recognise(text: str) -> Found | None:
-    """Return the event that a line reports; None if no pattern matches it."""
+    """Return the event that a line reports; None if no pattern matches it, or if it is one that healthy jobs print."""
     if NOISE.search(text):
         return None
     text = text[:LONGEST_TEXT]

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 GLOBAL_RANK = re.compile(r"\[rank(\d{1,6})\]")
 LOCAL_RANK = re.compile(r"^\[(?!rank)[A-Za-z_.-]{1,32}(\d{1,4})\]:")
 PREFIX = re.compile(r"(?:\[[A-Za-z_.-]{1,32}\d{1,6}\]:\s?)+|\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)\s")
-"""Matches the prefix that launchers and PyTorch put before each line of a process, also before those of a traceback."""
+"""Matches the prefix that launchers and PyTorch put before each line of a process, also of a traceback."""
 OWN_WORDS = re.compile(r"(?:^|[\s\[(])[Rr]ank[ =:]{0,2}(\d{1,6})\b(?!/| version| has)")
-"""Matches a rank in a line that the job itself prints: `[rank 3] step 1`, `rank=3`."""
+"""Matches a rank in a line that the job's own code prints: `[rank 3] step 1`, `rank=3`."""
 SRUN_LABEL = re.compile(r"^ {0,4}(\d{1,5}): ")
 GLOG_TIME = re.compile(r"\[[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{1,9}) ")
 ELASTIC_TIME = re.compile(r"^(?:\S+\]:)?[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{6}) ")
@@ -30,8 +30,9 @@ STEP = re.compile(
 class Prefix:
     """The prefix of a line, and the ranks in it.
 
-    `key` is the text of the prefix: it is the same for all lines of one process, and so tells apart the lines of
-    several processes in one log.
+    `key` is the text of the prefix. It is the same for all lines of one process, and so distinguishes the lines of
+    several processes in one log. `rank` is the global rank, `local_rank` the rank within the node; each is None if
+    the prefix lacks it.
     """
 
     key: str
@@ -43,7 +44,7 @@ NO_PREFIX = Prefix("", None, None)
 
 
 def split_prefix(text: str, labelled: bool) -> tuple[Prefix, str]:
-    """Return the prefix of a line, and the line without its prefix.
+    """Return (prefix of a line, the line without its prefix).
 
     `labelled` says whether srun put a label before each line of the log.
     """
@@ -59,15 +60,13 @@ def split_prefix(text: str, labelled: bool) -> tuple[Prefix, str]:
 
 
 def global_rank(text: str) -> int | None:
-    """Return the rank in PyTorch's `[rankN]:`, at any position in the line; None if the line does not have it."""
+    """Return the rank in PyTorch's `[rankN]`, at any position in the line; None if the line does not have it."""
     match = GLOBAL_RANK.search(text)
     return int(match[1]) if match else None
 
 
 def printed_rank(text: str) -> int | None:
-    """Return the rank that the job's own code printed in a line, such as 3 in `[rank 3] step 1`; None if
-    there is none.
-    """
+    """Return the rank that the job's own code printed in a line, such as 3 in `[rank 3] step 1`; else None."""
     match = OWN_WORDS.search(text)
     return int(match[1]) if match else None
 

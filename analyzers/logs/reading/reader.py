@@ -1,7 +1,7 @@
 """Convert text logs to columns of events: the reader that `analyzers.store` runs in a child process.
 
-Rows of `event.*` are events in the order of the files and their lines; rows of `rank.*` are the ranks that each file
-shows. Texts are in `meta`: for each field a list with one item per event.
+Rows of `event.*` are events in the order of the files and their lines. Rows of `rank.*` are the ranks that each file
+shows, with their last step. Texts are in `meta`: for each field a list with one item per event.
 """
 
 import re
@@ -28,9 +28,9 @@ ABSENT = -1
 def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
     """Return the columns and the metadata of the logs at `paths`.
 
-    Columns `event.*` have a row per event, columns `rank.*` a row per file and rank. The metadata has the texts of each
-    event, the last lines of each rank, and for each file how it was read: its number of lines, whether it is binary,
-    and so on.
+    Columns `event.*` have a row per event, columns `rank.*` a row per file and rank that it shows. The metadata has
+    the texts of each event; for each row of `rank.*` the last line (`last_lines`) and the last short lines (`said`);
+    and for each file how it was read, such as its number of lines and whether it is binary.
     """
     files: list[dict[str, Any]] = []
     scanners: list[Scanner] = []
@@ -51,9 +51,7 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
 
 
 def read_one(path: Path) -> tuple[Scanner, str]:
-    """Return the `Scanner` that has read a log, and a text that says why the log could not be read (empty
-    if it could).
-    """
+    """Return (scanner that has read a log, why the log could not be read); the reason is empty if it could."""
     try:
         if re.fullmatch(r"error\.json", path.name):
             return read_error_file(path), ""
@@ -63,7 +61,10 @@ def read_one(path: Path) -> tuple[Scanner, str]:
 
 
 def event_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the integer fields of the events of all files as arrays: `event.rank`, `event.step`, ..."""
+    """Return the integer fields of the events of all files as int64 arrays: `event.rank`, `event.step`, ...
+
+    A missing value is `ABSENT`.
+    """
     events = [
         (file, event, clock)
         for file, s in enumerate(scanners)
@@ -77,7 +78,10 @@ def event_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def roster_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
-    """Return int64 columns with a row per file and rank: the file's index, the rank, and the rank's last step there."""
+    """Return int64 columns with a row per file and rank: the file's index, the rank, and the rank's last step there.
+
+    Lines without a rank have the rank `UNRANKED`; a missing step is `ABSENT`.
+    """
     seen = [(file, rank, seen) for file, s in enumerate(scanners) for rank, seen in s.roster.in_order()]
     return {
         "rank.file": integers(file for file, _, _ in seen),
@@ -87,7 +91,7 @@ def roster_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def value_of(event: LogEvent, name: str) -> int:
-    """Return the numeric field `name` of an event, ABSENT if it is None."""
+    """Return the numeric field `name` of an event; `ABSENT` if it is None."""
     value = getattr(event, name)
     return ABSENT if value is None else int(value)
 

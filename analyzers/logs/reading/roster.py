@@ -26,8 +26,8 @@ LAYOUT = re.compile(r"^\s{2,}\S|^[=*\s-]*$|^\[[IWEF]\d|^[\u2500-\u257f]")
 class Seen:
     """What a log shows about one rank: the last step (`step`) and the last line (`line`) that the rank printed.
 
-    The other fields are line numbers in the file: of the rank's last line, of its last line with a step, and of its
-    last line with a finite loss. `said` are its last short lines.
+    Three fields are line numbers in the file: of the rank's last line, of its last line with a step, and of its last
+    line with a finite loss. `said` has its last lines, shortened.
     """
 
     step: int | None = None
@@ -40,17 +40,20 @@ class Seen:
 
 @dataclass
 class Roster:
-    """The ranks that one log shows; lines that show no rank are recorded under the number `UNRANKED`."""
+    """The ranks that one log shows, each with its last step and line.
+
+    Lines that show no rank are recorded under the number `UNRANKED`.
+    """
 
     ranks: dict[int, Seen] = field(default_factory=dict)
     world_size: int | None = None
 
     def look(self, chunk: bytes, triggers: "re.Pattern[bytes]", labelled: bool, first: int) -> None:
-        """Record the ranks and steps that a chunk of the log names, and the last line of each rank.
+        """Record the ranks and steps that a chunk of the log shows, and the last line of each rank.
 
-        Of a long chunk only the first `HEAD_BYTES` and the last `TAIL_BYTES` are read.
-        `triggers` finds lines that may report errors, `labelled` says whether srun labelled the lines, and `first` is
-        the number of the chunk's first line.
+        Of a long chunk only the first `HEAD_BYTES` and the last `TAIL_BYTES` are read. `triggers` finds lines that
+        may report errors, `labelled` says whether srun labelled the lines, and `first` is the line number of the
+        chunk's first line.
         """
         parts = [(first, chunk)]
         if len(chunk) > HEAD_BYTES + TAIL_BYTES:
@@ -66,7 +69,8 @@ class Roster:
     def note(self, raw: bytes, labelled: bool, number: int, *, is_error: bool) -> None:
         """Record the rank, the step and the text of one line of the log; `number` is its line number.
 
-        If the line reports an error (`is_error`), the rank named in its text is not taken as the rank that printed it.
+        If the line reports an error (`is_error`), a rank named in its text is not taken as the rank that printed it.
+        `labelled` says whether srun labelled the lines.
         """
         text = clean(raw)
         prefix, body = split_prefix(text, labelled)
@@ -93,9 +97,12 @@ class Roster:
         return sorted(self.ranks.items(), key=lambda item: item[1].line_number)
 
     def goes_on_after(self, number: int, rank: int | None) -> bool:
-        """Return whether the rank printed a step after line `number`; if `rank` is None, whether any rank did so."""
+        """Return whether `rank` printed a step after line `number`; if `rank` is None, whether any rank did so."""
         return any(seen.step_number > number for key, seen in self.ranks.items() if rank in (None, key))
 
     def is_finite_after(self, number: int, rank: int | None) -> bool:
-        """Return whether the rank, or a line without a rank, printed a finite loss after line `number`."""
+        """Return whether `rank` printed a finite loss after line `number`; a line without a rank counts, too.
+
+        If `rank` is None, lines of all ranks count.
+        """
         return any(seen.finite_number > number for key, seen in self.ranks.items() if rank in (None, key, UNRANKED))

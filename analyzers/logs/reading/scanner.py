@@ -56,7 +56,13 @@ CAUGHT_IN_WORKER = re.compile(r"^Caught \w+ in DataLoader worker process")
 
 @dataclass
 class Scanner:
-    """The state of reading one log: the events found so far, and the data needed to recognise further events."""
+    """The state of reading one log: the events found so far, and the data needed to recognise further events.
+
+    `lines` counts the lines that were read, `taken` those that were parsed, and `skipped` the bytes that were not
+    read. `clock` is the last printed time, in ns since 1970. The dicts are keyed by the prefix of a process's lines:
+    `latest` has the index of its last exception's event, `caught` that of an exception that its data-loader worker
+    relays.
+    """
 
     year: int
     rank: int | None = None
@@ -75,16 +81,17 @@ class Scanner:
     caught: dict[str, int] = field(default_factory=dict)
     latest: dict[str, int] = field(default_factory=dict)
     before: dict[str, str] = field(default_factory=dict)
-    """For each process that has an open traceback, the line before that traceback."""
+    """For each process (by the prefix of its lines) with an open traceback, the line before that traceback."""
 
     def __post_init__(self) -> None:
-        """Let the reader of stacks complete the events of this log."""
+        """Create the reader of stacks, which completes the events of this log."""
         self.stacks = StackReader(self.events, self.filter)
 
     def read(self, path: Path) -> None:
         """Read a whole log.
 
-        The middle of a very long log is skipped after LINES_AT_MOST lines that may report errors.
+        Once `LINES_AT_MOST` lines that may report errors were parsed, only the end of the log (`END_BYTES`) is parsed
+        further.
         """
         # How much a gzipped log holds is unknown until it is read.
         rest = path.stat().st_size * (GZIP_RATIO if path.suffix == ".gz" else 1)
@@ -103,7 +110,7 @@ class Scanner:
         self.events.kept = [marked_as_survived(event, self.roster) for event in self.events]
 
     def begin(self, chunk: bytes) -> None:
-        """Determine from the first lines whether srun put labels before them, and whether the file is binary."""
+        """Determine from a log's first lines whether srun put labels before them, and whether it is binary."""
         head = chunk[:4096]
         self.binary = head.count(b"\0") * 20 > len(head)
         first = [clean(line) for line in head.split(b"\n")[:20] if line.strip()]
@@ -167,7 +174,10 @@ class Scanner:
             self.filter.forget_unless_digits_matter(shape)
 
     def follow_box(self, key: str, body: str) -> bool:
-        """Parse a line of a traceback that is drawn in a box of characters; return whether the line belongs to one."""
+        """Parse a line if it belongs to a traceback that is drawn in a box of characters; return whether it does.
+
+        `key` is the prefix of the process's lines, `body` the line without it.
+        """
         is_inside = self.tracebacks.feed_box(key, body)
         if is_inside:
             self.filter.read_on()
@@ -176,8 +186,8 @@ class Scanner:
     def add_exception(self, raised: Raised, at: Position, prefix: Prefix) -> None:
         """Add an exception as an event, unless it only follows from an earlier failure.
 
-        The name and the text of the exception decide the kind of the event; an unknown exception becomes a general
-        event with its name.
+        The class and the text of the exception decide the kind of the event. An exception that was raised while
+        another one was handled takes the place of the other's event, because it is about the same failure.
         """
         name = raised.name.rpartition(".")[2]
         first = self.latest.get(prefix.key) if raised.chain else None
@@ -205,7 +215,10 @@ class Scanner:
             self.caught[prefix.key] = index
 
     def add_relayed(self, found: Found, raised: Raised, at: Position, prefix: Prefix) -> None:
-        """Add an exception of the rank of `prefix` that another one relays to all ranks, in place of the other one."""
+        """Add the event of an exception that one rank raised and another exception relays to all ranks.
+
+        It takes the place of the relaying exception's event. `prefix` has the rank that raised it.
+        """
         index = self.add(found, raised.text, at, prefix, raised)
         relaying = self.latest.get(prefix.key)
         if index is not None and relaying is not None and failed_ranks(self.events[relaying].message):
@@ -214,8 +227,9 @@ class Scanner:
     def add(
         self, found: Found, text: str, at: Position, prefix: Prefix = NO_PREFIX, raised: Raised | None = None
     ) -> int | None:
-        """Add an event, or count it as a repetition of an earlier one; return its index, or None if there are too many
-        events.
+        """Add an event, or count it as a repetition of an earlier one; return its index, or None if there are too many.
+
+        `text` is the event's line, `at` its position; `raised` is the exception that it reports, if any.
         """
         rank = self.rank_of(found, text, prefix)
         frame = user_frame(raised.frames) if raised else None
@@ -246,9 +260,7 @@ class Scanner:
         )
 
     def time_of(self, found: Found, text: str) -> int | None:
-        """Return the time of an event (ns) in its line or in the block of torchrun's failure table; None if neither has
-        one.
-        """
+        """Return the time of an event in ns since 1970, from its line or torchrun's table; None without one."""
         is_table = found.kind in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
         return time_in(self.table.time if is_table else text, self.year)
 
@@ -268,7 +280,7 @@ def with_local_rank(facts: Facts, local_rank: int | None) -> Facts:
 
 
 def scan(path: Path) -> Scanner:
-    """Return the scanner that has read a whole log."""
+    """Return a scanner that has read a whole log."""
     changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     scanner = Scanner(changed.year)
     scanner.read(path)

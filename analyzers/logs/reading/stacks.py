@@ -1,4 +1,8 @@
-"""Read the stacks that follow an event: after a crash, from a timer of Python's fault handler, or of a watchdog."""
+"""Read the stacks that a log shows after an event, to find the user's line of that event.
+
+They are printed after a crash, when a timer of Python's fault handler expires, and by NCCL's watchdog after a
+timeout.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -21,7 +25,8 @@ class Dump:
     """An event after which the log shows stacks: a crash in native code, or a timer of Python's fault handler.
 
     `index` is the event's index among the events of the log. `is_current` says whether the lines that are being read
-    belong to the thread that crashed. `stack` is None for a crash; for a timer it has the frames read so far.
+    belong to the thread that crashed. `stack` is None for a crash; for a timer it has the frames of the present
+    thread read so far.
     """
 
     index: int
@@ -41,9 +46,9 @@ class StackReader:
     open: dict[str, Dump] = field(default_factory=dict)
 
     def expect(self, found: Found, text: str, key: str, index: int) -> None:
-        """Prepare for reading the stacks that follow a crash, or that a timer of Python's fault handler prints.
+        """Prepare for reading the stacks that follow an event, if it is a crash or a timer of Python's fault handler.
 
-        `key` is the prefix of the process's lines, `index` the index of the event.
+        `key` is the prefix of the process's lines, `text` the event's line, and `index` the index of the event.
         """
         if found.kind is EventKind.STACKS:
             # The latest stack counts.
@@ -53,9 +58,10 @@ class StackReader:
             self.open[key] = Dump(index)
 
     def takes(self, key: str, body: str) -> bool:
-        """Parse a line of the stacks that Python's fault handler prints; return whether the line is part of them.
+        """Parse a line of the stacks that Python's fault handler prints; return whether it is one.
 
-        The user's innermost line of the crashed thread becomes the source of the event. `key` is the line's prefix.
+        The user's innermost line of the crashed thread becomes the source of the event. `key` is the prefix of the
+        process's lines, `body` the line without it.
         """
         dump = self.open.get(key)
         if dump is None:
@@ -73,7 +79,7 @@ class StackReader:
         return False
 
     def take_frame(self, dump: Dump, frame: tuple[str, str, str]) -> None:
-        """Take over a frame of the stack that follows a crash or a timer of Python's fault handler into the event.
+        """Take over one frame of a stack that follows a crash or a timer into the event of `dump`.
 
         A timer prints the stacks of all threads. Only the stack of the main thread is used, whose outermost frame is
         `<module>`.
@@ -87,11 +93,10 @@ class StackReader:
             self.events.change(dump.index, source=f"{frame[0]}:{frame[1]}", function=frame[2])
 
     def takes_timeout_frame(self, body: str) -> bool:
-        """Parse a frame of the stack that PyTorch prints after a collective timed out; return whether the line is one
-        and the log has a timeout.
+        """Parse a frame of the stack that PyTorch prints after a collective timed out; return whether the line is one.
 
-        The innermost frame is printed first. The first frame of the user's code becomes the source of the last timeout
-        event.
+        It is one only if the log has a timeout before. The innermost frame is printed first; the first frame of the
+        user's code becomes the source of the last timeout event.
         """
         match = STACK_LINE.match(body)
         index = self.events.last_of(TIMED_OUT) if match else None

@@ -11,7 +11,7 @@ from analyzers.files import open_regular
 
 CHUNK_BYTES = 1 << 22
 LONGEST_LINE = 1 << 16
-"""Up to how many bytes a line is read completely; of a longer line only the parts around possible errors are read."""
+"""The length in bytes up to which a line is read completely; of longer lines only parts around possible errors are."""
 BEFORE, AFTER = 512, 4096
 PARTS_AT_MOST = 8
 LONGEST_BEFORE = 1000
@@ -22,9 +22,7 @@ CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
 
 @dataclass
 class Position:
-    """The position of a line in a log: the chunk that contains it, its offset in that chunk, and its number in the
-    file.
-    """
+    """The position of a line in a log: the chunk of bytes that contains it, its offset there, and its line number."""
 
     chunk: bytes
     start: int
@@ -32,7 +30,7 @@ class Position:
 
 
 def open_log(path: Path) -> IO[bytes]:
-    """Open a log, which may be gzipped."""
+    """Return a log opened for reading bytes; if it is gzipped, the bytes are decompressed."""
     file = open_regular(path)
     magic = file.read(2)
     file.seek(0)
@@ -41,7 +39,7 @@ def open_log(path: Path) -> IO[bytes]:
 
 
 def chunks(path: Path) -> Iterator[bytes]:
-    """Yield a log in chunks of bytes that end where a line ends; only a line longer than LONGEST_LINE is divided."""
+    """Yield a log in chunks of bytes that end where a line ends; only a line longer than `LONGEST_LINE` is divided."""
     rest = b""
     with open_log(path) as file:
         while block := file.read(CHUNK_BYTES):
@@ -57,7 +55,7 @@ def chunks(path: Path) -> Iterator[bytes]:
 
 
 def clean(raw: bytes) -> str:
-    """Return bytes as text without colour codes and control characters."""
+    """Return bytes of a log as text without colour codes and control characters."""
     if b"\x1b" in raw:
         raw = ANSI.sub(b"", raw)
     return CONTROL.sub(b"", raw).decode("utf-8", "replace")
@@ -82,7 +80,7 @@ def parts_of(line: bytes, triggers: "re.Pattern[bytes]") -> Iterator[bytes]:
 
 
 def excerpt_of(chunk: bytes, start: int, before: int, after: int) -> str:
-    """Return the lines around offset `start` of a chunk, about `before` and `after` bytes, as clean text."""
+    """Return the lines around offset `start` of a chunk, about `before` and `after` bytes of them, as clean text."""
     begin = max(0, start - before)
     begin = chunk.rfind(b"\n", max(0, begin - before), begin) + 1 or begin
     end = min(len(chunk), start + after)
@@ -91,9 +89,9 @@ def excerpt_of(chunk: bytes, start: int, before: int, after: int) -> str:
 
 
 def clean_lines(raw: bytes) -> str:
-    """Decode lines of a log, without colours and other control sequences (see `clean`).
+    """Return lines of a log as text, without colours and other control sequences.
 
-    Each version of a line that a progress bar rewrote becomes its own line.
+    Each state of a line that a progress bar has rewritten becomes a line of its own.
     """
     return "\n".join(clean(line) for line in raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"))
 

@@ -1,5 +1,4 @@
-"""Read the table that torchrun prints when a job failed:
-a block for each failed rank of one node, the "root cause" last.
+"""Read the table of failures that torchrun prints: a block for each failed rank of a node, the "root cause" last.
 
 Root Cause (first observed failure):
 [0]:
@@ -24,7 +23,10 @@ EXIT = re.compile(r"(-?\d{1,6}) \(pid: (\d{1,12})\)")
 
 @dataclass
 class TorchrunTable:
-    """Reads torchrun's table of failures line by line; the fields hold the block of the rank that is being read."""
+    """Reads torchrun's table of failures line by line; the fields have the block of the rank that is being read.
+
+    `is_root` says whether that block is the root cause.
+    """
 
     is_root: bool = False
     host: str | None = None
@@ -33,7 +35,7 @@ class TorchrunTable:
     local_rank: int | None = None
 
     def feed(self, body: str) -> Found | None:
-        """Read the next line of the log.
+        """Read the next line of the log (`body`, without its prefix).
 
         Return the event of a failed rank if the line completes its block, else None.
         """

@@ -1,9 +1,7 @@
-"""Read the tracebacks of several processes in one log: frames are collected by line prefix until the exception's line.
+"""Read the tracebacks of several processes in one log; frames are collected by line prefix until the exception's line.
 
-[rank1]: Traceback (most recent call last):
-[rank1]:   File "train.py", line 17, in <module>
-[rank1]:     tokens["labels"]
-[rank1]: KeyError: 'labels'
+[rank1]: Traceback (most recent call last): [rank1]:   File "train.py", line 17, in <module> [rank1]:
+tokens["labels"] [rank1]: KeyError: 'labels'
 """
 
 import re
@@ -34,17 +32,22 @@ CODE_LENGTH = 200
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception in a log, with its frames (outermost first); `chain` has the exceptions that led to it, in order."""
+    """An exception in a log: its class (`name`), its text, and its frames as (file, line, function), outermost first.
+
+    `chain` has the exceptions that led to it, the first one first.
+    """
 
     name: str
     message: str
     frames: list[tuple[str, int, str]]
     chain: list["Raised"]
     code: dict[tuple[str, int], str] = field(default_factory=dict)
-    """The source text of each frame that the log shows, by file and line."""
+    """The source text of each frame, as far as the log shows it, by (file, line)."""
     of_rank: int | None = None
-    """The rank that raised the exception, if another exception relays it to all ranks; then the frames are those of the
-    other exception."""
+    """The rank that raised the exception, if another exception relays it to all ranks.
+
+    The frames are then those of the other exception.
+    """
 
     @property
     def text(self) -> str:
@@ -54,7 +57,10 @@ class Raised:
 
 @dataclass
 class OpenTraceback:
-    """A traceback that is still being read: the line with its exception has not come yet."""
+    """A traceback that is still being read: the line that names the exception has not come yet.
+
+    `indent` is the number of blanks before its lines; `misses` counts lines that belong to something else.
+    """
 
     indent: int = 0
     frames: list[tuple[str, int, str]] = field(default_factory=list)
@@ -63,7 +69,7 @@ class OpenTraceback:
     is_boxed: bool = False
     of_rank: int | None = None
     part_of_path: str = ""
-    """The beginning of a path that goes on in the next line, if the traceback is drawn in a box."""
+    """The beginning of a path that continues in the next line, if the traceback is drawn in a box."""
 
     def add_boxed(self, text: str) -> None:
         """Add a line of a traceback that `rich` drew in a box, without its border: a frame, or its source line."""
@@ -76,7 +82,7 @@ class OpenTraceback:
         self.part_of_path = text if text.startswith("/") and " " not in text else ""
 
     def add_code(self, body: str) -> None:
-        """Add a line of source text to the last frame, unless that frame has one already."""
+        """Add a line of source text to the last frame, unless that frame already has one."""
         if self.frames:
             self.code.setdefault(self.frames[-1][:2], code_of(body))
 
@@ -85,8 +91,9 @@ class OpenTraceback:
 class Tracebacks:
     """Reads the tracebacks of all processes that print into one log.
 
-    Each dictionary is keyed by the prefix of a process's lines, such as `[rank1]: `: `open` has the tracebacks that are
-    being read, `last` the last exception, and `chained` the exception that the next one follows.
+    The dicts are keyed by the prefix of a process's lines, such as `[rank1]:`. `open` has the tracebacks that are
+    being read, `last` the last exception of each process, and `chained` the exception that led to the one whose
+    traceback comes next.
     """
 
     open: dict[str, OpenTraceback] = field(default_factory=dict)
@@ -96,7 +103,8 @@ class Tracebacks:
     def feed_box(self, key: str, body: str) -> bool:
         """Read the next line of a process if it belongs to a traceback that is drawn in a box; return whether it does.
 
-        The line that names the exception follows below the box. `key` is the prefix of the process's lines.
+        The line that names the exception follows below the box. `key` is the prefix of the process's lines, `body`
+        the line without it.
         """
         if BOXED_START.match(body):
             self.open[key] = OpenTraceback(is_boxed=True)
@@ -110,9 +118,10 @@ class Tracebacks:
         return bool(BOXED_END.match(body))
 
     def feed(self, key: str, body: str) -> Raised | None:
-        """Read the next line of a process; `key` is the prefix of its lines.
+        """Read the next line of a process; return the exception if the line names one, such as `KeyError: 'x'`.
 
-        Return the exception if the line names one, such as `KeyError: 'labels'`, else None.
+        `key` is the prefix of the process's lines, `body` the line without it. The result is None for all other
+        lines.
         """
         if match := START.search(body):
             before = body[: match.start()]
@@ -128,7 +137,7 @@ class Tracebacks:
         return self.exception(key, body)
 
     def is_code(self, key: str, body: str) -> bool:
-        """Return whether the last line that was read of a process is the source line of a frame.
+        """Return whether the line that was read last of a process is the source line of a frame.
 
         Such a line can have the words of a failure: `raise OutOfMemoryError("CUDA out of memory")`.
         """
@@ -136,7 +145,7 @@ class Tracebacks:
         return trace is not None and bool(trace.frames) and trace.code.get(trace.frames[-1][:2]) == code_of(body)
 
     def add_frame(self, key: str, match: "re.Match[str]") -> None:
-        """Add a frame to the open traceback of a process.
+        """Add a frame (`match`) to the open traceback of a process.
 
         If there is none, because the log begins within it, open a traceback.
         """
@@ -145,7 +154,10 @@ class Tracebacks:
             trace.frames.append((match[1], int(match[2]), match[3] or ""))
 
     def exception(self, key: str, body: str) -> Raised | None:
-        """Return the exception that a line names; None if the line is a source line or something else."""
+        """Return the exception that a line names; None if the line is a source line or something else.
+
+        `key` is the prefix of the process's lines, `body` the line without it.
+        """
         trace = self.open.get(key)
         if trace is None:
             match = NAMED_EXCEPTION.search(body)
@@ -176,7 +188,7 @@ class Tracebacks:
 
 
 def code_of(body: str) -> str:
-    """Return a source line of a traceback as it is kept: without indentation, shortened."""
+    """Return a source line of a traceback in the form in which it is kept: without indentation, shortened."""
     return body.strip()[:CODE_LENGTH]
 
 
@@ -188,7 +200,7 @@ def is_exception_name(name: str) -> bool:
 def user_frame(frames: list[tuple[str, int, str]], *, innermost_first: bool = False) -> tuple[str, int, str] | None:
     """Return the innermost frame of the user's own code; without one, that of an installed package; else None.
 
-    Frames are (file, line, function).
+    Frames are (file, line, function); `innermost_first` says in which order they are given.
     """
     ordered = frames if innermost_first else frames[::-1]
     for origin in (Origin.USER, Origin.PACKAGE):

@@ -1,7 +1,8 @@
 """Find lines that certainly contain none of some words, about fifty times faster than a regular expression.
 
-The rarest four letters of each word (three of a shorter word) are hashed to 16 bits. A line contains none of the words
-if no four letters in it have one of these hashes; the other lines must be checked with the regular expression.
+The rarest four letters in a row of each word (three of a shorter word) are hashed to 16 bits. A line contains none of
+the words if no four (or three) letters in it have one of these hashes. All other lines must be checked with the
+regular expression, as different letters may have the same hash.
 """
 
 from collections.abc import Collection, Iterable
@@ -11,7 +12,7 @@ import numpy as np
 from analyzers.columns import Mask
 
 COMMON = b" etaoinsrhldcumfpgwybvkxjqz"
-"""Letters of English text, the most frequent first."""
+"""The letters of English text, the most frequent first."""
 RARE = 0.004
 FACTORS = (31, 37, 41)
 HASHES = 1 << 16
@@ -44,7 +45,10 @@ class WordFilter:
 def hashes(
     letters: "np.ndarray[tuple[int], np.dtype[np.uint8]]", length: int
 ) -> "np.ndarray[tuple[int], np.dtype[np.uint16]]":
-    """Return a 16-bit hash of the `length` letters that begin at each position of a text."""
+    """Return a 16-bit hash of the `length` letters that begin at each position of a text, as an array.
+
+    `letters` are the bytes of the text; the array is shorter than these by `length` - 1.
+    """
     wide = letters.astype(np.uint16)
     count = len(wide) - length + 1
     value = wide[:count].copy()
@@ -56,7 +60,7 @@ def hashes(
 
 
 def frequency(gram: bytes) -> float:
-    """Return an estimate of how frequent this sequence of letters is in English text."""
+    """Return an estimate of how frequent a sequence of letters is in English text, as a relative number."""
     product = 1.0
     for letter in gram:
         at = COMMON.find(bytes([letter]).lower())

@@ -1,4 +1,8 @@
-"""Define the patterns of log lines on collectives: NCCL's watchdog, desync reports, DETAIL mode, DDP, gloo."""
+"""Define the patterns of log lines on collectives, such as those of NCCL's watchdog, of DDP and of gloo.
+
+A desync report is a watchdog's comparison of all ranks after a timeout. DETAIL mode (TORCH_DISTRIBUTED_DEBUG=DETAIL)
+compares the operations of ranks before they run.
+"""
 
 import re
 
@@ -10,10 +14,7 @@ FINGERPRINT = re.compile(r"OpType=([A-Z_]+?)(?=[,)]|$)(?:, TensorShape=\[([\d, ]
 
 
 def group_of(text: str) -> tuple[str | None, int | None]:
-    """Return the name of the process group that a line names, and the rank within that group.
-
-    Each is None if the line does not have it.
-    """
+    """Return (name of the process group that a line names, rank within that group); each is None if it is not there."""
     match = GROUP.search(text)
     return (match[3] or match[1], number(match[4])) if match else (None, None)
 
@@ -52,20 +53,20 @@ def heartbeat(match: "re.Match[str]") -> Found:
 
 
 def lagging(match: "re.Match[str]") -> Found:
-    """Return the event of a desync report, with the ranks that it calls lagging."""
+    """Return the event of a desync report (a watchdog's comparison of all ranks), with the ranks it calls lagging."""
     named = re.search(r"#(\d{1,12})", match.string[match.end(1) :])
     return Found(EventKind.DESYNC, Facts(ranks=numbers(match[1])), seq=number(named[1]) if named else None)
 
 
 def desync_operation(match: "re.Match[str]") -> Found:
-    """Return the event of a line of a desync report that says in which operation one rank timed out."""
+    """Return the event of a line of a desync report which says in which operation one rank timed out."""
     return Found(EventKind.DESYNC, Facts(operation=match[2]), number(match[1]), None, number(match[3]))
 
 
 def fingerprints(match: "re.Match[str]") -> Found:
     """Return the event of a line in which PyTorch's debug mode says that the collectives of two ranks differ.
 
-    The first of the two ranks printed it.
+    The first rank in `facts.ranks` has printed it.
     """
     mine, theirs = FINGERPRINT.search(match[2]), FINGERPRINT.search(match[4])
     facts = Facts(
@@ -79,9 +80,7 @@ def fingerprints(match: "re.Match[str]") -> Found:
 
 
 def described(match: "re.Match[str] | None") -> str | None:
-    """Return an operation with its shape, such as `ALLREDUCE [8]`, from a match of FINGERPRINT; None
-    without a match.
-    """
+    """Return an operation with its shape, such as `ALLREDUCE [8]`, from a match of `FINGERPRINT`; None without one."""
     if not match:
         return None
     return match[1] + (f" [{match[2]}]" if match[2] else "")

@@ -6,7 +6,10 @@ from analyzers.logs.model import EventKind, Facts, Reason
 from analyzers.logs.reading.line_patterns.pattern import Found, number, pattern, plain
 
 SOFTWARE_XIDS = {13, 31, 43, 45, 63, 68}
-"""Xids that a program can cause, or that only report consequences, according to NVIDIA's catalogue of Xid errors."""
+"""Xids that a program can cause, or that only report consequences, according to NVIDIA's catalogue.
+
+An Xid is the number by which NVIDIA's driver reports an error of a GPU or of a program on it.
+"""
 # Xid 45 only says that the driver cleaned up after an earlier error.
 CONSEQUENT_XIDS = {45}
 BROKEN = ("uncorrectable ECC", "hardware stack error", "nvlink", "GPU is lost")
@@ -30,22 +33,22 @@ def xid(match: "re.Match[str]") -> Found | None:
 
 
 def with_pid(facts: Facts, pid: int) -> Facts:
-    """Return the facts of an Xid, completed by the id of the process that used the device."""
+    """Return the facts of an Xid, with the id of the process that used the device added."""
     return Facts(reason=facts.reason, xid=facts.xid, pci=facts.pci, name=facts.name, pid=pid)
 
 
 def lost_device(match: "re.Match[str]") -> Found:
-    """Return the event of a device that the driver no longer reaches.
+    """Return the event of a device that the driver no longer reaches, with its PCI address if the line has it.
 
-    The driver's message begins with `NVRM: The NVIDIA GPU <address>`, which alone says nothing: its next lines say that
-    the device fell off the bus, or that the driver does not support it.
+    The driver's message begins with `NVRM: The NVIDIA GPU <address>`, which alone says nothing: its next lines say
+    that the device fell off the bus, or that the driver does not support it.
     """
     pci = re.search(r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)", match.string)
     return Found(EventKind.HARDWARE, Facts(reason=Reason.FALLEN_OFF_BUS, pci=pci[1] if pci else None))
 
 
 def unsupported_device(match: "re.Match[str]") -> Found:
-    """Return the event of a device that the installed driver does not support, with the driver's words about itself."""
+    """Return the event of a device that the installed driver does not support; `name` is the driver's name."""
     return Found(EventKind.STARTUP, Facts(reason=Reason.UNSUPPORTED_DEVICE, name=match[1].strip() or None))
 
 
@@ -60,7 +63,8 @@ RAISED = re.compile(
 def cuda_error(match: "re.Match[str]") -> Found:
     """Return the event of a CUDA error.
 
-    CUDA reports it asynchronously, so the program's line in the log says little about the cause.
+    It is a hardware error or a failed start if the text says so. CUDA reports errors later than they happen, so the
+    program's line in the log says little about the cause.
     """
     text = match[1].strip()
     if any(word in text for word in BROKEN):
@@ -75,7 +79,7 @@ def cuda_error(match: "re.Match[str]") -> Found:
 
 
 def device_assert(match: "re.Match[str]") -> Found:
-    """Return the event of an assertion that failed in a CUDA kernel, with its condition.
+    """Return the event of an assertion that failed in a CUDA kernel, with the asserted condition.
 
     Thousands of threads of the kernel may print it.
     """

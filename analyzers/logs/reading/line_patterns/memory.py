@@ -1,6 +1,6 @@
 """Define the patterns of log lines on memory that ran out, on a CUDA device or on the host.
 
-The wordings of PyTorch since version 0.4 are known.
+They match the messages of all PyTorch versions since 0.4.
 """
 
 import re
@@ -51,7 +51,7 @@ def bytes_at(expression: "re.Pattern[str]", text: str) -> int | None:
 
 
 def plausible(size: int | None) -> int | None:
-    """Return the size if a device can have so many bytes, else None."""
+    """Return the size if a device can have that many bytes, else None."""
     return size if size is not None and size < MOST_BYTES else None
 
 

@@ -1,7 +1,7 @@
 """Define `Pattern`, which recognises a kind of log line and turns each such line into an event.
 
-A pattern has a word that the line must contain, a regular expression that it must match, and a function that takes the
-match and returns the event.
+A pattern has a word that the line must contain, a regular expression that it must match, and a function that takes
+the match and returns the event.
 """
 
 import re
@@ -12,9 +12,10 @@ from analyzers.logs.model import EventKind, Facts, Reason
 
 
 class Found(NamedTuple):
-    """An event that a line of a log reports, before it has a position in the log.
+    """An event that a line of a log reports, before its position in the log is added.
 
-    `rank` is a rank of the whole job; ranks within a process group are in `facts`.
+    `rank` is a global rank; ranks within a process group are in `facts`. `group` is the name of the process group,
+    `seq` the sequence number of the operation.
     """
 
     kind: EventKind
@@ -28,10 +29,10 @@ Build = Callable[["re.Match[str]"], Found | None]
 
 
 class Pattern(NamedTuple):
-    """A kind of log line: a word that it contains, an expression that it matches, and a function that returns its
-    event.
+    """A kind of log line: a word in it, an expression that it matches, and a function that returns its event.
 
-    `word` has no digits, because lines that differ only in their digits are looked up as one.
+    `word` has no digits, because it is looked up in lines whose digits were removed. `build` may return None for a
+    match that reports nothing.
     """
 
     word: str
@@ -45,13 +46,13 @@ def pattern(word: str, expression: str, build: Build) -> Pattern:
 
 
 def plain(word: str, kind: EventKind, reason: Reason | None = None, expression: str = "") -> Pattern:
-    """Return a `Pattern` whose event is always the same; without an expression a line only has to contain `word`."""
+    """Return a `Pattern` whose event is always the same; without `expression` a line only has to contain `word`."""
     found = Found(kind, Facts(reason=reason))
     return Pattern(word, re.compile(expression or re.escape(word)), lambda _: found)
 
 
 def number(text: str | None) -> int | None:
-    """Return, as an integer, the text that a group of a regular expression matched.
+    """Return the text that a group of a regular expression matched, as an integer.
 
     The result is None if the group did not match, or if the text is longer than any valid number.
     """

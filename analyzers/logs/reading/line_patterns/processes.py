@@ -17,13 +17,11 @@ SIGNALS = {
 }
 REASONS = (("TIME LIMIT", Reason.TIME_LIMIT), ("NODE FAIL", Reason.NODE_FAILURE), ("PREEMPT", Reason.PREEMPTION))
 SHELL_CODE = 128
-"""Shells and containers report a process that a signal ended by the exit code 128 plus the number of the signal."""
+"""What shells and containers add to the number of a signal to get the exit code of a process that it ended."""
 
 
 def signal_name(exit_code: int | None) -> str | None:
-    """Return the signal that an exit code stands for, such as `SIGKILL` for -9 and for 137; None if it
-    stands for none.
-    """
+    """Return the signal that an exit code stands for, such as `SIGKILL` for -9 and for 137; None if for none."""
     if exit_code is None:
         return None
     value = -exit_code if exit_code < 0 else exit_code - SHELL_CODE
@@ -86,7 +84,7 @@ def slurm_task(match: "re.Match[str]") -> Found | None:
 
 
 def task_numbers(text: str) -> list[int]:
-    """Return the numbers in a text such as `0-3,5`, at most about a thousand of each range."""
+    """Return the numbers in a text such as `0-3,5`; of each range, at most the first thousand."""
     ranges = [numbers(part) for part in text.split(",")]
     # A damaged line such as `0-999999999` must not fill the memory.
     return [n for ends in ranges if ends for n in range(ends[0], min(ends[-1], ends[0] + 1000) + 1)]
@@ -129,8 +127,9 @@ def closed(match: "re.Match[str]") -> Found:
 
 
 def stacks(match: "re.Match[str]") -> Found:
-    """Return the event that the timer of Python's fault handler expired and all stacks follow, with the timer's
-    duration.
+    """Return the event that a timer of Python's fault handler expired; the stacks of all threads follow it.
+
+    `timeout_ms` is the timer's duration.
     """
     hours, minutes, seconds = (int(text) for text in match.groups())
     return Found(EventKind.STACKS, Facts(timeout_ms=1000 * (3600 * hours + 60 * minutes + seconds)))
