@@ -1,4 +1,4 @@
-"""Set up and leave the process group of a rank, and set the timeouts, the random seeds and the deterministic mode."""
+"""Join and leave the process group of a rank, and set timeouts, random seeds and the deterministic mode."""
 
 import os
 import random
@@ -18,7 +18,7 @@ from trainer.config.sections import Debug
 from trainer.parallel.mesh import World, build_world
 
 CHECKPOINT_GROUP = "checkpoint"
-"""Description of the process group that asynchronous checkpoint saves use, beside the collectives of training."""
+"""Description of the process group that asynchronous checkpoint saves use; training uses other groups."""
 
 
 def join(config: JobConfig) -> World:
@@ -42,9 +42,9 @@ def join(config: JobConfig) -> World:
 
 
 def backend(device: torch.device, *, offload: bool) -> str:
-    """Return the backend of the process group; with CPU offload it includes gloo for CPU tensors.
+    """Return the backend of the process group for tensors on `device`.
 
-    With offload, gradients are in CPU memory, and their norm is reduced there.
+    With CPU offload it includes gloo, because gradients are then in CPU memory and their norm is reduced there.
     """
     if device.type == "cpu":
         return "gloo"
@@ -61,15 +61,19 @@ def own_device() -> torch.device:
 
 
 def set_timeouts(seconds: int) -> None:
-    """Set the timeout of later collectives in all process groups except that of checkpoint saves, which take longer."""
+    """Set the timeout of later collectives in all process groups except that of checkpoint saves.
+
+    These may take longer than a training step.
+    """
     for group in list(distributed_c10d._world.pg_map):  # noqa: SLF001 - there is no public list of groups
         if group.group_desc != CHECKPOINT_GROUP:
             distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)  # noqa: SLF001
 
 
 def seed_everything(config: Debug, device: torch.device) -> int:
-    """Seed all random generators, select deterministic kernels if configured, and return the seed, equal on all
-    ranks.
+    """Seed all random generators and return the seed, which is the same on all ranks.
+
+    If the configuration says so, deterministic kernels are selected too.
     """
     if config.deterministic:
         # cuBLAS is deterministic only with a fixed workspace; without this setting torch raises an error or warns.
@@ -90,11 +94,10 @@ def seed_everything(config: Debug, device: torch.device) -> int:
 
 
 def seed_step(seed: int, stage: int, step: int) -> None:
-    """Seed all random generators for one step. The seed differs between pipeline stages and is the same on all their
-    ranks.
+    """Seed the random generators for one step, equally on all ranks of a pipeline stage and differently in each stage.
 
-    The random numbers of a step depend only on `seed`, `stage` and `step`, so a resumed run draws the same ones on any
-    mesh.
+    The random numbers of a step depend only on `seed`, `stage` and `step`, so a resumed run draws the same ones on
+    any mesh.
     """
     text = f"{seed}/{stage}/{step}".encode()
     # Not `hash`, which Python salts differently in each process.

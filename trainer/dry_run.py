@@ -70,7 +70,7 @@ def world_size() -> int:
 
 
 def in_process(local: LocalProblem, stage: int) -> None:
-    """Run the step of a pipeline stage (`rehearse_stage`) in a new process, and wait for its end.
+    """Run `rehearse_stage` in a new process, and wait for its end.
 
     DTensor caches process groups, so a second stage in the same process would use groups that no longer exist.
 
@@ -85,8 +85,9 @@ def in_process(local: LocalProblem, stage: int) -> None:
 
 
 def rehearse_stage(local: LocalProblem, stage: int) -> None:
-    """Build the model parts of pipeline stage `stage`, run one step of its first rank on fake tensors, and log its
-    duration.
+    """Build the model parts of pipeline stage `stage`, and run a step of its first rank on fake tensors.
+
+    How many layers ran and how long it took is logged.
     """
     torch.set_num_threads(1)  # the threads of OpenMP are not there after a fork
     started = time.perf_counter()

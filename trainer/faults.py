@@ -59,10 +59,9 @@ class FaultConfig(Protocol):
 
 
 class Faults:
-    """Hooks for the training loop that break one rank on purpose. Every rank must create this object and call its
-    hooks.
+    """Hooks for the training loop that break one rank on purpose.
 
-    `timeout_s` is the timeout of the job's collectives.
+    Every rank must create this object and call its hooks. `timeout_s` is the timeout of the job's collectives.
     """
 
     def __init__(self, config: FaultConfig, *, model: nn.Module, timeout_s: float) -> None:
@@ -101,7 +100,7 @@ class Faults:
     def on_batch(self, step: int, batch: Batch) -> Batch:
         """Return the batch; delay or enlarge it first if that is the configured fault. Call it in the phase data_wait.
 
-        A batch is a tensor, or tuples, lists and dicts of tensors.
+        A batch is a tensor, or tensors in nested tuples, lists and dicts.
         """
         if not self.is_faulty_rank or step < self.step:
             return batch
@@ -116,7 +115,11 @@ class Faults:
             compute(self.seconds)
 
     def _make_nan(self, output: torch.Tensor) -> torch.Tensor:
-        """Return NaN in place of this rank's logits from the configured step on; gradients spread it to all ranks."""
+        """Return NaN in place of the model's output on the faulty rank, from the configured step on.
+
+        The loss and the gradients of that rank become NaN too, and the reduction of the gradients spreads it to all
+        ranks.
+        """
         return output * float("nan") if self._current_step >= self.step else output
 
     def _leak(self, output: object) -> None:
@@ -125,7 +128,7 @@ class Faults:
 
 
 def run_checked_collective(group: dist.ProcessGroup, fault: str) -> None:
-    """Run one extra collective: an all_reduce, unless `fault` names a mistake for this rank to make.
+    """Run an all_reduce on `group`, or in place of it the mistake that `fault` names.
 
     The mistakes are an empty tensor (mismatch_shape), an all_gather (mismatch_type), and no call at all (skip).
     """
@@ -165,7 +168,7 @@ def hold_gil(seconds: float) -> None:
 
 
 def limit_memory(fault: Faults) -> None:
-    """Limit the memory of this process, or of its CUDA device, to little more than it uses now."""
+    """Set a memory limit for this process, or on CUDA for its device, a little above what it uses now."""
     device = next(fault.model.parameters()).device
     if device.type == "cuda":
         room = torch.cuda.memory_reserved(device) + MEMORY_MARGIN_BYTES

@@ -14,9 +14,9 @@ MULTIPLE = 16
 
 
 def convert(model: nn.Module, config: JobConfig) -> None:
-    """Replace each linear layer of `model` that float8.filter_fqns does not name by one whose products are in float8.
+    """Replace the linear layers of `model` by layers whose products are in float8, except those in float8.filter_fqns.
 
-    Layers whose sides are no multiples of 16 stay as they are. The names of weights do not change.
+    Layers whose sides are not multiples of 16 stay as they are. The names of weights do not change.
 
     Raises:
         ConfigError: No layer is left to convert.
@@ -38,7 +38,10 @@ def convert(model: nn.Module, config: JobConfig) -> None:
 
 
 def is_converted(module: nn.Module, name: str, filtered: list[str]) -> bool:
-    """Return whether a module is a linear layer that float8 can compute, and `name` contains no text of `filtered`."""
+    """Return whether a module is a linear layer that float8 supports and `filtered` does not exclude.
+
+    It is excluded if its `name` contains one of the texts in `filtered`.
+    """
     return (
         isinstance(module, nn.Linear)
         and module.in_features % MULTIPLE == module.out_features % MULTIPLE == 0
@@ -57,7 +60,7 @@ def recipe(package: Any, config: JobConfig) -> Any:
 
 
 def precompute_scales(model: nn.Module) -> None:
-    """Compute the scales of all weights that FSDP gathers in float8, with one collective instead of one per weight."""
+    """Compute the scales of all weights that FSDP gathers in float8, with a single collective for all."""
     torchao().precompute_float8_dynamic_scale_for_fsdp(model)
 
 

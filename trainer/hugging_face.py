@@ -1,7 +1,8 @@
-"""Load and save weights in the format of the transformers package.
+"""Load and save weights in the format of Hugging Face's transformers package.
 
-That format has other parameter names, and arranges the values of some weights otherwise (trainer.models.hf_format).
-Each pipeline stage writes its own file. Parameters are read and gathered whole, one at a time, on any mesh.
+That format has other parameter names, and arranges the values of some weights differently (see
+trainer.config.hf_format). Each pipeline stage writes a file of its own. Parameters are read and gathered as whole
+tensors, one at a time, so any mesh works.
 """
 
 import importlib
@@ -48,7 +49,7 @@ LAYER = re.compile(r"(layers\.\d+)\.(.+)")
 
 
 def place_of(name: str, form: Format) -> Place:
-    """Return where the transformers package has the parameter `name` of this trainer."""
+    """Return the `Place` of the parameter `name` of this trainer in the transformers package: name and arrangement."""
     layer = LAYER.fullmatch(name)
     if not layer:
         return Place(OUTER[name])
@@ -59,25 +60,29 @@ def place_of(name: str, form: Format) -> Place:
 def halves(weight: Tensor, head_dim: int) -> Tensor:
     """Return a weight of queries or keys with the rotary features of each head in two halves, as in transformers.
 
-    Example: a head has 6 features a to f, of which neighbours are rotated together. The new order is a c e, then b d f.
+    Example: a head has 6 features a to f, of which neighbours (ab, cd, ef) are rotated together. The new order is a c
+    e b d f.
     """
     return weight.view(-1, head_dim // 2, 2, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
 
 
 def pairs(weight: Tensor, head_dim: int) -> Tensor:
-    """Return a weight of queries or keys with the rotary features of each head in pairs; the inverse of `halves`."""
+    """Return a weight of queries or keys with features that are rotated together adjacent; the inverse of `halves`."""
     return weight.view(-1, 2, head_dim // 2, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
 
 
 def to_theirs(weight: Tensor, layout: Layout, head_dim: int) -> Tensor:
-    """Return a weight of this trainer arranged as in the transformers package."""
+    """Return a weight of this trainer with its values arranged as in the transformers package.
+
+    `layout` says what is different there; `head_dim` is the number of features of a head.
+    """
     if layout in (Layout.SAME, Layout.LISTED):
         return weight
     return halves(weight, head_dim) if layout is Layout.ROTARY else weight.transpose(1, 2)
 
 
 def to_ours(weight: Tensor, layout: Layout, head_dim: int) -> Tensor:
-    """Return a weight of the transformers package arranged as in this trainer; the inverse of `to_theirs`."""
+    """Return a weight of the transformers package with its values arranged as here; the inverse of `to_theirs`."""
     if layout in (Layout.GATE, Layout.UP):
         weight = weight.chunk(2, dim=-1)[layout is Layout.UP]
     if layout in (Layout.SAME, Layout.LISTED):
@@ -86,7 +91,10 @@ def to_ours(weight: Tensor, layout: Layout, head_dim: int) -> Tensor:
 
 
 def save_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
-    """Write the weights of all ranks to a folder that the transformers package can load. All ranks must call it."""
+    """Write the weights of all ranks to the folder `path`, which the transformers package can load.
+
+    All ranks must call it.
+    """
     args, form = model_args(config), format_of(config.model.name)
     stages = config.parallelism.pipeline_parallel_degree
     stage, position = divmod(dist.get_rank(), dist.get_world_size() // stages)
@@ -110,7 +118,7 @@ def save_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
 
 
 def tensors_to_exchange(model: nn.Module, form: Format) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) of the parameters of a model, and of its buffers that the other format has, too."""
+    """Yield (name, tensor) of the parameters of a model, and of its buffers that `form` counts as weights."""
     for wrapped, parameter in model.named_parameters():
         yield without_wrappers(wrapped), parameter
     for wrapped, buffer in model.named_buffers():
@@ -120,7 +128,11 @@ def tensors_to_exchange(model: nn.Module, form: Format) -> Iterator[tuple[str, T
 
 
 def add(weights: dict[str, Tensor], place: Place, weight: Tensor) -> None:
-    """Add a weight to `weights`; where the other format has one weight for two of ours, join it with the other one."""
+    """Add a weight to `weights`, {name there: tensor}, under the name in `place`.
+
+    If the transformers package joins two of our weights in one, the second is joined to the first. If it has a weight
+    for each expert, the weight is split.
+    """
     if place.layout in (Layout.GATE, Layout.UP) and place.name in weights:
         other = weights[place.name]
         weight = torch.cat((other, weight) if place.layout is Layout.UP else (weight, other), dim=-1)
@@ -131,8 +143,9 @@ def add(weights: dict[str, Tensor], place: Place, weight: Tensor) -> None:
 
 
 def write_index(path: Path, saved: Mapping[str, tuple[str, int]]) -> None:
-    """Write the index of all ranks' weights; `saved` has {weight: (file, bytes)} of this rank. All ranks must call
-    it.
+    """Write the index that says which file has which weight. All ranks must call it.
+
+    `saved` is {weight: (file, bytes)} of the weights that this rank has written.
     """
     # Stages have different layers: rank 0 writes the index for all of them.
     contents: list[Mapping[str, tuple[str, int]]] = [{} for _ in range(dist.get_world_size())]
@@ -145,7 +158,7 @@ def write_index(path: Path, saved: Mapping[str, tuple[str, int]]) -> None:
 
 
 def copy_tokenizer(source: str | None, target: Path) -> None:
-    """Copy the files of the tokenizer that the model was trained with beside its weights."""
+    """Copy the tokenizer's files from the folder `source`, if there is one, to the folder of the weights."""
     for name in TOKENIZER_FILES if source else ():
         file = Path(str(source), name)
         if file.is_file():
@@ -153,7 +166,7 @@ def copy_tokenizer(source: str | None, target: Path) -> None:
 
 
 def description(config: JobConfig) -> dict[str, object]:
-    """Return the content of config.json, which tells the transformers package the shape of the model."""
+    """Return the content of the config.json that describes the trained model."""
     return {
         **describe(format_of(config.model.name), model_args(config)),
         "max_position_embeddings": config.training.seq_len,
@@ -162,16 +175,18 @@ def description(config: JobConfig) -> dict[str, object]:
 
 
 def export_dtype(config: JobConfig) -> torch.dtype:
-    """Return the type of the saved weights."""
+    """Return the configured type of the weights to save."""
     dtype: torch.dtype = getattr(torch, config.checkpoint.export_dtype)
     return dtype
 
 
 def load_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
-    """Load weights from a folder in the format of the transformers package into this rank's part of the model.
+    """Load weights in the format of the transformers package into this rank's part of the model.
+
+    `path` is the folder with the weights.
 
     Raises:
-        CheckpointError: The folder has no weights or those of another model, or the model uses unsupported features.
+        CheckpointError: The folder has no weights or those of another model, or that model has unsupported features.
     """
     args, files, form = model_args(config), weight_files(path), format_of(config.model.name)
     try:
@@ -208,7 +223,7 @@ def weight_files(path: Path) -> Mapping[str, str]:
 
 
 def read_place(path: Path, files: Mapping[str, str], place: Place, experts: int) -> Tensor:
-    """Return the whole tensor at a place; the weights of `experts` experts that are listed there are stacked."""
+    """Return the whole tensor at `place`; if each of the `experts` experts has a weight there, they are stacked."""
     if place.layout is Layout.LISTED:
         return torch.stack([read_weight(path, files, place.name.replace(EACH, str(i))) for i in range(experts)])
     return read_weight(path, files, place.name)

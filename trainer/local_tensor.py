@@ -1,8 +1,7 @@
-"""Run one step of all ranks in one process: PyTorch's `LocalTensor` holds one tensor per rank, and computes on each.
+"""Run one step of all ranks in one process: PyTorch's `LocalTensor` holds a tensor for each rank and computes on all.
 
-Losses and gradients are those of real ranks. This works for tensor parallelism only, where all ranks run the same
-program and all collectives belong to DTensor. It does not work for FSDP2, DDP, pipelines, context or expert
-parallelism.
+Losses and gradients are those of real ranks. This works only for tensor parallelism, where all ranks run the same
+program and all collectives belong to DTensor; not for FSDP2, DDP, pipelines, context or expert parallelism.
 """
 
 import logging
@@ -57,10 +56,10 @@ def local_run(config: JobConfig) -> None:
 
 
 def first_batches(config: JobConfig, count: int) -> list[Batch]:
-    """Return the first `count` batches of the training data, which all ranks share.
+    """Return the first `count` batches of the training data; with tensor parallelism all ranks have the same.
 
     Raises:
-        DataError: The data are rows for fine-tuning, whose attention is that of real ranks alone.
+        DataError: The data are rows for fine-tuning, whose attention this mode does not support.
     """
     training = config.training
     loader = build_loader(config, training, Share(training.local_batch_size), training.seq_len)
@@ -70,7 +69,7 @@ def first_batches(config: JobConfig, count: int) -> list[Batch]:
 
 
 def one_step(config: JobConfig, degrees: Degrees, size: int, seed: int, batches: list[Batch]) -> tuple[Tensor, Tensor]:
-    """Run one step on these batches and return (loss, gradient norm) as local tensors; `size` is the world size."""
+    """Run one step on `batches` and return (loss, gradient norm), each as a `LocalTensor`; `size` is the world size."""
     world, args = build_world(degrees, 0, size, torch.device("cpu")), model_args(config)
     models = build_parts(config, world, args, model_parts(0, args.n_layers, config.parallelism))
     for model in models:
@@ -86,18 +85,18 @@ def one_step(config: JobConfig, degrees: Degrees, size: int, seed: int, batches:
 
 
 def equal_on_all_ranks(name: str, parameter: Tensor, n_layers: int, seed: int) -> Tensor:
-    """Return the initial values of a parameter, drawn once, as a local tensor whose values are equal on all ranks."""
+    """Return the initial values of a parameter as a `LocalTensor` that has the same values on all ranks."""
     with maybe_disable_local_tensor_mode():
         values = draw(name, torch.empty(parameter.shape, dtype=parameter.dtype), n_layers, seed)
     return copied(values)
 
 
 def copied(values: Tensor) -> Tensor:
-    """Return a local tensor that has the same `values` on each rank."""
+    """Return a `LocalTensor` that has the same `values` on each rank."""
     local = torch.empty(values.shape, dtype=values.dtype)
     return local.copy_(values)
 
 
 def parts_of(tensor: Tensor) -> list[Tensor]:
-    """Return the list of each rank's own tensor in a local tensor, in the order of the ranks."""
+    """Return the tensor of each rank in a `LocalTensor`, in the order of the ranks."""
     return list(tensor._local_tensors.values()) if isinstance(tensor, LocalTensor) else [tensor]  # noqa: SLF001

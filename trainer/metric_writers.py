@@ -12,7 +12,7 @@ from trainer.parallel.mesh import World
 
 
 class MetricWriter(Protocol):
-    """Interface of a destination for the metrics of a step."""
+    """Something that metrics of a step are written to, besides the console."""
 
     def write(self, values: Mapping[str, float], step: int) -> None:
         """Write {metric name: value} of one step."""

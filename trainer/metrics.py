@@ -27,16 +27,16 @@ PEAK_FLOPS = {
     "MI325X": 1300e12,
     "MI355X": 2500e12,
 }
-"""{part of a device's name: dense bf16 operations per second}, from the makers' data sheets; the first match counts."""
+"""{part of a device's name: its dense bf16 operations per second}, from data sheets; the first match counts."""
 COLORS = {"step": 31, "loss": 32, "grad_norm": 33, "memory": 36, "tps": 34, "tflops": 36, "mfu": 35}
 logger = logging.getLogger("root")
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Peak memory of the device in bytes, and the numbers of retried and failed allocations.
+    """Peak memory and capacity of the device in bytes, and the numbers of retried and failed allocations.
 
-    On a CPU, the peak is the resident set size of the process.
+    On a CPU, both peaks are the largest resident memory of the process.
     """
 
     active: int
@@ -81,7 +81,7 @@ class Meter:
 
     @property
     def utilisation_constants(self) -> dict[str, float | None]:
-        """FLOPs per token and the device's peak FLOP/s, from which model-FLOPs utilisation (MFU) is computed."""
+        """The FLOPs per token and the device's peak FLOP/s, from which model-FLOPs utilisation (MFU) is computed."""
         return {"flops_per_token": self.flops_per_token, "peak_flops": self.peak_flops}
 
     def add_data_wait(self, seconds: float) -> None:
@@ -118,8 +118,9 @@ class Meter:
             writer.write(values, step)
 
     def line(self, metrics: StepMetrics, rates: dict[str, float], mfu: float | None) -> str:
-        """Return the console line of a step in torchtitan's words; `mfu` is shown as N/A if it is None (peak
-        unknown).
+        """Return the console line of a step, in torchtitan's format.
+
+        `rates` has tokens (`tps`) and TFLOPs per second; `mfu`, in per cent, is shown as N/A if it is None.
         """
         usage = self.usage
         parts = {
@@ -138,8 +139,9 @@ class Meter:
         return f"\x1b[{COLORS[name]}m{text}\x1b[39m" if self.colors else text
 
     def scalars(self, metrics: StepMetrics, seconds: float) -> dict[str, float]:
-        """Return {torchtitan's metric name: value} for all metrics but the speeds; `seconds` is the time since the
-        last report.
+        """Return {torchtitan's metric name: value} of all metrics except the speeds.
+
+        `seconds` is the time since the last report.
         """
         usage = self.usage
         return {
@@ -178,7 +180,7 @@ def memory_usage(device: torch.device) -> Usage:
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """Return the device's nominal peak of bf16 operations per second; None if it is unknown."""
+    """Return the device's peak of bf16 operations per second, by its data sheet; None if it is unknown."""
     if device.type == "cpu":
         return None
     name = torch.cuda.get_device_name(device)

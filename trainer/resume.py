@@ -1,4 +1,4 @@
-"""Check whether a resumed run continues as the interrupted run would have.
+"""Check whether a resumed run continues as the interrupted run would have continued.
 
 The settings of the run that saved a checkpoint are compared with those of the run that loads it.
 """
@@ -23,7 +23,7 @@ FILE = "made_with.json"
 """Name of the file in a checkpoint's folder that holds the settings of the run that saved the checkpoint."""
 Made = Mapping[str, Any]
 SAMPLED_STEPS = 1000
-"""The learning rates of at most this many steps after the resume are compared."""
+"""Largest number of steps after the resume whose learning rates are compared."""
 SETTINGS = {
     "model": "another model",
     "optimizer.name": "other updates",
@@ -39,7 +39,7 @@ SETTINGS = {
 }
 """{configuration key: what a change of its value means for the steps after the resume}."""
 REBUILT = ("torch", "mesh")
-"""Settings whose change alters only the order in which numbers are added, so that results differ by rounding alone."""
+"""Settings whose change alters only the order of additions, so that results differ by rounding alone."""
 
 
 class Agreement(Enum):
@@ -52,9 +52,9 @@ class Agreement(Enum):
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A setting `what` that was `before` when the checkpoint was saved and is `now` in this run.
+    """A setting `what` that was `before` when the checkpoint was saved, and is `now` in this run.
 
-    `meaning` is the consequence for the following steps.
+    `meaning` is the consequence for the following steps, and `agreement` how closely they can still agree.
     """
 
     what: str
@@ -75,15 +75,16 @@ class Audit:
 
     @property
     def agreement(self) -> Agreement:
-        """How closely the resumed run can continue the saved one: exactly, up to rounding, or not."""
+        """How closely the resumed run can continue the interrupted one: exactly, up to rounding, or not."""
         grades = [mismatch.agreement for mismatch in self.mismatches]
         if Agreement.DIFFERENT in grades:
             return Agreement.DIFFERENT
         return Agreement.ROUNDING if grades else Agreement.EXACT
 
     def text(self, path: Path, step: int) -> str:
-        """Return the log message of a resumed run about the differences; `step` is the step of the checkpoint at
-        `path`.
+        """Return the log message about a resume and its differences.
+
+        `path` is the checkpoint, and `step` its last finished step.
         """
         differences = "".join(f"\n  - {mismatch}" for mismatch in self.mismatches)
         verdict = {
@@ -173,9 +174,9 @@ def mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
 
 
 def schedule_mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
-    """Yield a mismatch for each later step whose learning rate differs, up to the end of the shorter schedule.
+    """Yield a `Mismatch` for each step after `step` whose learning rate differs, up to the end of the shorter schedule.
 
-    Later steps are those after `step`; at most `SAMPLED_STEPS` of them are compared.
+    At most `SAMPLED_STEPS` steps are compared.
     """
     last = min(before["steps"], now["steps"])
     for number in range(step + 1, min(last, step + SAMPLED_STEPS) + 1):

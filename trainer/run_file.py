@@ -24,7 +24,7 @@ ARTEFACTS = ("dumps", "steps", "tb", "logs", "values", "not_finite")
 
 
 class RunFile:
-    """The file run.json. Rank 0 writes it at the start of a run, and again at its end if the run ends cleanly.
+    """The file run.json; rank 0 writes it at the start of a run, and again if the run ends cleanly.
 
     If the run ends in any other way, the launcher corrects the file.
     """
@@ -88,8 +88,9 @@ def host_names(world_size: int) -> dict[str, str]:
 def move_earlier_run(config: JobConfig) -> None:
     """Move the files of an earlier run from the dump folder to previous/<its start time>/; checkpoints stay.
 
-    A restart of the same run moves nothing, because the files show the cause of the restart. Logs that are newer than
-    the earlier run.json belong to this run: the launcher opens them before the first rank starts.
+    Only rank 0 does this, and not after a restart of the same run, because the files show the cause of the restart.
+    Logs that are newer than the earlier run.json belong to this run: the launcher opens them before the first rank
+    starts.
     """
     folder = Path(config.job.dump_folder)
     run_file, rank_info = folder / "run.json", RankInfo.here()

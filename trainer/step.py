@@ -1,4 +1,4 @@
-"""Run one optimizer step: forward, backward, clipping, update. Both real runs and memory estimates use this code."""
+"""Run one optimizer step: forward, backward, clipping, update. Training and memory estimates use the same code."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -52,9 +52,10 @@ class OptimizerStep:
         )
 
     def count_labels(self, loader: Loader) -> None:
-        """Look up how many labels count in the coming step, so that each of them has the same weight.
+        """Look up how many labels count in the coming step, so that each label has the same weight in the loss.
 
-        Ranks and batches have different numbers of them: a mean of their means would weigh labels unequally.
+        Batches of different ranks have different numbers of such labels, so a mean of their mean losses would weigh
+        labels unequally.
         """
         ahead = loader.labels_ahead(self.accumulation_steps)
         batches = self.accumulation_steps * self.world.degrees.data_parallel
@@ -62,11 +63,14 @@ class OptimizerStep:
 
     @property
     def knows_loss(self) -> bool:
-        """Whether this rank computes the loss."""
+        """Whether this rank computes the loss; in a pipeline, only some ranks do."""
         return True
 
     def forward_backward(self, batch: Batch) -> Tensor:
-        """Accumulate the gradients of one batch; return its loss divided by the number of batches in the step."""
+        """Accumulate the gradients of one batch, and return the batch's share of the step's loss.
+
+        The shares of all batches of the step add up to the mean loss.
+        """
         inputs, labels = batch
         loss_fn = partial(summed_loss, count=self.labels_per_batch) if self.labels_per_batch else self.loss_fn
         # The backward pass of a loss over split logits needs the same context as its forward pass.
@@ -86,7 +90,7 @@ class OptimizerStep:
             return whole(self.loss_fn(self.model(inputs), labels))
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Return the autocast context for mixed precision; under FSDP, which casts the weights, it has no effect."""
+        """Return the autocast context for mixed precision; it does nothing under FSDP, which casts the weights."""
         if uses_autocast(self.config, self.world.degrees):
             return torch.autocast(self.world.device.type, dtype=torch.bfloat16)
         return contextlib.nullcontext()
@@ -117,13 +121,13 @@ class OptimizerStep:
 
 
 def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Return the total norm of the gradients of `parameters`, over all ranks that have shards of them."""
+    """Return the norm of all gradients of `parameters` together, over all ranks that have shards of them."""
     norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
     return whole(norm)
 
 
 def norm_over(norm: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return the total norm over all ranks of a group; `norm` is the norm of this rank's part of the gradients."""
+    """Return the norm over all ranks of `group`, of which each has a part of the gradients with the norm `norm`."""
     squares = norm.square()
     dist.all_reduce(squares, group=group)
     return squares.sqrt()
@@ -142,7 +146,10 @@ def loss_function(config: Compile) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def summed_loss(logits: Tensor, labels: Tensor, count: float) -> Tensor:
-    """Return the sum of the cross entropies of logits (B, T, V) at labels that are not -100, divided by `count`."""
+    """Return the sum of the cross entropies at labels that are not -100, divided by `count`.
+
+    `logits` are (B, T, V), `labels` (B, T).
+    """
     return cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum") / count
 
 

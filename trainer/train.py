@@ -80,8 +80,8 @@ class Trainer:
     def value_recorder(self) -> ValueRecorder | None:
         """Return the recorder that debug.record_values or debug.record_tensors turns on; None if both are off.
 
-        It writes sums of the values of tensors in each step. The rank's position in the mesh decides how these sums are
-        scaled.
+        It writes sums over tensors in each step, which it scales by the rank's position in the mesh so that runs on
+        different meshes can be compared.
         """
         debug = self.config.debug
         if not (debug.record_values or debug.record_tensors):
@@ -97,7 +97,7 @@ class Trainer:
         return recorder(self.config.job.dump_folder, self.parts, place)
 
     def facts(self) -> dict[str, object]:
-        """Return what run.json holds besides the configuration: parameters, FLOPs constants, seed, checkpoint."""
+        """Return what run.json has besides the configuration: parameters, FLOPs constants, seed, loaded checkpoint."""
         audit = self.checkpointer.audit
         resumed = {"path": str(self.loaded), "step": self.state.step, **(audit.as_json() if audit else {})}
         return {
@@ -110,7 +110,7 @@ class Trainer:
     def build_loader(self) -> Loader:
         """Return the loader of this rank's share of the training data.
 
-        The text is the same in each run even without a seed, so that runs can resume.
+        Synthetic text is the same in each run even if no seed is configured, so that runs can resume.
         """
         training, world = self.config.training, self.world
         positions = self.parts[0].positions if world.context else None
@@ -174,9 +174,7 @@ class Trainer:
             self.meter.report_validation(step, loss)
 
     def print_timing_table(self, step: int, last: int) -> None:
-        """Log the table of time by phase if the configuration turns it on and it is due; `last` is the run's last
-        step.
-        """
+        """Log the table of time by phase if it is configured and due; `last` is the run's last step."""
         freq = self.config.debug.timing_breakdown_freq
         if self.recorders.steps.timing and (step == last or (freq and step % freq == 0)):
             logger.info(self.recorders.steps.breakdown(last=step == last))
@@ -210,16 +208,17 @@ class Trainer:
     def tokens_per_step(self) -> float:
         """The number of tokens that this rank counts for one step.
 
-        Ranks that compute on the same batch each count an equal share of it, so that the sum over all ranks is right.
+        Ranks that compute on the same batch each count an equal share of it, so that the sum over all ranks is the
+        total.
         """
         training = self.config.training
         tokens = self.compute.accumulation_steps * training.local_batch_size * training.seq_len
         return tokens / self.world.degrees.per_batch
 
     def collect_garbage(self, step: int, line: StepLine) -> None:
-        """Run Python's garbage collection if it is due, in the same steps on all ranks.
+        """Run Python's garbage collector if it is due; all ranks do so in the same steps.
 
-        Otherwise each rank would pause in a different step, and all other ranks would wait for it.
+        If each rank paused in a step of its own, all other ranks would wait for it each time.
         """
         if step == 1 or step % self.config.training.gc_freq == 0:
             line.tag("gc")

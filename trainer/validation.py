@@ -34,7 +34,7 @@ class Validator:
     config: JobConfig
     world: World
     models: Sequence[Decoder]
-    """The parts of the model on this rank: several only in a pipeline."""
+    """The parts of the model on this rank; only a pipeline has several."""
     compute: OptimizerStep
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class Validator:
         return float(mean) * self.world.degrees.pp
 
     def evaluate(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of the loader's latest batch."""
+        """Return the loss of a batch that the loader has just yielded."""
         if self.attention:
             documents = self.loader.documents
             self.attention.separate(None if documents is None else documents.to(inputs.device))
@@ -71,8 +71,9 @@ class Validator:
 
 @contextmanager
 def untouched(models: Sequence[Decoder]) -> Iterator[None]:
-    """Put the models into evaluation mode inside this context; then restore training mode and the experts' token
-    counts.
+    """Put the models into evaluation mode inside this context, and restore their state afterwards.
+
+    Restored are training mode and the token counts of experts, by which these are balanced.
     """
     experts = [moe for model in models for moe in moe_layers(model)]
     counts = [(moe.tokens_per_expert, moe.tokens_per_expert.clone()) for moe in experts]
@@ -88,7 +89,7 @@ def untouched(models: Sequence[Decoder]) -> Iterator[None]:
 
 
 def validation_loader(config: JobConfig, world: World, model: Decoder) -> Loader:
-    """Return this rank's share of the validation data."""
+    """Return the loader of this rank's share of the validation data."""
     validation, training = config.validation, config.training
     seed = config.debug.seed or 0
     is_synthetic = validation.dataset == "synthetic" and not validation.dataset_path
@@ -103,11 +104,12 @@ def validation_loader(config: JobConfig, world: World, model: Decoder) -> Loader
 
 
 def batch_count(validation: Validation, loader: Loader) -> int:
-    """Return how many validation batches each rank processes: the configured number, or all complete batches of the
-    text.
+    """Return the number of batches that each rank processes in one validation.
+
+    It is the configured number, or else that of all complete batches in the data.
 
     Raises:
-        DataError: The text is too short for one batch per rank.
+        DataError: The data are too short for one batch per rank.
     """
     if validation.steps >= 0:
         return validation.steps

@@ -77,5 +77,5 @@ class ModelArgs:
 
     @property
     def rotary_dim(self) -> int:
-        """Features of a head that are rotated."""
+        """The number of features of a head that are rotated."""
         return self.head_dim

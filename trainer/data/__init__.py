@@ -1,1 +1,1 @@
-"""The training data: documents, tokens and batches."""
+"""The training data: from documents or rows to tokens and batches."""

@@ -1,6 +1,6 @@
-"""Batches of packed tokens, read from the data as they are needed.
+"""Batches of sequences of equal length, read from the data as they are needed.
 
-The position in the data is one for all ranks together, so that a run can resume on any mesh.
+All ranks together have one position in the data, so that a run can resume on any mesh.
 """
 
 import logging
@@ -25,24 +25,27 @@ logger = logging.getLogger("root")
 
 @dataclass(frozen=True)
 class Share:
-    """The part of the data that data-parallel rank `rank` of `ranks` reads, in batches of `batch` sequences."""
+    """What data-parallel rank `rank`, of `ranks`, reads of the data: `batch` sequences of each global batch."""
 
     batch: int
     rank: int = 0
     ranks: int = 1
     positions: Sequence[int] | None = None
-    """The positions of each sequence that the rank reads; None: all."""
+    """The token positions that the rank reads of each sequence (context parallelism); None: all."""
 
 
 class Packed(NamedTuple):
-    """A sequence and the token that follows it (T + 1,), and where the next sequence begins."""
+    """A sequence of T tokens and the one after it, as a tensor (T + 1,), and where the next sequence begins."""
 
     tokens: Tensor
     following: Position
     trained: Tensor | None = None
-    """Whether each token is to be learned; None: all."""
+    """Whether the model learns to predict each token, (T + 1,); None: it learns all of them."""
     documents: Tensor | None = None
-    """The number of each token's row, -1 for padding; None: attention crosses the borders of documents."""
+    """The number of the row within the sequence that each token belongs to, (T + 1,), -1 for padding.
+
+    None: rows are not told apart, and each token attends to all earlier ones.
+    """
 
 
 class Totals(NamedTuple):
@@ -53,22 +56,22 @@ class Totals(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Tokens of one document: where the first of them is, and how many there are."""
+    """A run of tokens from one document: where its first token is, and how many tokens it has."""
 
     position: Position
     length: int
 
 
 class Loader:
-    """Cuts the concatenated documents into sequences and gives each rank its share.
+    """Cuts the concatenated documents into sequences, and yields this rank's share of them in batches.
 
-    Every rank reads all data, and holds in memory only what the next step needs. After the last sequence of the
-    documents it starts again with the first one. Example with batch 1 and 2 ranks: rank 0 reads sequences 0, 2, 4, ...,
-    rank 1 reads 1, 3, 5, ...
+    Every rank reads all data, and holds in memory only what the next step needs. After the last sequence it begins
+    again with the first one. Example with batch 1 and 2 ranks: rank 0 gets sequences 0, 2, 4, ..., rank 1 gets 1, 3,
+    5, ...
     """
 
     documents: Tensor | None = None
-    """The number of each token's document in the latest batch, (B, T); None: attention crosses borders of documents."""
+    """The number of each token's row in the latest batch, (B, T); None: each token attends to all earlier ones."""
 
     def __init__(
         self, data: Data | Iterable[str], seq_len: int, share: Share, tokenizer: Tokenizers | None = None
@@ -85,9 +88,7 @@ class Loader:
         self.load_state_dict({"consumed": 0, **Position()._asdict()})
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (inputs, labels) of this rank without end, each (B, T) int64; labels are the inputs shifted by one
-        token.
-        """
+        """Yield (inputs, labels) of this rank without end, each (B, T) int64; a label is the token after its input."""
         share = self.share
         while True:
             of_all = self.upcoming(share.batch * share.ranks)
@@ -98,22 +99,22 @@ class Loader:
             yield self.batch(of_all[share.rank * share.batch :][: share.batch])
 
     def batch(self, sequences: list[Packed]) -> tuple[Tensor, Tensor]:
-        """Return (inputs, labels) of these sequences, and keep the numbers of their documents."""
+        """Return (inputs, labels) of `sequences`, each (B, T); a subclass also sets `documents`."""
         rows = torch.stack([each.tokens for each in sequences]).long()
         inputs, labels = rows[:, :-1], rows[:, 1:]
         positions = self.share.positions
         return (inputs, labels) if positions is None else (inputs[:, positions], labels[:, positions])
 
     def upcoming(self, count: int) -> list[Packed]:
-        """Return the next `count` sequences of all ranks together, which stay to be read."""
+        """Return the next `count` sequences of all ranks together, without advancing the position."""
         self.ahead.extend(islice(self.stream, max(0, count - len(self.ahead))))
         return list(islice(self.ahead, count))
 
     def endless(self, start: Position) -> Iterator[Packed]:
-        """Yield the sequences from a position on, and all of them again after the last one.
+        """Yield the sequences from `start` to the end of the data, and then again and again from the beginning.
 
         Raises:
-            DataError: There is not one sequence.
+            DataError: The data do not fill a single sequence.
         """
         while True:
             # With the first token behind the last full sequence begins the next pass.
@@ -126,7 +127,7 @@ class Loader:
             start = Position()
 
     def pack(self, start: Position) -> Iterator[Packed]:
-        """Yield the sequences from a position to the end of the documents."""
+        """Yield the sequences from `start` to the end of the data; tokens that do not fill one are left out."""
         tokens, pieces = array("i"), deque[Piece]()
         for record in self.data.records(start):
             encoded = self.tokenizer.encode(text) if (text := text_of(record)) else []
@@ -143,14 +144,14 @@ class Loader:
             del tokens[:begin]
 
     def too_little(self) -> DataError:
-        """Return the error of data that do not fill one sequence."""
+        """Return the error for data that do not fill a single sequence."""
         return DataError(
             f"{self.tokens_read:,} tokens are fewer than one sequence needs",
             "give more text, or lower training.seq_len",
         )
 
     def totals(self) -> Totals:
-        """Read all data once, and return how much they are; the position stays.
+        """Read all data once, and return the numbers of tokens and sequences; the position in the data stays the same.
 
         Raises:
             DataError: A record cannot be read.
@@ -161,16 +162,19 @@ class Loader:
         return Totals(total, sequences)
 
     def checksum(self) -> int:
-        """Return a checksum of the data and of the tokenizer, by which a resumed run notices others."""
+        """Return a checksum of data and tokenizer, by which a resumed run notices that one of them has changed."""
         return zlib.crc32(str(self.data.checksum()).encode(), self.tokenizer.checksum)
 
     def labels_ahead(self, batches: int) -> int | None:
-        """Return how many labels count in the next `batches` batches of all ranks together; None: all of them."""
+        """Return the number of labels that are not -100 in the next `batches` batches of all ranks together.
+
+        None means that no label is -100, as in the sequences of this loader.
+        """
         del batches
         return None
 
     def state_dict(self) -> dict[str, int]:
-        """Return how many sequences all ranks together have read, and where the next one begins."""
+        """Return how many sequences all ranks together have read (`consumed`), and where the next one begins."""
         return {"consumed": self.consumed, **self.following._asdict()}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -186,10 +190,10 @@ class Loader:
 
 
 def text_of(record: Record) -> str:
-    """Return the text of a record; empty where it is missing in a row of a table.
+    """Return the text of a record; empty if the text is null, as it may be in a table.
 
     Raises:
-        DataError: The record has no text.
+        DataError: The record has no field with a text.
     """
     text = record.fields.get("text", 0)
     if text is None or isinstance(text, str):
@@ -199,7 +203,7 @@ def text_of(record: Record) -> str:
 
 
 def next_position(pieces: deque[Piece], count: int) -> Position:
-    """Drop the first `count` tokens of the pieces, and return the position of the token after them."""
+    """Remove the first `count` tokens from `pieces`, and return the position in the data of the token after them."""
     while count >= pieces[0].length:
         count -= pieces.popleft().length
     position, length = pieces[0]
@@ -208,17 +212,17 @@ def next_position(pieces: deque[Piece], count: int) -> Position:
 
 
 class RowLoader(Loader):
-    """Packs rows for fine-tuning into sequences: whole rows, one behind the other, and padding where no row fits.
+    """Packs rows for fine-tuning into sequences: whole rows one after the other, and padding if the next does not fit.
 
-    Tokens that are not to be learned have the label -100. `documents` numbers the rows of each sequence, so that no row
-    attends to another. A row that is longer than a sequence is cut at its end.
+    Tokens that are not to be learned have the label -100. `documents` numbers the rows of each sequence, so that no
+    row attends to another. A row that is longer than a sequence is truncated.
     """
 
     cut = 0
-    """How many rows were cut so far."""
+    """The number of rows that have been truncated so far."""
 
     def pack(self, start: Position) -> Iterator[Packed]:
-        """Yield the sequences from a position to the last row; rows that would train nothing are left out."""
+        """Yield the sequences from `start` to the last row; rows without a token to learn are left out."""
         template = ChatTemplate(self.tokenizer)
         # One token more than a sequence has, because labels are the inputs shifted by one.
         current, room = list[TrainedRow](), self.seq_len + 1
@@ -236,7 +240,7 @@ class RowLoader(Loader):
             yield self.filled(current, Position())
 
     def shortened(self, row: TrainedRow, where: str) -> TrainedRow:
-        """Return a row, cut at the length of a sequence."""
+        """Return a row truncated to the length of a sequence; `where` names it in the warning, which is logged once."""
         room = self.seq_len + 1
         if len(row.tokens) > room:
             # Every rank reads all rows, so that one warning is enough.
@@ -246,7 +250,7 @@ class RowLoader(Loader):
         return TrainedRow(row.tokens[:room], row.trained[:room])
 
     def filled(self, rows: list[TrainedRow], following: Position) -> Packed:
-        """Return rows as a sequence with padding behind them."""
+        """Return a sequence of rows with padding after them; `following` is where the next sequence begins."""
         room, start = self.seq_len + 1, 0
         tokens = torch.full((room,), self.tokenizer.eos, dtype=torch.int32)
         trained, documents = torch.zeros(room, dtype=torch.bool), torch.full((room,), -1, dtype=torch.int32)
@@ -260,17 +264,20 @@ class RowLoader(Loader):
         return Packed(tokens, following, trained, documents)
 
     def batch(self, sequences: list[Packed]) -> tuple[Tensor, Tensor]:
-        """Return (inputs, labels) of these sequences; tokens that are not to be learned have the label -100."""
+        """Return (inputs, labels) of `sequences`, each (B, T), and set `documents`.
+
+        Tokens that are not to be learned have the label -100.
+        """
         inputs, labels = super().batch(sequences)
         self.documents = torch.stack([each.documents for each in sequences if each.documents is not None])[:, :-1]
         trained = torch.stack([each.trained for each in sequences if each.trained is not None])[:, 1:]
         return inputs, torch.where(trained, labels, IGNORE)
 
     def too_little(self) -> DataError:
-        """Return the error of rows none of which trains anything."""
+        """Return the error for data in which no row has a token to learn."""
         return DataError("there are no rows with tokens to learn", "give rows in which the assistant answers")
 
     def labels_ahead(self, batches: int) -> int | None:
-        """Return how many labels count in the next `batches` batches of all ranks together."""
+        """Return the number of labels that are not -100 in the next `batches` batches of all ranks together."""
         ahead = self.upcoming(batches * self.share.batch * self.share.ranks)
         return sum(int(each.trained[1:].sum()) for each in ahead if each.trained is not None)

@@ -1,4 +1,7 @@
-"""Rows for fine-tuning: conversations, prompts with completions, or token ids with labels, as tokens with a mask."""
+"""Turn rows for fine-tuning into tokens, and say which of them the model is to learn.
+
+A row is a conversation, a prompt with its completion, or token ids with labels.
+"""
 
 import importlib
 import json
@@ -24,12 +27,12 @@ class TrainedRow(NamedTuple):
 
 
 def is_row(fields: Fields) -> bool:
-    """Return whether a record is a row for fine-tuning, rather than text."""
+    """Return whether the fields of a record are those of a row for fine-tuning, and not a text."""
     return any(all(name in fields for name in form) for form in FORMS)
 
 
 def read_row(record: Record, tokenizer: Tokenizers, template: "ChatTemplate") -> TrainedRow:
-    """Return one record as tokens with a mask.
+    """Return the tokens of a record, and which of them are to be learned.
 
     Raises:
         DataError: The record is no row for fine-tuning, or needs a chat template and there is none.
@@ -46,10 +49,10 @@ def read_row(record: Record, tokenizer: Tokenizers, template: "ChatTemplate") ->
 
 
 def labelled_row(ids: list[int], labels: list[int]) -> TrainedRow:
-    """Return a row that is tokenised already; the label of a token is the token itself, or IGNORE.
+    """Return a row from token ids and labels; each label is its own token (not yet shifted), or IGNORE.
 
     Raises:
-        ValueError: The labels are not those of the tokens.
+        ValueError: The numbers of ids and labels differ, or a label is another token.
     """
     if len(ids) != len(labels):
         raise ValueError(f"{len(ids)} token ids, but {len(labels)} labels")
@@ -59,7 +62,7 @@ def labelled_row(ids: list[int], labels: list[int]) -> TrainedRow:
 
 
 def completion(prompt: str, answer: str, tokenizer: Tokenizers) -> TrainedRow:
-    """Return a prompt, which is not trained, and its completion and the end token, which are."""
+    """Return a row of a prompt, which is not learned, and its answer and an end token, which are."""
     text = prompt + answer
     tokens, spans = tokenizer.pieces(text)
     # A token across the border is trained, as it holds the first characters of the answer.
@@ -68,7 +71,7 @@ def completion(prompt: str, answer: str, tokenizer: Tokenizers) -> TrainedRow:
 
 
 def conversation(messages: Messages, tokenizer: Tokenizers, template: "ChatTemplate") -> TrainedRow:
-    """Return a conversation in which what the assistant writes is trained, with the marks that end it."""
+    """Return a row of a conversation; what the assistant writes is learned, with the tokens that end it."""
     text, spans = template.render(messages)
     tokens, pieces = tokenizer.pieces(text)
     trained = [any(start < end and begin < stop for begin, end in spans) for start, stop in pieces]
@@ -76,7 +79,10 @@ def conversation(messages: Messages, tokenizer: Tokenizers, template: "ChatTempl
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer; without one, a plain format for bytes."""
+    """The chat template of a tokenizer, a jinja2 program that writes a conversation as text.
+
+    Without a template, only rows that are no conversations can be read.
+    """
 
     def __init__(self, tokenizer: Tokenizers) -> None:
         config = tokenizer.config if isinstance(tokenizer, FileTokenizer) else {}
@@ -85,9 +91,10 @@ class ChatTemplate:
         self.template: Any = None
 
     def render(self, messages: Messages) -> tuple[str, list[tuple[int, int]]]:
-        """Return a conversation as text, and the spans in it that the assistant writes.
+        """Return (a conversation as text, spans of what the assistant writes in it as (begin, end) characters).
 
-        Such a span begins where the prompt for its answer ends, and ends with the last mark behind it.
+        Such a span begins where the template's prompt for the answer ends, and includes the mark that ends the
+        answer. Messages with weight 0 have no span.
 
         Raises:
             DataError: There is no template, or it refuses the conversation.
@@ -108,7 +115,7 @@ class ChatTemplate:
         return text, spans
 
     def text(self, messages: Messages, *, prompt: bool = False) -> str:
-        """Return messages as text; with `prompt`, what is written before the assistant's answer, too."""
+        """Return messages as text; with `prompt`, followed by the beginning of an answer by the assistant."""
         if not messages:
             return ""
         # Compiled with the first conversation: other rows need neither a template nor jinja2.
@@ -121,10 +128,10 @@ class ChatTemplate:
 
 
 def compiled(source: object) -> Any:
-    """Return a chat template, compiled in the sandbox of jinja2.
+    """Return the chat template `source`, compiled in the sandbox of jinja2.
 
     Raises:
-        DataError: There is none, or it has an error.
+        DataError: There is no template, or it has an error.
     """
     if not isinstance(source, str):
         raise DataError("conversations need a chat template, and there is none", NO_TEMPLATE)
@@ -145,7 +152,7 @@ def compiled(source: object) -> Any:
 def generation_blocks() -> Any:
     """Return the jinja2 extension for `{% generation %}` blocks, which a template may put around an answer.
 
-    Their content is written as it is: what is trained is found by comparing texts.
+    It only writes their content; what is learned is found by comparing texts, as for all templates.
     """
     extension = importlib.import_module("jinja2.ext")
 
@@ -157,11 +164,11 @@ def generation_blocks() -> Any:
 
 
 def refuse(message: str) -> None:
-    """Stop a template that calls `raise_exception`."""
+    """Raise ValueError; templates call this as `raise_exception` for a conversation that they do not support."""
     raise ValueError(message)
 
 
 def common_prefix(a: str, b: str) -> str:
-    """Return the longest text that both texts begin with."""
+    """Return the longest text with which both texts begin."""
     length = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     return a[:length]

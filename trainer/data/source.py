@@ -1,4 +1,4 @@
-"""Build the loader of the configured data: text that is cut into sequences, or rows for fine-tuning."""
+"""Build the loader for the configured data: text that is cut into sequences, or rows for fine-tuning."""
 
 from pathlib import Path
 
@@ -15,14 +15,14 @@ from trainer.local_data.records import Data, Files, InMemory, Position
 from trainer.models.decoder import model_args
 
 CHECKED_AT_START = 8 << 20
-"""Data of at most this many bytes are read once before the first step, so that a wrong row ends the run there."""
+"""Data of at most this many bytes are read once before the first step, so that a bad record is found at once."""
 
 
 def build_loader(config: JobConfig, source: Training, share: Share, seq_len: int, split: Split = Split.TRAIN) -> Loader:
     """Return the loader of a rank's share of the data that `source` names, with the configured tokenizer.
 
     Raises:
-        DataError: There are no such data, or they do not go with the configured parallelism.
+        DataError: There are no such data, or the configured parallelism does not support them.
     """
     tokenizer = load_tokenizer(config.model.hf_assets_path, model_args(config).vocab_size)
     data = data_of(source, config.debug.seed or 0, split)
@@ -38,7 +38,7 @@ def build_loader(config: JobConfig, source: Training, share: Share, seq_len: int
 
 
 def data_of(source: Training, seed: int, split: Split = Split.TRAIN) -> Data:
-    """Return the data that are named by a path, or synthetic text.
+    """Return the data at the path that `source` names, or else synthetic text made from `seed`.
 
     Raises:
         DataError: The path does not exist or holds no data, or a data set is named without a path.
@@ -54,10 +54,9 @@ def data_of(source: Training, seed: int, split: Split = Split.TRAIN) -> Data:
 
 
 def check_parallelism(config: JobConfig) -> None:
-    """Refuse what cannot keep the rows of a sequence apart.
+    """Raise DataError if the configured parallelism cannot keep the rows of a sequence from attending to each other.
 
-    Raises:
-        DataError: Sequences or layers are divided among ranks, or blocks are compiled.
+    Context and pipeline parallelism and torch.compile cannot.
     """
     parallelism = config.parallelism
     for key, is_on in (

@@ -1,4 +1,4 @@
-"""Tokenizers: one that needs no files, for which each byte is a token, and that of a `tokenizer.json`."""
+"""Two tokenizers: one that needs no files, for which each byte is a token, and one read from `tokenizer.json`."""
 
 import importlib
 import json
@@ -11,7 +11,7 @@ from trainer.errors import DataError
 
 BOS, EOS = 256, 257
 VOCAB_SIZE = 320
-"""256 byte values and two special tokens, rounded up to a number that many parallel degrees divide evenly."""
+"""256 byte values and two special tokens, rounded up to a number that most parallel degrees divide evenly."""
 FILE = "tokenizer.json"
 INSTALL = "pip install 'torch-workbench[tokens]', or remove model.hf_assets_path: bytes are tokens then"
 EOS_NAMES = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|im_end|>", "<|eot_id|>")
@@ -24,25 +24,25 @@ def encode(text: str) -> list[int]:
 
 
 class Tokenizer(Protocol):
-    """What the training data need of a tokenizer; `eos` is the token that ends a document."""
+    """The methods that the training data use of a tokenizer; `eos` is the token that ends a document."""
 
     eos: int
     vocab_size: int
     checksum: int
-    """A checksum of its files."""
+    """A checksum of the tokenizer's files."""
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a document, between a begin token, if there is one, and an end token."""
+        """Return the tokens of a document: a begin token if the tokenizer has one, the text, and an end token."""
 
     def pieces(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return the tokens of a text without further ones, and where each of them begins and ends in the text."""
+        """Return (tokens of a text without special ones, (begin, end) of each token as characters of the text)."""
 
     def name(self, token: int) -> str:
         """Return the text of a token."""
 
 
 class ByteTokenizer:
-    """The tokenizer that needs no files."""
+    """The tokenizer for which each byte is a token; it needs no files."""
 
     eos, vocab_size, checksum = EOS, VOCAB_SIZE, 0
     special = {BOS: "<bos>", EOS: "<eos>", ord(" "): "␣"}  # noqa: RUF012
@@ -60,10 +60,10 @@ class ByteTokenizer:
 
 
 class FileTokenizer:
-    """The tokenizer in a folder with `tokenizer.json`, such as that of a model of Hugging Face.
+    """The tokenizer in a folder with a `tokenizer.json`, as models of Hugging Face have it.
 
     Raises:
-        DataError: The package tokenizers is not installed, or refuses the file, or no token ends a document.
+        DataError: The package tokenizers is not installed or refuses the file, or the tokenizer has no end token.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -84,7 +84,10 @@ class FileTokenizer:
         self.eos = eos
 
     def special(self, key: str, names: tuple[str, ...]) -> int | None:
-        """Return the id of a special token, by the configuration, or else by its usual names; None if there is none."""
+        """Return the id of a special token; None if there is none.
+
+        Its text is the value of `key` in tokenizer_config.json, or else one of the usual `names`.
+        """
         text = special_text(self.config, key)
         # An entry without a value says that there is no such token; the usual names must not replace it.
         candidates = (text,) if key in self.config else names
@@ -117,16 +120,17 @@ def tokenizer_config(folder: Path) -> dict[str, Any]:
 
 
 def special_text(config: dict[str, Any], key: str) -> str:
-    """Return the text of a special token in the content of `tokenizer_config.json`; empty if it names none."""
+    """Return the text of a special token in `config`, the content of `tokenizer_config.json`; empty for none."""
     value = config.get(key)
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else ""
 
 
 def load_tokenizer(path: str | None, vocabulary: int) -> ByteTokenizer | FileTokenizer:
-    """Return the tokenizer in the folder `path`, or that of bytes; the model has `vocabulary` tokens.
+    """Return the tokenizer in the folder `path`, or the tokenizer of bytes if there is none.
 
-    A folder that describes a model and has no tokenizer gets that of bytes, like no folder.
+    That is the case without a folder, and for a folder that describes a model but has no tokenizer. `vocabulary` is
+    the number of tokens that the model has.
 
     Raises:
         DataError: The tokenizer cannot be loaded, or has more tokens than the model.

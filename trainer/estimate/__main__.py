@@ -31,7 +31,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 class Case(NamedTuple):
-    """One memory estimate to make: for data-parallel rank `rank` of pipeline stage `stage`.
+    """A memory estimate to make: that of data-parallel rank `rank` in pipeline stage `stage`.
 
     The result is valid for `alike` data-parallel ranks of that stage, which need the same memory.
     """
@@ -137,9 +137,10 @@ def rank_memory(case: Case) -> dict[str, object]:
 
 
 def highest_passes(peaks: dict[str, Peak]) -> dict[str, Peak]:
-    """Return {window of a step: highest peak over all passes through the pipeline}.
+    """Return {window of a step: its highest peak over all passes through the pipeline}.
 
-    In `peaks` each pass has a window of its own: the name of the window is followed by ` #` and the number of the pass.
+    A window is a part of a step. In `peaks` each pass has a window of its own: the window's name is followed by ` #`
+    and the number of the pass.
     """
     highest: dict[str, Peak] = {}
     for name, peak in peaks.items():
@@ -167,9 +168,7 @@ def distinct_ranks(local: LocalProblem, stage: int) -> list[tuple[int, int]]:
 
 
 class ShardedRows(NamedTuple):
-    """The `size` rows of a parameter in `shards` shards; each group of `neighbours` consecutive ranks has the same
-    shard.
-    """
+    """The `size` rows of a parameter in `shards` shards; each `neighbours` consecutive ranks have the same one."""
 
     size: int
     shards: int
@@ -177,7 +176,7 @@ class ShardedRows(NamedTuple):
 
 
 def sharded_rows(local: LocalProblem, stage: int) -> Iterator[ShardedRows]:
-    """Yield, for each parameter of a pipeline stage, its number of rows and over how many ranks they are sharded."""
+    """Yield, for each parameter that is sharded by rows in a pipeline stage, its rows and among how many ranks."""
     config, tensor = local.config, local.degrees.tp
     shards, experts = local.degrees.sharding, local.degrees.ep
     for part in model_parts(stage, model_args(config).n_layers, config.parallelism):
@@ -191,9 +190,10 @@ def sharded_rows(local: LocalProblem, stage: int) -> Iterator[ShardedRows]:
 
 
 def rows_on_rank(piece: ShardedRows, rank: int) -> int:
-    """Return the number of rows of a parameter on rank `rank`. FSDP fills the first ranks; the last may have no rows.
+    """Return the number of rows of a parameter on rank `rank`.
 
-    Example: 10 rows over 4 ranks are 3, 3, 3, 1; 5 rows over 4 ranks are 2, 2, 1, 0.
+    FSDP gives the first ranks equally many; the last ones may have fewer or none. Example: 10 rows over 4 ranks are
+    3, 3, 3, 1; 5 rows over 4 ranks are 2, 2, 1, 0.
     """
     largest_share = -(-piece.size // piece.shards)
     return min(max(piece.size - rank // piece.neighbours * largest_share, 0), largest_share)

@@ -15,7 +15,7 @@ from trainer.parallel.mesh import World
 
 @dataclass(frozen=True)
 class Shallow:
-    """Two small numbers of layers, `few` and `more`, whose peaks are extrapolated to a model with `layers` layers.
+    """Two small numbers of layers, `few` and `more`, whose memory peaks are extrapolated to a model of `layers` layers.
 
     Example: the peak is 10 GiB with 4 layers and 12 GiB with 5, so it is 66 GiB with 32: 10 + 2 * (32 - 4).
     """
@@ -26,7 +26,7 @@ class Shallow:
 
     @classmethod
     def for_model(cls, layers: int, period: int, dense: int = 0) -> "Shallow | None":
-        """Return the two numbers of layers to measure, `period` layers apart; None if the model itself is shallow.
+        """Return the two numbers of layers to measure, `period` layers apart; None if the model has too few layers.
 
         The first `dense` layers are of another kind than those after them, and are kept. The kinds of layers repeat
         every `period` layers (such as dense and expert layers), so only whole periods are removed.
@@ -36,11 +36,10 @@ class Shallow:
         return cls(few, few + period, layers) if few + period < layers else None
 
     def peak(self, at_few: Peak, at_more: Peak) -> Peak | None:
-        """Return the whole model's peak, extrapolated from those with `few` and `more` layers; None if that is not
-        possible.
+        """Return the peak of the whole model, extrapolated from the peaks with `few` and `more` layers.
 
-        It is not possible if a category shrinks when layers are added: then the two peaks occur at different moments of
-        the step, and an extrapolation would become negative.
+        The result is None if a category shrinks when layers are added: then the two peaks occur at different moments
+        of the step, and the category could become negative.
         """
         times = (self.layers - self.few) // (self.more - self.few)  # without a remainder: see `for_model`
         holders = {
@@ -54,8 +53,8 @@ class Shallow:
 def without_negatives(peak: Peak) -> Peak:
     """Return the peak with no module below zero bytes; the sum of each category stays the same.
 
-    A module falls below zero if in the model with more layers another module runs at the peak. What it lacks is taken
-    from the modules that have most of the category.
+    An extrapolated module falls below zero if another module was running at the peak of the model with more layers.
+    What it lacks is taken from the modules that have most of the category.
     """
     holders = dict(peak.holders)
     for category in peak.categories:
@@ -69,10 +68,10 @@ def without_negatives(peak: Peak) -> Peak:
 
 
 def window_peaks(config: JobConfig, world: World, args: ModelArgs) -> dict[str, Peak]:
-    """Return {window of a step: its peak memory}; see `rehearsal.rehearse` for the windows.
+    """Return {window of a step: its peak memory}; a window is a part of a step, see `rehearsal.rehearse`.
 
-    The peaks of a deep model are extrapolated from two shallow models. Windows of the first and the last layers are
-    enough: the peak of a layer between them lies between theirs.
+    The peaks of a deep model are extrapolated from those of two shallow ones. The windows of the first and the last
+    layers are enough, because the peak of any layer between lies between theirs.
     """
     parts = model_parts(world.stage, args.n_layers, config.parallelism)
     if shallow := shallow_model(config, args, parts):
@@ -85,12 +84,12 @@ def window_peaks(config: JobConfig, world: World, args: ModelArgs) -> dict[str, 
 
 
 def shallow_model(config: JobConfig, args: ModelArgs, parts: Sequence[Part]) -> Shallow | None:
-    """Return the numbers of layers to extrapolate from; None if `parts` have too few layers to leave any out."""
+    """Return the numbers of layers to extrapolate from; None if `parts`, the parts of this rank, have too few."""
     interval, _ = recompute_interval(config.activation_checkpoint)
     period = math.lcm(max(interval, 1), getattr(args, "moe_every", 1))
     return Shallow.for_model(min(len(part.layers) for part in parts), period, getattr(args, "n_dense_layers", 0))
 
 
 def shortened(parts: Sequence[Part], shallow: Shallow, layers: int) -> list[Part]:
-    """Return the parts with fewer layers: the smallest part keeps `layers` layers, and all lose the same number."""
+    """Return `parts` with fewer layers: the smallest part keeps `layers` layers, and all parts lose the same number."""
     return [replace(part, layers=part.layers[: len(part.layers) - shallow.layers + layers]) for part in parts]

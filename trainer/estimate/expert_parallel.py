@@ -12,8 +12,7 @@ from trainer.parallel import expert_parallel
 
 
 class SizedProduct(torch.autograd.Function):
-    """Multiply tokens (R, D), grouped by expert, by weights (E, D, F): returns (R, F) with the right size but no
-    values.
+    """Multiply tokens (R, D), grouped by expert, by weights (E, D, F): the result (R, F) has a size but no values.
 
     It saves the same tensors for the backward pass as torch's grouped product, which cannot run on fake float32
     tensors.
@@ -34,9 +33,10 @@ class SizedProduct(torch.autograd.Function):
 
 @contextmanager
 def even_routing(copies: int) -> Iterator[None]:
-    """Let experts run on fake tensors inside this context: products have a size but no values.
+    """Let experts run on fake tensors inside this context: their products have a size but no values.
 
-    Each rank is assumed to send its `copies` token copies in equal parts to all ranks that have experts.
+    `copies` is the number of token copies that each rank sends to experts. They are assumed to go in equal parts to
+    all ranks that have experts.
     """
     originals = moe.grouped_mm, expert_parallel.split_sizes
     moe.grouped_mm = lambda tokens, weights, **_: SizedProduct.apply(tokens, weights)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Derive the job whose step runs on fake tensors in place of the configured job, and say what this assumes."""
+"""Derive from a configured job the job whose step runs on fake tensors, and say in which points it differs."""
 
 from dataclasses import dataclass, field, replace
 
@@ -12,10 +12,10 @@ from trainer.models.decoder import model_args
 
 @dataclass(frozen=True)
 class LocalProblem:
-    """The job whose step runs on fake tensors, to measure its memory, in place of the configured job.
+    """The job whose step runs on fake tensors, in place of the configured job, to measure its memory.
 
-    `config` is the configuration without compilation, CPU offload and float8. `degrees` are those of the mesh, and
-    `notes` has sentences on what this assumes.
+    `config` is the configuration without compilation, CPU offload and float8. `degrees` are the parallel degrees of
+    the configured job, and `notes` has sentences on what the estimate assumes.
     """
 
     config: JobConfig
@@ -48,7 +48,7 @@ def local_problem(config: JobConfig, world_size: int) -> LocalProblem:
 
 
 def assumptions(config: JobConfig) -> list[str]:
-    """Return sentences that say what the estimate assumes, for the settings in which a real run may differ from it."""
+    """Return sentences on what the estimate assumes, for the configured settings that it does not model exactly."""
     has_experts = hasattr(model_args(config), "n_experts")
     assumed = {
         "products in the type of mixed_precision_param; float8 keeps smaller operands": FLOAT8

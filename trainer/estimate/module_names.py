@@ -1,4 +1,7 @@
-"""Find the module that an allocation belongs to, in the forward and in the backward pass, with equal layers folded."""
+"""Find the module to which an allocation belongs, in the forward and in the backward pass.
+
+Layers of the same kind count as one module.
+"""
 
 from bisect import bisect_right
 
@@ -18,25 +21,25 @@ from workbench.recorders.memory.tensor_hooks import (
 ROOT, LOSS, NO_MODULE = "(model)", "(loss)", "(no module)"
 """The owners of what the model itself allocates outside its parts, of the loss, and of all else, as in an update."""
 OWN_ROWS = {INPUTS: "(inputs)", COMMUNICATION: "(communication)"}
-"""The owners of categories that belong to no module."""
+"""{category that belongs to no module: the name under which its memory is listed}."""
 LABEL_ENDS = {PARAMETERS: 1, GRADIENTS: 1, OPTIMIZER_STATE: 2}
-"""How many parts a label has behind the name of the module: `wq.weight`, and `wq.weight.exp_avg` of an optimizer."""
+"""{category: number of name parts after the module's in a label}: 1 in `wq.weight`, 2 in `wq.weight.exp_avg`."""
 
 
 class ModuleNames:
-    """The names of a model's modules, in which equal layers have one name: `layers.0.wq` is `layers.*.wq`."""
+    """The names of a model's modules; equal modules of all layers share one: `layers.0.wq` is `layers.*.wq`."""
 
     def __init__(self) -> None:
         self._stacks: set[str] = set()
         self._folded: dict[str, str] = {}
 
     def learn(self, model: nn.Module) -> None:
-        """Learn which modules of a model are stacks of equal layers."""
+        """Remember which modules of `model` are stacks, that is, numbered lists of layers."""
         self._stacks |= {without_wrappers(name) for name, module in model.named_modules() if is_stack(module)}
         self._folded.clear()
 
     def folded(self, name: str) -> str:
-        """Return the name of a module with `*` for the number of each layer of a stack; `ROOT` for an empty name."""
+        """Return the name of a module with `*` in place of the number of each layer; `ROOT` for an empty name."""
         if name not in self._folded:
             parts = name.split(".")
             stars = ["*" if ".".join(parts[:at]) in self._stacks else part for at, part in enumerate(parts)]
@@ -44,14 +47,14 @@ class ModuleNames:
         return self._folded[name]
 
     def owner(self, category: str, label: str) -> str:
-        """Return the module of a tensor that a hook has labelled; empty if the label does not name it."""
+        """Return the module to which a tensor with this label belongs; empty if the label does not name one."""
         if category in LABEL_ENDS:
             return self.folded(".".join(label.split(".")[: -LABEL_ENDS[category]]))
         return OWN_ROWS.get(category, "")
 
 
 def is_stack(module: nn.Module) -> bool:
-    """Return whether a module is a numbered list of layers: a list or a dict of modules, or children of one type."""
+    """Return whether a module is a numbered list of layers: a ModuleList or ModuleDict, or children of one type."""
     children = dict(module.named_children())
     if not children or not all(name.isdigit() for name in children):
         return False
@@ -60,10 +63,11 @@ def is_stack(module: nn.Module) -> bool:
 
 
 class RunningModule:
-    """Knows the modules of a program by name, and which of them runs now.
+    """Knows which module of a program is running now, by name.
 
-    In the backward pass that is the module whose forward pass created the node that runs. Autograd numbers its nodes in
-    the order of their creation; `mark` keeps the number at which a module begins or goes on.
+    In the backward pass that is the module whose forward pass created the autograd node that is running. Autograd
+    numbers nodes in the order of their creation; `mark` stores the number at which each module's forward pass begins
+    or continues.
     """
 
     def __init__(self) -> None:
@@ -72,13 +76,16 @@ class RunningModule:
         self._names: list[str] = []
 
     def mark(self, name: str) -> None:
-        """Note that a module runs from now on; with an empty name none does."""
+        """Record that the module `name` runs from now on; an empty name means that no module runs."""
         self._numbers.append(torch._C._autograd._get_sequence_nr())  # noqa: SLF001
         self._names.append(name)
 
     @property
     def name(self) -> str:
-        """The name of the module that runs now; `LOSS` if none does in the forward or backward pass."""
+        """The name of the module that is running now.
+
+        It is `LOSS` if none is, in the forward or backward pass, and `NO_MODULE` outside of both.
+        """
         if self._names and self._names[-1]:
             return self._names[-1]
         # The stub of torch says that there always is one.

@@ -1,4 +1,4 @@
-"""Run a step of the trainer's own model on fake tensors, which need no memory, in a fake process group."""
+"""Run a step of the trainer's own code and model on fake tensors, which need no memory, in a fake process group."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -29,11 +29,11 @@ from trainer.step import Batch
 from workbench.recorders.memory.tensor_hooks import COMMUNICATION, INPUTS
 
 STEPS_WITH_EXPERTS = 2
-"""Number of steps to run of a model with experts, which keep tensors of a step in the next one."""
+"""Number of steps to run of a model with experts, which keep tensors from one step to the next."""
 MAX_BATCHES = 2
-"""Number of accumulated batches to run at most: from the second on, gradients exist already and memory is the same."""
+"""Largest number of accumulated batches to run: from the second on, gradients exist and memory stays the same."""
 ENDS = 2
-"""Number of layers at either end whose memory differs from that of the layers between: FSDP gathers one layer ahead."""
+"""Number of layers at either end whose memory differs from the layers between; FSDP gathers one layer ahead."""
 Phase = Callable[[str], AbstractContextManager[None]]
 NUMBER_SIGN = " #"
 """Separates the name of a window (a part of the step) from the number of the pass through the pipeline."""
@@ -67,7 +67,7 @@ def rehearse(config: JobConfig, world: World, args: ModelArgs, parts: Sequence[P
 
 
 def routed_tokens(config: JobConfig, args: ModelArgs, mesh: Degrees) -> int:
-    """Return how many token copies a rank sends to experts in one forward pass: each token goes to `top_k` experts."""
+    """Return the number of token copies that a rank sends to experts in one forward pass: `top_k` for each token."""
     training, parallelism = config.training, config.parallelism
     is_pipeline = mesh.pp > 1
     rows = parallelism.pipeline_parallel_microbatch_size if is_pipeline else training.local_batch_size
@@ -96,7 +96,11 @@ class Rehearsal:
         self.passes: Counter[int] = Counter()
 
     def peaks(self) -> dict[str, Peak]:
-        """Return {window: peak memory} of a step that finds the optimizer's state there, as all but the first do."""
+        """Run a step, and return {window: its peak memory}.
+
+        The optimizer's state exists before the step, as in all steps except the first. A model with experts runs
+        `STEPS_WITH_EXPERTS` steps, and the last one counts.
+        """
         buckets = self.buckets()
         for storage in buckets:
             self.tracker.add_storage(storage.untyped_storage(), COMMUNICATION)
@@ -112,8 +116,9 @@ class Rehearsal:
         return self.tracker.peaks
 
     def create_state(self) -> None:
-        """Let the optimizer create its state, from gradients without values: a whole first step would take as long as
-        the step to measure.
+        """Let the optimizer create its state, with a step on gradients without values.
+
+        A whole first step would take as long as the step to measure.
         """
         for parameter in self.compute.model.parameters():
             if parameter.requires_grad:
@@ -161,7 +166,7 @@ class Rehearsal:
     def mark_layers(self, number: int) -> Iterator[RemovableHandle]:
         """Add hooks to the layers of `models[number]`, and yield the handles that remove these hooks.
 
-        At the start of a layer's forward or backward pass, the hooks let the memory tracker begin a new window, such as
+        At the start of a layer's forward or backward pass, they start a new window of the memory tracker, such as
         `fwd +0`.
         """
         layers = list(self.models[number].layers.values())
@@ -204,7 +209,7 @@ class Rehearsal:
 def layer_name(place: int, count: int) -> str:
     """Return the name of the layer with index `place` among `count` layers, for the names of windows.
 
-    The first `ENDS` layers are `+0`, `+1` and so on, the last are ..., `-2`, `-1`; all layers between are `middle`.
+    The first `ENDS` layers are `+0` and `+1`, the last ones `-2` and `-1`; all layers between are `middle`.
     """
     if place < ENDS:
         return f"+{place}"

@@ -13,9 +13,9 @@ from workbench.recorders.memory.library_functions import category_of_function
 from workbench.recorders.memory.tensor_hooks import ACTIVATIONS, PARAMETERS, PRIORITY, TEMPORARY, without_wrappers
 
 MAX_CALLERS = 30
-"""Number of callers on the call stack that are searched for the purpose of an allocation."""
+"""Number of callers on the call stack that are searched for what an allocation is for."""
 SHARDED_PARAMETER = "_fsdp_param.py"
-"""The file of FSDP whose objects know the name of the parameter that they gather, and whose gradient they add up."""
+"""The file of FSDP whose objects know the name of the parameter that they gather or reduce."""
 NOT_ALLOCATED, PROPAGATION = "pretended", "_sharding_prop.py"
 """The category of allocations that no real run makes, and the file of DTensor that makes them.
 
@@ -35,10 +35,10 @@ class Block:
 
 @dataclass
 class Peak:
-    """The highest memory in a window of a step, in bytes: the total, and what it consists of at that moment.
+    """The highest memory in a window (part) of a step, in bytes: the total, and its parts at that moment.
 
-    `holders` is {(category, module): bytes}; their sum is the total. `where` says at which place in the program that
-    is; it is empty if the counter has no way to tell.
+    `holders` is {(category, module): bytes}, whose sum is the total. `where` is the place in the program at that
+    moment, such as a source line; empty if it is unknown.
     """
 
     total: int = 0
@@ -47,7 +47,7 @@ class Peak:
 
     @property
     def categories(self) -> dict[str, int]:
-        """The bytes of each category."""
+        """The peak as {category: bytes}."""
         held = Counter[str]()
         for (category, _), size in self.holders.items():
             held[category] += size
@@ -55,7 +55,7 @@ class Peak:
 
     @property
     def modules(self) -> dict[str, dict[str, int]]:
-        """The bytes of each category of each module, as {module: {category: bytes}}, the largest module first."""
+        """The peak as {module: {category: bytes}}, the largest module first."""
         held: dict[str, dict[str, int]] = {}
         for (category, module), size in sorted(self.holders.items()):
             if size:
@@ -64,10 +64,10 @@ class Peak:
 
 
 class StorageCounter:
-    """Counts the bytes of live tensor storages; `peaks` holds the peak of each named window.
+    """Counts the bytes of live tensor storages; `peaks` is {window: its peak}.
 
-    `locate` is called at each new peak and returns where in the program that is, such as a source line. `running` knows
-    the module that runs: memory belongs to the module that allocates it, if no hook names another one.
+    `locate` is called at each new peak and returns the place in the program, such as a source line. `running` knows
+    which module is running: memory belongs to the module that allocates it, unless a hook names another one.
     """
 
     def __init__(self, locate: Callable[[], str] = str, running: RunningModule | None = None) -> None:
@@ -88,10 +88,10 @@ class StorageCounter:
         self._check_peak()
 
     def add_storage(self, storage: torch.UntypedStorage, category: str | None = None, module: str = "") -> None:
-        """Count a storage in `category`, for `module`; without `category`, in the one that the call stack suggests.
+        """Count a storage in `category`, for `module`; without a category, in one that follows from the call stack.
 
-        A storage that is already counted moves to the new category, unless that has a lower priority than its current
-        one.
+        A storage that is already counted moves to the new category, unless its current category has a higher
+        priority.
         """
         key = storage._cdata  # noqa: SLF001 - the only identity that a storage has
         block = self._blocks.get(key)
@@ -128,7 +128,7 @@ class StorageCounter:
         block.category, block.module = category, module
 
     def leave_out(self, category: str) -> None:
-        """Count the storages that are live now and have this category as empty, whatever they are used for later."""
+        """Count the live storages of a category as empty from now on, even if they get another category later."""
         for block in self._blocks.values():
             if block.category == category:
                 self._change(block, -block.size)
@@ -145,7 +145,7 @@ class StorageCounter:
         return forget
 
     def resize(self, storage: torch.UntypedStorage, size: int) -> None:
-        """Count that a storage now has `size` bytes; one that is not counted is ignored."""
+        """Record that a storage now has `size` bytes; a storage that is not counted is ignored."""
         if block := self._blocks.get(storage._cdata):  # noqa: SLF001
             change, block.size = size - block.size, size
             self._change(block, change)
@@ -166,8 +166,9 @@ class StorageCounter:
 
 
 def purpose_of_caller() -> tuple[str, str]:
-    """Return the category of a storage that is being allocated, from the functions on the call stack, and the name of
-    the parameter that FSDP allocates it for (empty for all else).
+    """Return (category of a storage that is being allocated, name of the parameter that FSDP allocates it for).
+
+    Both follow from the functions on the call stack. The name is empty unless FSDP allocates the storage.
     """
     parameter = ""
     frame = sys._getframe(2)  # noqa: SLF001  # `inspect` costs a hundred times as much

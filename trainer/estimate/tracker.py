@@ -1,4 +1,4 @@
-"""Track the memory of a step on fake tensors, with the categories that the hooks of the memory recorder report."""
+"""Track the memory of a step on fake tensors, with categories from the same hooks that record real runs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from workbench.recorders.memory.tensor_hooks import MODULE, TensorHooks, local_t
 
 
 class MemoryTracker(StorageCounter, TorchDispatchMode):
-    """Counts the bytes of live tensor storages while it is entered; `peaks` holds the peak of each named window."""
+    """Counts the bytes of live tensor storages while the tracker is entered; `peaks` is {window: its peak}."""
 
     def __init__(self) -> None:
         StorageCounter.__init__(self)
@@ -53,9 +53,9 @@ class MemoryTracker(StorageCounter, TorchDispatchMode):
 
 
 class TrackingHooks(TensorHooks):
-    """Hooks on a model and its optimizer, which report the category of each tensor storage to a MemoryTracker.
+    """Hooks on a model and its optimizer that report the category of each tensor storage to a `MemoryTracker`.
 
-    The hooks themselves are those of the memory recorder, which records real runs.
+    They are the hooks of the memory recorder, which records real runs.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, tracker: MemoryTracker) -> None:

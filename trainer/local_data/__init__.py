@@ -1,1 +1,4 @@
-"""Local data files: which of them to read, and their records. It needs no torch, so that the launcher checks them."""
+"""Local data files: find them and read their records.
+
+This package does not import torch, so that the launcher can check the data before it starts a process.
+"""

@@ -1,4 +1,4 @@
-"""Find the data files at a path, and leave out those of other splits."""
+"""Find the data files at a path, without those of another split (training, validation, test)."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ NOT_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "sta
 
 
 class Split(Enum):
-    """A part of a data set. The value is a regular expression for its usual names in the names of files."""
+    """A part of a data set. The value is a regular expression that matches its usual names in file names."""
 
     TRAIN = "train|training"
     VALIDATION = "validation|valid|dev|val"
@@ -22,9 +22,10 @@ class Split(Enum):
 
 
 def local_files(path: Path, split: Split = Split.TRAIN) -> list[Path]:
-    """Return a file, or all data files below a folder, sorted by name. A folder of the datasets package counts as one.
+    """Return the data files at a path: the file itself, or all data files below a folder, sorted by name.
 
-    Where names of files tell splits apart, such as `train-00000-of-00002.parquet`, only those of `split` are returned.
+    A folder that the datasets package saved counts as one file. If file names tell splits apart, such as
+    `train-00000-of-00002.parquet`, only the files of `split` are returned.
 
     Raises:
         DataError: The folder has no data files.
@@ -40,7 +41,7 @@ def local_files(path: Path, split: Split = Split.TRAIN) -> list[Path]:
 
 
 def is_data(name: Path) -> bool:
-    """Return whether a file below the folder of the data has a name of data; hidden ones are those of caches."""
+    """Return whether a path below the data folder ends like a data file; hidden files and folders are caches."""
     hidden = any(part.startswith(".") for part in name.parts)
     return reader_of(name) is not None and name.name not in NOT_DATA and not hidden
 
@@ -49,7 +50,7 @@ def saved_splits(path: Path) -> list[str]:
     """Return the names of the splits in a folder that the datasets package saved.
 
     Raises:
-        DataError: The file that names them is damaged.
+        DataError: The file with the names is damaged.
     """
     try:
         return [str(name) for name in json.loads((path / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]]
@@ -58,7 +59,11 @@ def saved_splits(path: Path) -> list[str]:
 
 
 def of_split(files: list[Path], folder: Path, split: Split) -> list[Path]:
-    """Return the files of a split; those without a split in their names, or all of them, where the split has none."""
+    """Return the files of `split`, by their names below `folder`.
+
+    If there are none, the files without a split in their names are returned, or else all files. For validation, files
+    of the test split come before these.
+    """
     named = {file: split_of(file.relative_to(folder)) for file in files}
     # The tests of a data set serve as its validation where it has no other.
     wanted = [split, Split.TEST, None] if split is Split.VALIDATION else [split, None]
@@ -69,7 +74,7 @@ def of_split(files: list[Path], folder: Path, split: Split) -> list[Path]:
 
 
 def split_of(name: Path) -> Split | None:
-    """Return the split that a file's name tells, or that of its folder; None if neither does."""
+    """Return the split that a path names, in the file's name or else in a folder's; None if it names none."""
     for part in reversed(name.parts):
         for split in Split:
             if re.search(rf"(?<![a-z])({split.value})(?![a-z])", part.lower()):

@@ -1,4 +1,7 @@
-"""Read local data one record at a time, from any position: text, JSON, Parquet, and what the datasets package reads."""
+"""Read local data one record at a time, from any position.
+
+Formats are text, JSON, CSV, Parquet, and what the datasets package reads.
+"""
 
 import csv
 import gzip
@@ -18,11 +21,11 @@ BLOCK, BLOCKS = 1 << 20, 64
 FILE_HINT = "give --training.dataset_path a file or folder"
 Fields = dict[str, Any]
 Numbered = Iterator[tuple[str, Fields]]
-"""Records of a file from some number on: (where it is in the file, its fields)."""
+"""The records of a file: (where the record is, as text for messages; its fields)."""
 
 
 class Position(NamedTuple):
-    """Where a sequence begins: the number of the file, of the record in the file, and of the token in the record."""
+    """A position in the data: index of the file, of the record in the file, and of the token in the record."""
 
     file: int = 0
     record: int = 0
@@ -30,7 +33,7 @@ class Position(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A record of the data: its position, its place as text for messages, and its fields."""
+    """A record of the data: its position, the same as text for messages (`where`), and its fields."""
 
     position: Position
     where: str
@@ -38,16 +41,16 @@ class Record(NamedTuple):
 
 
 class Data(Protocol):
-    """Data that can be read from any position, on every rank and again after a resume."""
+    """Data that can be read from any position; every rank reads them, and a resumed run continues in them."""
 
     size: int
-    """The size of the data in bytes, as they are stored."""
+    """The size of the stored data in bytes."""
 
     def records(self, start: Position) -> Iterator[Record]:
-        """Yield the records from that of `start` on; none where the data end before it."""
+        """Yield the records from the one at `start` on; none if the data end before it."""
 
     def checksum(self) -> int:
-        """Return a checksum of the data, by which a resumed run notices other data."""
+        """Return a checksum of the data, by which a resumed run notices that they have changed."""
 
 
 class InMemory:
@@ -68,7 +71,7 @@ class InMemory:
 
 
 class Files:
-    """The records of local files, one file after the other. Only what is being read is in memory."""
+    """The records of local files, one file after the other; only what is being read is in memory."""
 
     def __init__(self, paths: list[Path]) -> None:
         self.paths = paths
@@ -79,7 +82,7 @@ class Files:
             raise DataError(f"{error.filename}: {error.strerror}", FILE_HINT) from error
 
     def records(self, start: Position) -> Iterator[Record]:
-        """Yield the records from that of `start` on.
+        """Yield the records from the one at `start` on.
 
         Raises:
             DataError: A file is missing or damaged, or the package that reads it is not installed.
@@ -90,7 +93,7 @@ class Files:
                 yield Record(Position(number, record), where, fields)
 
     def checksum(self) -> int:
-        """Return a checksum of small data, and of evenly spaced blocks of large data."""
+        """Return a checksum of all bytes of small data, or of evenly spaced blocks of large data."""
         result, share = self.size, max(1, BLOCKS // max(1, len(self.stored)))
         for path in self.stored:
             length = path.stat().st_size
@@ -110,10 +113,10 @@ def files_below(path: Path) -> list[Path]:
 
 
 def read_file(path: Path, skip: int) -> Numbered:
-    """Yield the records of a file, or of a folder that the datasets package saved, without the first `skip`.
+    """Yield the records of a file, or of a folder that the datasets package saved, after the first `skip` ones.
 
     Raises:
-        DataError: The file is missing, damaged, or of no known format, or the package that reads it is not installed.
+        DataError: The file is missing, damaged or of an unknown format, or the package that reads it is not installed.
     """
     reader = saved_records if path.is_dir() else reader_of(path)
     if reader is None:
@@ -127,12 +130,12 @@ def read_file(path: Path, skip: int) -> Numbered:
 
 
 def reader_of(path: Path) -> Callable[[Path, int], Numbered] | None:
-    """Return the function that reads files with such a name; None if there is none."""
+    """Return the function that reads files with such an ending in their names; None for an unknown ending."""
     return next((reader for suffix, reader in FORMATS.items() if path.name.lower().endswith(suffix)), None)
 
 
 def text_records(path: Path, skip: int) -> Numbered:
-    """Yield a text file as one record."""
+    """Yield a whole text file as one record; nothing if `skip` is 1 or more."""
     if not skip:
         yield str(path), {"text": path.read_text(encoding="utf-8")}
 
@@ -165,10 +168,10 @@ def json_records(path: Path, skip: int) -> Numbered:
 
 
 def as_object(value: object, where: str) -> Fields:
-    """Return a JSON object.
+    """Return `value` if it is a JSON object; `where` names it in the error.
 
     Raises:
-        DataError: The value is something else.
+        DataError: It is something else.
     """
     if not isinstance(value, dict):
         raise DataError(f"{where}: not a JSON object", 'write one {"text": "..."} per line, or a row for fine-tuning')
@@ -176,14 +179,14 @@ def as_object(value: object, where: str) -> Fields:
 
 
 def csv_records(path: Path, skip: int) -> Numbered:
-    """Yield the rows of a table with commas, whose first line names the columns."""
+    """Yield the rows of a comma-separated table, whose first line has the names of the columns."""
     with path.open(encoding="utf-8", newline="") as file:
         for number, fields in islice(enumerate(csv.DictReader(file)), skip, None):
             yield f"{path}, row {number}", fields
 
 
 def parquet_records(path: Path, skip: int) -> Numbered:
-    """Yield the rows of a Parquet file, reading a part of it at a time; whole row groups are skipped unread."""
+    """Yield the rows of a Parquet file, a part of which is in memory at a time; skipped row groups are not read."""
     file = package("pyarrow.parquet", "pyarrow", path).ParquetFile(path)
     groups: list[int] = []
     number = 0
@@ -207,7 +210,7 @@ def saved_records(path: Path, skip: int) -> Numbered:
 
 
 def streamed_records(kind: str) -> Callable[[Path, int], Numbered]:
-    """Return a function that reads local files of a format by the datasets package; it downloads nothing."""
+    """Return a function that reads local files of the format `kind` with the datasets package, without downloads."""
 
     def read(path: Path, skip: int) -> Numbered:
         # Set before the package is imported: it reads the variable once.
@@ -220,16 +223,16 @@ def streamed_records(kind: str) -> Callable[[Path, int], Numbered]:
 
 
 def numbered(rows: Iterable[Fields], path: Path, first: int) -> Numbered:
-    """Yield rows of the datasets package with their numbers, which begin with `first`."""
+    """Yield rows from the datasets package with their place in `path` as text; the first has the number `first`."""
     for number, fields in enumerate(rows, start=first):
         yield f"{path}, row {number}", without_nulls(fields)
 
 
 def package(module: str, name: str, path: Path) -> Any:
-    """Return a module that reads the file at `path`.
+    """Import and return `module`, which reads the file at `path`.
 
     Raises:
-        DataError: Its package is not installed.
+        DataError: Its package, `name`, is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -242,20 +245,20 @@ COLUMNS = ("messages", "prompt", "completion", "input_ids", "labels", "text")
 
 
 def wanted(columns: list[str]) -> list[str]:
-    """Return the columns that are trained on; all of them if none has a known name, so that errors can name them."""
+    """Return the columns that can be trained on; all columns if there are none, so that errors can name them."""
     return [name for name in columns if name in COLUMNS] or columns
 
 
 def without_nulls(fields: Fields) -> Fields:
-    """Return a row without the empty fields of the objects in its lists.
+    """Return the fields of a row without null values in objects within lists, such as the messages of a conversation.
 
-    In a table all messages have the fields of all others, such as the tool calls of a few, or their weight.
+    In a table, every message has the fields of all others, such as tool calls, with null where it has no value.
     """
     return {name: stripped(value) for name, value in fields.items()}
 
 
 def stripped(value: object) -> object:
-    """Return a list of objects without their empty fields; any other value unchanged."""
+    """Return a list of objects without null values in them; return any other value unchanged."""
     if not isinstance(value, list) or not value or not isinstance(value[0], dict):
         return value
     return [{name: part for name, part in item.items() if part is not None} for item in value]
@@ -273,4 +276,4 @@ FORMATS: dict[str, Callable[[Path, int], Numbered]] = {
     ".jsonl.zst": streamed_records("json"),
     ".json.zst": streamed_records("json"),
 }
-"""{end of a file's name: function that reads such a file}."""
+"""{ending of a file name: function that reads such files, from (path, number of records to skip)}."""

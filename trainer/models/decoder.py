@@ -1,4 +1,4 @@
-"""The model interface of the trainer, creation of models by name, and seeded weights that are equal on every mesh."""
+"""The base class of all models, creation of a model by name, and initial weights that are equal on every mesh."""
 
 import importlib
 import math
@@ -30,13 +30,13 @@ class Decoder(nn.Module):
     output: nn.Linear
     args: ModelArgs
     part: Part
-    """The part of the model that this module holds if the model is divided for a pipeline."""
+    """The part of the model that this module holds; it is the whole model without a pipeline."""
     positions: Sequence[int]
-    """Positions of the input tokens in their sequence; with context parallelism, those of this rank alone."""
+    """The position of each input token in its sequence; with context parallelism, only this rank's positions."""
 
     @abstractmethod
     def expect_positions(self, positions: Sequence[int]) -> None:
-        """Prepare for inputs that contain only these positions of each sequence. Call it before memory is allocated."""
+        """Prepare for inputs with only these token positions of each sequence. Call it before memory is allocated."""
 
     @abstractmethod
     def reset_buffers(self) -> None:
@@ -45,7 +45,7 @@ class Decoder(nn.Module):
     def flops_per_token(self, length: int) -> int:
         """Return the floating-point operations per token, forward and backward, for sequences of `length` tokens.
 
-        There are 6 per weight, and 12 per layer, feature and attended position (PaLM, appendix B:
+        There are 6 per weight, and 12 per layer, feature of the heads, and token of the sequence (PaLM, appendix B:
         https://arxiv.org/abs/2204.02311).
         """
         weights = sum(p.numel() for p in self.parameters())
@@ -54,7 +54,7 @@ class Decoder(nn.Module):
         return 6 * weights + 12 * len(self.layers) * self.args.n_heads * self.args.head_dim * length
 
     def tie_weights(self) -> None:
-        """Let the output layer have the weight of the embedding, if `enable_weight_tying` is set.
+        """Let the output layer share the weight of the embedding, if `enable_weight_tying` is set.
 
         Call it after each change that replaces parameters by new ones.
         """
@@ -68,9 +68,9 @@ class Decoder(nn.Module):
         return self
 
     def initialised_as(self, name: str) -> str:
-        """Return the name of the parameter whose initial values parameter `name` has.
+        """Return the name of the parameter by whose rule the parameter `name` is initialised; usually its own.
 
-        A tied weight begins as that of an output layer: as large as that of an embedding, it would make large logits.
+        A tied weight is initialised as an output layer: the larger values of an embedding would make large logits.
         """
         return "output.weight" if self.args.enable_weight_tying and name == "tok_embeddings.weight" else name
 
@@ -107,7 +107,7 @@ def build_model(config: JobConfig, args: ModelArgs | None = None) -> Decoder:
 
 
 def draw(name: str, parameter: Tensor, n_layers: int, seed: int) -> Tensor:
-    """Return the initial values of a parameter, unsharded; they depend only on its name, its shape and the seed."""
+    """Return the initial values of a whole parameter; they depend only on the arguments and the parameter's shape."""
     generator = torch.Generator(parameter.device).manual_seed(zlib.crc32(f"{seed}/{name}".encode()))
     full = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
     fill(name, full, n_layers, generator)
@@ -116,10 +116,10 @@ def draw(name: str, parameter: Tensor, n_layers: int, seed: int) -> Tensor:
 
 @torch.no_grad()
 def init_weights(model: Decoder, seed: int, draw: Draw = draw) -> None:
-    """Fill all parameters and buffers; each parameter has its own random generator, seeded by the parameter's name.
+    """Fill all parameters and buffers; each parameter has its own random generator, seeded by `seed` and its name.
 
-    Sharded parameters are drawn whole and then cut, one at a time. So the values do not depend on the mesh, and no rank
-    ever holds the full model.
+    Sharded parameters are drawn whole and then cut, one at a time. So the values do not depend on the mesh, and no
+    rank ever holds the full model.
     """
     for name, parameter in model.named_parameters():
         drawn_as = model.initialised_as(without_wrappers(name))

@@ -1,6 +1,6 @@
-"""Causal attention within documents: no document of a packed sequence attends to another.
+"""Causal attention within documents: in a packed sequence, no document attends to another.
 
-Positions run on over the documents of a sequence: rotary embeddings depend on differences of positions alone.
+Positions are not reset at the start of a document, because rotary embeddings depend only on differences of positions.
 """
 
 from collections.abc import Iterable
@@ -13,15 +13,16 @@ from trainer.models.decoder import Decoder
 
 
 class DocumentAttention:
-    """The attention of all blocks of a model; `separate` sets the documents of the next batch."""
+    """The attention function of all blocks of a model; `separate` tells it the documents of the next batch."""
 
     def __init__(self) -> None:
         self.allowed: Tensor | None = None
 
     def separate(self, documents: Tensor | None) -> None:
-        """Let each token of the next batch attend to the earlier ones of its document alone.
+        """Let each token of the next batch attend only to itself and to earlier tokens of its document.
 
-        `documents` (B, T) has the number of each token's document; None: to all earlier tokens.
+        `documents` (B, T) has the number of each token's document; with None each token attends to all earlier
+        tokens.
         """
         if documents is None:
             self.allowed = None
@@ -31,14 +32,17 @@ class DocumentAttention:
         self.allowed = ((documents[:, :, None] == documents[:, None, :]) & causal)[:, None]
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Return the attention of q to k and v, (B, N, T, H) each."""
+        """Return the attention of q to k and v, each (B, N, T, H): B sequences, N heads, T tokens, H features."""
         if self.allowed is None:
             return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=self.allowed)
 
 
 def separate_documents(models: Iterable[Decoder]) -> DocumentAttention:
-    """Return the attention that the blocks of these models have from now on; it is the same for all of them."""
+    """Replace the attention function of all blocks of `models` by one `DocumentAttention`, and return it.
+
+    If the blocks have one already, that is returned.
+    """
     blocks = [block for model in models for block in model.layers.values()]
     known = getattr(blocks[0].attention, "attend", None)
     shared = known if isinstance(known, DocumentAttention) else DocumentAttention()

@@ -1,7 +1,7 @@
-"""Mixture of experts: a router sends each token to a few of many feed-forward networks; a shared one may see all
-tokens.
+"""Mixture of experts: a router sends each token to a few of many feed-forward networks (experts).
 
-Shapes: N = B * T tokens, D = dim, E experts of hidden width F, K experts per token, R = N * K routed token copies.
+A shared expert may get all tokens. Shapes: N = B * T tokens, D = dim, E experts of hidden width F, K experts per
+token, R = N * K routed token copies.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,8 +19,9 @@ grouped_mm = getattr(functional, "grouped_mm", None) or torch._grouped_mm  # noq
 
 
 class Router(nn.Module):
-    """Selects K experts for each token by their scores: (N, D) -> weights (N, K), float32, and expert indices (N,
-    K).
+    """Chooses K experts for each token (N, D) by their scores.
+
+    It returns the experts' weights (N, K), float32, and their indices (N, K).
     """
 
     def __init__(self, dim: int, n_experts: int, top_k: int) -> None:
@@ -33,7 +34,10 @@ class Router(nn.Module):
         """A function that sums the gradient of a weight over ranks; needed if each rank scores other tokens."""
 
     def forward(self, tokens: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the weights (N, K), float32, and the indices (N, K) of each token's experts."""
+        """Return the weights (N, K), float32, and the indices (N, K) of each token's experts.
+
+        `bias` (E,) is added to the scores only to choose experts; it does not change their weights.
+        """
         scores = self.score(self.gate_scores(tokens).float())
         if self.force_balance:
             slots = torch.arange(len(tokens) * self.top_k, device=tokens.device)
@@ -43,19 +47,19 @@ class Router(nn.Module):
         return self.weigh(scores.gather(1, experts)), experts
 
     def score(self, logits: Tensor) -> Tensor:
-        """Return the scores of all experts for each token (N, E), from 0 to 1, by the outputs of the gate (N, E)."""
+        """Return the score of each expert for each token (N, E), from 0 to 1; `logits` (N, E) come from the gate."""
         return logits.sigmoid()
 
     def choose(self, scores: Tensor) -> Tensor:
-        """Return the indices of the experts of each token (N, K), by their scores (N, E)."""
+        """Return the indices of each token's K experts (N, K); `scores` (N, E) have the bias added."""
         return scores.topk(self.top_k, dim=-1).indices
 
     def weigh(self, scores: Tensor) -> Tensor:
-        """Return the weights of the chosen experts of each token (N, K), by their scores (N, K)."""
+        """Return the weights of each token's experts (N, K); `scores` (N, K) are those of the chosen experts."""
         return scores
 
     def gate_scores(self, tokens: Tensor) -> Tensor:
-        """Return the score of each expert for each token, before it is scaled to 0 to 1: (N, E)."""
+        """Return the outputs of the gate for each token and expert (N, E), from which `score` computes scores."""
         if self.whole_gradient:
             return functional.linear(tokens, self.whole_gradient(self.gate.weight))
         scores: Tensor = self.gate(tokens)
@@ -63,23 +67,26 @@ class Router(nn.Module):
 
 
 class SoftmaxRouter(Router):
-    """A router for which the scores of all experts sum to 1, and with `norm_weights` the weights of the chosen ones."""
+    """A router whose scores for a token sum to 1 over all experts.
+
+    With `norm_weights`, the weights of the chosen experts sum to 1 too.
+    """
 
     def __init__(self, dim: int, n_experts: int, top_k: int, *, norm_weights: bool) -> None:
         super().__init__(dim, n_experts, top_k)
         self.norm_weights = norm_weights
 
     def score(self, logits: Tensor) -> Tensor:
-        """Return the softmax of the outputs of the gate (N, E)."""
+        """Return the softmax over the experts of the gate's outputs (N, E)."""
         return logits.softmax(-1)
 
     def weigh(self, scores: Tensor) -> Tensor:
-        """Return the weights of the chosen experts of each token (N, K), by their scores (N, K)."""
+        """Return the weights of each token's experts (N, K); `scores` (N, K) are those of the chosen experts."""
         return scores / scores.sum(-1, keepdim=True) if self.norm_weights else scores
 
 
 class GroupedRouter(Router):
-    """A router that chooses groups of experts first, and weighs the chosen experts in relation to each other.
+    """A router that first chooses groups of experts, and then experts within these groups.
 
     Each token uses experts of `top_groups` of the `groups` groups; the weights of its experts sum to `scale`.
     """
@@ -89,9 +96,9 @@ class GroupedRouter(Router):
         self.groups, self.top_groups, self.scale = groups, top_groups, scale
 
     def choose(self, scores: Tensor) -> Tensor:
-        """Return the indices of the experts of each token (N, K), by their scores (N, E).
+        """Return the indices of each token's K experts (N, K); `scores` (N, E) have the bias added.
 
-        A group's score is the sum of its two best, or the best if it has only one.
+        The score of a group is the sum of its two best scores, or the best one if it has only one expert.
         """
         grouped = scores.view(len(scores), self.groups, -1)
         of_group = grouped.topk(min(2, grouped.shape[2]), dim=-1).values.sum(-1)
@@ -100,7 +107,7 @@ class GroupedRouter(Router):
         return super().choose(grouped.masked_fill(other.unsqueeze(-1), -torch.inf).flatten(1))
 
     def weigh(self, scores: Tensor) -> Tensor:
-        """Return the weights of the chosen experts of each token (N, K), which sum to `scale`."""
+        """Return the weights of each token's experts (N, K): their `scores` (N, K), scaled to sum to `scale`."""
         return self.scale * scores / scores.sum(-1, keepdim=True)
 
 
@@ -124,9 +131,9 @@ class Experts(nn.Module):
 
 
 class MoE(nn.Module):
-    """A mixture of experts, and perhaps a shared expert, which sees all tokens: (B, T, D) -> (B, T, D).
+    """A mixture of experts, with a shared expert for all tokens if `shared` is given: (B, T, D) -> (B, T, D).
 
-    The weights of the experts scale what they get, or with `weighs_outputs` what they return.
+    The weights of the experts multiply their inputs, or with `weighs_outputs` their outputs.
     """
 
     expert_bias: Tensor
@@ -148,7 +155,7 @@ class MoE(nn.Module):
         self.tokens_per_expert.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the sum of the outputs of the selected experts and the shared expert, if there is one.
+        """Return the sum of the outputs of the chosen experts and of the shared expert, if there is one.
 
         Copies of the tokens are sorted by expert. Example with 3 tokens, K = 1, experts [1, 0, 1]: `order` is [1, 0,
         2], so expert 0 gets token 1 and expert 1 gets tokens 0 and 2; index_add puts each output back into the row of
@@ -179,10 +186,10 @@ def moe_layers(model: nn.Module) -> Iterator[MoE]:
 
 @torch.no_grad()
 def balance_experts(model: nn.Module, *meshes: DeviceMesh | None) -> None:
-    """Adjust each expert's routing bias by its number of tokens in this step on all ranks of `meshes`; reset the
-    counts.
+    """Adjust the routing bias of each expert by the number of tokens it got in this step, and reset the counts.
 
-    The bias alone balances the experts, without an extra loss: https://arxiv.org/abs/2408.15664.
+    The counts are summed over all ranks of `meshes`. The bias alone balances the experts, without an extra loss:
+    https://arxiv.org/abs/2408.15664.
     """
     layers = list(moe_layers(model))
     if not layers:

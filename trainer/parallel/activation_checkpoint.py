@@ -29,7 +29,7 @@ KEPT = {
     aten._scaled_dot_product_flash_attention_for_cpu.default,  # noqa: SLF001
     torch.ops._c10d_functional.all_to_all_single.default,  # noqa: SLF001
 }
-"""Operations whose outputs are kept, because to recompute them costs more than the memory they take."""
+"""Operations whose outputs are kept when a block is recomputed, because they are costly to compute again."""
 PROFILER_MARKS = {profiler._record_function_enter_new.default, profiler._record_function_exit._RecordFunction}  # noqa: SLF001
 # FSDP of experts inside a block marks its work more often when that is recomputed, which would count as a mismatch.
 SAC_IGNORED_OPS.update(PROFILER_MARKS)
@@ -38,7 +38,7 @@ SAC_IGNORED_OPS.update(PROFILER_MARKS)
 def apply_activation_checkpointing(model: Decoder, config: ActivationCheckpoint, folder: str) -> None:
     """Wrap the blocks to recompute; in mode `memory_budget`, set the memory budget of the compiler instead.
 
-    The compiler can draw plots of the budget, in the subfolder memory_budget_pareto of `folder`.
+    In that mode the compiler may write plots, into the subfolder memory_budget_pareto of `folder`.
     """
     if config.mode == "memory_budget":
         set_memory_budget(config, folder)
@@ -49,9 +49,7 @@ def apply_activation_checkpointing(model: Decoder, config: ActivationCheckpoint,
 
 
 def set_memory_budget(config: ActivationCheckpoint, folder: str) -> None:
-    """Set the fraction of activation memory that the compiler may keep. The compiler reads it when a block first
-    runs.
-    """
+    """Set the fraction of activation memory that the compiler may keep; call it before the first block runs."""
     functorch_config.activation_memory_budget = config.memory_budget
     functorch_config.visualize_memory_budget_pareto = config.visualize_memory_budget_pareto
     if config.visualize_memory_budget_pareto:

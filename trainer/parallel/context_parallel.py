@@ -1,4 +1,4 @@
-"""Context parallelism: each rank has some chunks of every sequence, and attends to the keys and values of all ranks."""
+"""Context parallelism: each rank holds chunks of every sequence, and attends to the keys and values of all ranks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,10 +26,11 @@ gather_with_gradient = (
 
 @dataclass(frozen=True)
 class Layout:
-    """The division of each sequence into chunks among the ranks of a process group.
+    """The division of each sequence into chunks, and of the chunks among the ranks of a process group.
 
     In causal attention, later chunks need more work. In the balanced layout, each rank therefore has one chunk from
-    either end. Example with 2 ranks: rank 0 has chunks 0 and 3, rank 1 has 1 and 2; unbalanced, they have 0 and 1.
+    either end. Example with 2 ranks: rank 0 has chunks 0 and 3, rank 1 has 1 and 2. In the unbalanced layout each
+    rank has one chunk.
     """
 
     group: dist.ProcessGroup
@@ -55,10 +56,11 @@ class Layout:
         return [position for chunk in self.chunks(rank) for position in range(chunk * size, (chunk + 1) * size)]
 
     def visible(self, rank: int) -> Iterator[tuple[int, int, int, bool]]:
-        """Yield the chunks that each chunk of `rank` attends to: itself and all earlier chunks.
+        """Yield (query, rank, index, is_same) for each pair of chunks between which rank `rank` computes attention.
 
-        A tuple is (index of the attending chunk on `rank`, rank of the visible chunk, index of that chunk on its rank,
-        whether both are the same chunk). Attention within the same chunk is causal; earlier chunks are fully visible.
+        `query` is the index of the attending chunk on `rank`. `rank` and `index` say which rank has the chunk that is
+        attended to, and its index on that rank. It is the same chunk (`is_same`), to which attention is causal, or an
+        earlier one, which is fully visible.
         """
         for own, number in enumerate(self.chunks(rank)):
             for earlier in range(number, -1, -1):
@@ -77,8 +79,9 @@ def apply_context_parallel(model: Decoder, mesh: DeviceMesh, length: int, *, bal
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-    """Return causal attention of this rank's queries to all ranks' keys and values: (B, N, T, H), with T tokens per
-    rank.
+    """Return causal attention of this rank's queries to the keys and values of all ranks.
+
+    All tensors are (B, N, T, H): B sequences, N heads, the T tokens of this rank, H features.
     """
     width = v.shape[-1]
     # Keys and values travel as one tensor, so values are as wide as keys.
@@ -90,9 +93,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
 
 
 def attend_masked(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-    """Return causal attention of this rank's queries to all ranks' keys and values, on any device.
+    """Return causal attention of this rank's queries to the keys and values of all ranks, on any device.
 
-    All keys and values are gathered; a mask hides positions after each query.
+    Shapes are as in `attend`. All keys and values are gathered, and a mask hides the positions after each query.
     """
     group, rank = layout.group, dist.get_rank(layout.group)
     length = q.shape[2] * group.size()
@@ -103,16 +106,14 @@ def attend_masked(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
 
 
 class RingAttention(torch.autograd.Function):
-    """Causal attention of this rank's queries to the keys and values of all ranks, (B, N, T, H) each; for CPU tensors.
+    """Causal attention of this rank's queries to the keys and values of all ranks, (B, N, T, H) each; only on a CPU.
 
     Only this rank's tensors are kept for the backward pass, which gathers those of the other ranks again.
     """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Return the attention to all visible chunks; partial results are combined by the log-sum-exp of their
-        scores.
-        """
+        """Return the attention to all visible chunks; results per chunk are combined by their scores' log-sum-exp."""
         ctx.layout = layout
         outs, weights = [Tensor()] * layout.chunks_per_rank, [Tensor()] * layout.chunks_per_rank
         queries, parts = in_chunks(q, layout), in_chunks(gather_keys_values(k, v, layout.group), layout)
@@ -131,8 +132,9 @@ class RingAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of this rank's queries, keys and values; those of keys and values are summed over all
-        ranks.
+        """Return the gradients of this rank's queries, keys and values.
+
+        Those of keys and values are summed over the queries of all ranks.
         """
         layout: Layout = ctx.layout
         q, k, v, out, weight = ctx.saved_tensors
@@ -166,6 +168,6 @@ def gather_keys_values(k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
-    """Return attention to these keys and values (B, N, T, H), and the log-sum-exp of the scores (B, N, T), float32."""
+    """Return (attention to these keys and values (B, N, T, H), log-sum-exp of the scores (B, N, T), float32)."""
     out, weight = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, NO_DROPOUT, causal)  # noqa: SLF001
     return out.float(), weight

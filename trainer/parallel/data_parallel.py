@@ -29,14 +29,14 @@ EXPERTS_DIM = 3
 
 
 class Policies(NamedTuple):
-    """FSDP settings: the dtypes to compute and to reduce in, and whether shards are offloaded to the CPU."""
+    """FSDP settings: the dtypes to compute and to reduce gradients in, and whether shards are offloaded to the CPU."""
 
     precision: MixedPrecisionPolicy
     offload: OffloadPolicy
 
 
 def apply_fsdp(model: Decoder, world: World, config: JobConfig) -> None:
-    """Shard each block with FSDP, then the other parameters.
+    """Shard the model with FSDP: each block by itself, then all other parameters.
 
     On a two-dimensional mesh, weights are replicated along the first dimension and sharded along the second (HSDP).
     """
@@ -59,9 +59,9 @@ def apply_fsdp(model: Decoder, world: World, config: JobConfig) -> None:
 
 
 def reshard_policy(parallelism: Parallelism) -> str:
-    """Return when FSDP frees gathered weights: "always", "never", or "default", which frees only the weights of blocks.
+    """Return when FSDP frees gathered weights: "always", "never", or "default", which frees only those of the blocks.
 
-    In a pipeline, "default" in the configuration becomes "never". Otherwise FSDP would gather the weights again for
+    In a pipeline, "default" in the configuration becomes "never"; otherwise FSDP would gather the weights again for
     every microbatch.
     """
     policy = parallelism.fsdp_reshard_after_forward
@@ -71,8 +71,8 @@ def reshard_policy(parallelism: Parallelism) -> str:
 def shard_experts(block: nn.Module, mesh: DeviceMesh, policies: Policies, tensor_ranks: int, *, reshard: bool) -> None:
     """Shard the experts of a block with FSDP over the ranks that hold the same experts.
 
-    Their gradients are divided by the number of ranks in this pipeline stage; each `tensor_ranks` ranks of tensor
-    parallelism count as one, because they have parts of one batch.
+    Their gradients are divided by the number of different batches in this pipeline stage: its ranks, where each
+    `tensor_ranks` ranks of tensor parallelism count as one, because they share a batch.
     """
     present = mesh.mesh_dim_names or ()
     names = tuple(name for name in present if name not in (EXPERT, PIPELINE))
@@ -99,16 +99,18 @@ def shard(module: nn.Module, mesh: DeviceMesh, policies: Policies, *, reshard: b
 
 
 def shard_dimension(ranks: int, parameter: nn.Parameter) -> Shard | None:
-    """Return Shard(1) for an expert weight if this rank has fewer than `ranks` experts, else None (dimension 0).
+    """Return Shard(1) for the weights of fewer than `ranks` experts, else None, with which FSDP shards dimension 0.
 
-    Dimension 0 numbers the experts. If FSDP divided so few experts along it, some ranks would get no expert.
+    Dimension 0 counts the experts on this rank. If FSDP divided fewer experts than ranks along it, some ranks would
+    get none.
     """
     few = len(local_tensor(parameter)) < ranks
     return Shard(1) if parameter.dim() == EXPERTS_DIM and few else None
 
 
 def apply_ddp(model: Decoder, mesh: DeviceMesh) -> None:
-    """Wrap the model so that DDP averages gradients over `mesh` in the backward pass. Call it after memory was
-    allocated.
+    """Wrap the model so that DDP averages gradients over `mesh` in the backward pass.
+
+    Call it after memory was allocated.
     """
     replicate(model, device_mesh=mesh, bucket_cap_mb=100)

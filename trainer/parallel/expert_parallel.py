@@ -1,4 +1,4 @@
-"""Expert parallelism: each rank has some of the experts; tokens are sent to the ranks of their experts and back."""
+"""Expert parallelism: each rank holds some of the experts; tokens are sent to the ranks of their experts and back."""
 
 import torch
 import torch.distributed as dist
@@ -20,26 +20,27 @@ def apply_expert_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 class Exchange:
-    """Hooks on the experts of a rank, which exchange tokens with all ranks.
+    """Hooks on the experts of a rank, which exchange tokens with all ranks of `group`.
 
-    Before the experts run, a hook fetches their tokens; after they ran, a hook sends the outputs back.
+    Before the experts run, a hook sends each token to the rank of its expert; after they ran, a hook sends the
+    outputs back.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
 
     def attach(self, experts: Experts) -> None:
-        """Register the hooks that send tokens to the ranks of their experts and bring the results back."""
+        """Register the two hooks on `experts`."""
         experts.register_forward_pre_hook(self.dispatch)
         experts.register_forward_hook(self.combine)
 
     def dispatch(self, _: nn.Module, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Send this rank's tokens to the ranks of their experts, and return the tokens received for this rank's
-        experts.
+        """Send this rank's tokens to the ranks of their experts; return the tokens for this rank's experts.
 
-        Example on rank 0 of 2, with 2 experts each: `counts_by_rank` [[2, 1], [0, 3]] means that rank 0 sends 2 and 1
-        tokens to experts 0 and 1, and rank 1 sends 0 and 3. They arrive grouped by rank, for experts 0 0 1 and 1 1 1. A
-        stable sort by expert then keeps the order within each rank.
+        They are sorted by expert, and the second value is the number of tokens of each expert. Example on rank 0 of
+        2, with 2 experts each: `counts_by_rank` [[2, 1], [0, 3]] means that rank 0 sends 2 and 1 tokens to experts 0
+        and 1, and rank 1 sends 0 and 3. They arrive grouped by rank, for experts 0 0 1 and 1 1 1. A stable sort by
+        expert then keeps the order within each rank.
         """
         tokens, counts = inputs
         # (ranks, own experts): how many tokens each rank sends to each expert of this rank.
@@ -58,6 +59,6 @@ class Exchange:
 
 
 def split_sizes(counts: Tensor) -> list[int]:
-    """Return the counts as a list of ints, which the all-to-all needs. This synchronises with the device."""
+    """Return the counts as a list of ints, which the all-to-all collective needs. This waits for the device."""
     sizes: list[int] = counts.tolist()
     return sizes

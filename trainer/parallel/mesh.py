@@ -14,7 +14,10 @@ SHARD_CONTEXT = "dp_shard_cp"
 
 
 def build_mesh(sizes: dict[str, int], device_type: str, keep: Collection[str] = ()) -> DeviceMesh | None:
-    """Return a mesh of the dimensions in `sizes` that are larger than 1 or listed in `keep`; None if there are none."""
+    """Return a mesh of the dimensions in `sizes`, {name: number of ranks}; None if it has no dimensions.
+
+    Only dimensions that are larger than 1 or listed in `keep` are used.
+    """
     dimensions = {name: size for name, size in sizes.items() if size > 1 or name in keep}
     if not dimensions:
         return None
@@ -33,7 +36,7 @@ def dense_mesh(degrees: Degrees, device_type: str) -> DeviceMesh | None:
 def expert_mesh(degrees: Degrees, device_type: str) -> DeviceMesh | None:
     """Return the mesh for the experts; None without expert parallelism.
 
-    It always has a dimension for the shards of experts, even of size 1, because FSDP needs it.
+    It always has a dimension for the shards of each expert, even if that has one rank, because FSDP needs it.
     """
     mesh = build_mesh(degrees.sparse(), device_type, {EXPERT_SHARD}) if degrees.ep > 1 else None
     if mesh:
@@ -43,7 +46,7 @@ def expert_mesh(degrees: Degrees, device_type: str) -> DeviceMesh | None:
 
 @dataclass(frozen=True)
 class World:
-    """This rank's position in the job, and its device meshes: `experts` for the experts, `mesh` for other weights."""
+    """This rank's position in the job, and its device meshes: `experts` for experts, `mesh` for other weights."""
 
     rank: int
     size: int
@@ -55,7 +58,7 @@ class World:
 
     @property
     def data_rank(self) -> int:
-        """The data-parallel index of this rank; ranks that compute on the same batch have the same index."""
+        """The data-parallel index of this rank; ranks that compute on the same batch have the same one."""
         degrees = self.degrees
         return self.rank // (degrees.cp * degrees.tp) % degrees.data_parallel
 
@@ -66,8 +69,9 @@ class World:
 
     @cached_property
     def data(self) -> DeviceMesh | None:
-        """The submesh over which weights are replicated (first of two dimensions) or sharded; None if they are
-        neither.
+        """The submesh over which weights are replicated or sharded; None if they are neither.
+
+        If they are both, the first dimension replicates and the second shards.
         """
         sharded = SHARD_CONTEXT if min(self.degrees.dp_shard, self.degrees.cp) > 1 else SHARD
         names = (REPLICATE, CONTEXT if self.degrees.sharding == self.degrees.cp > 1 else sharded)

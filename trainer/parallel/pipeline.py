@@ -24,7 +24,7 @@ Phase = Callable[[str], AbstractContextManager[None]]
 
 
 def keep_part(model: Decoder, part: Part) -> Decoder:
-    """Remove all layers of a model that belong to other pipeline parts, and return the model."""
+    """Remove from a model all layers that belong to other parts of the pipeline than `part`, and return the model."""
     model.part = part
     for number in range(len(model.layers)):
         if number not in part.layers:
@@ -57,9 +57,8 @@ def join_parts(models: Sequence[Decoder]) -> nn.Module:
 class Microbatch:
     """The shapes and dtypes of the tensors that pass through a pipeline for one microbatch.
 
-    The first part gets tokens (rows, length). Parts exchange hidden states (rows, length / split, dim): `split` is the
-    number of tensor-parallel ranks, among which the sequence is divided. The last part returns logits (rows, length,
-    V).
+    The first part gets tokens (rows, length). Parts exchange hidden states (rows, length / split, dim): the sequence
+    is divided among the `split` ranks of tensor parallelism. The last part returns logits (rows, length, V).
     """
 
     rows: int
@@ -71,8 +70,10 @@ class Microbatch:
 
     @classmethod
     def of(cls, config: JobConfig, args: ModelArgs, mesh: Degrees) -> "Microbatch":
-        """Return the shapes and dtypes for a job. FSDP casts the inputs of modules, but autocast only matrix
-        products.
+        """Return the shapes and dtypes for a job.
+
+        The dtype of hidden states depends on the kind of mixed precision: FSDP casts the inputs of modules, autocast
+        only matrix products.
         """
         training, rows = config.training, config.parallelism.pipeline_parallel_microbatch_size
         compute_dtype, weight_dtype = getattr(torch, training.mixed_precision_param), getattr(torch, training.dtype)
@@ -80,15 +81,11 @@ class Microbatch:
         return cls(rows, training.seq_len // mesh.cp, mesh.tp, args, hidden, compute_dtype)
 
     def input_of(self, part: Part) -> Tensor:
-        """Return an empty tensor with the shape and dtype of a part's input: tokens for the first part, else hidden
-        states.
-        """
+        """Return an empty tensor like the input of `part`: tokens for the first part, else hidden states."""
         return torch.empty(self.rows, self.length, dtype=torch.int64) if part.first else self.hidden_states()
 
     def output_of(self, part: Part) -> Tensor:
-        """Return an empty tensor with the shape and dtype of a part's output: logits for the last part, else hidden
-        states.
-        """
+        """Return an empty tensor like the output of `part`: logits for the last part, else hidden states."""
         vocabulary: int = self.args.vocab_size
         return torch.empty(self.rows, self.length, vocabulary, dtype=self.logits) if part.last else self.hidden_states()
 
@@ -115,7 +112,7 @@ class Stage(PipelineStage):
 
 @dataclass
 class PipelinedStep(OptimizerStep):
-    """An optimizer step through a pipeline; `models` are this rank's parts, and `model` holds all their weights."""
+    """An optimizer step through a pipeline; `models` are this rank's parts, and `model` has all their weights."""
 
     models: Sequence[Decoder]
     schedule: Schedule = field(init=False)
@@ -160,10 +157,10 @@ class PipelinedStep(OptimizerStep):
         return self.loss_fn(logits, labels) / (self.microbatches * self.accumulation_steps)
 
     def forward_backward(self, batch: Batch) -> Tensor:
-        """Accumulate the gradients of one batch; return its share of the step's loss, or 0 on ranks without the last
-        part.
+        """Accumulate the gradients of one batch, and return its share of the step's loss.
 
-        The schedule interleaves forward and backward passes, so they are recorded as one phase.
+        The result is 0 on ranks without the last part of the model. The schedule interleaves forward and backward
+        passes, so they are recorded as one phase.
         """
         inputs, labels = batch
         losses: list[Tensor] = []
@@ -174,7 +171,7 @@ class PipelinedStep(OptimizerStep):
         return whole(torch.stack(losses).sum().detach()) if losses else torch.zeros((), device=self.world.device)
 
     def evaluate(self, batch: Batch) -> Tensor:
-        """Return the loss of a validation batch, or 0 on ranks without the pipeline's last part.
+        """Return the loss of a validation batch; 0 on ranks without the last part of the model.
 
         The parts run one after the other: without a backward pass, no schedule of microbatches is needed.
         """
@@ -192,7 +189,7 @@ class PipelinedStep(OptimizerStep):
         return loss.to(self.world.device)
 
     def received(self, hidden: Tensor, empty: Tensor, part: int) -> Tensor:
-        """Return the output of part `part`: `hidden` if this rank computed it, else a tensor received into `empty`."""
+        """Return the output of part `part`: `hidden` if this rank computed it, else received into `empty`."""
         source = rank_of(part, self.world.degrees.pp, self.config.parallelism)
         if source == self.world.stage:
             return hidden
@@ -201,7 +198,7 @@ class PipelinedStep(OptimizerStep):
         return received
 
     def send(self, hidden: Tensor, part: int) -> None:
-        """Send the output of part `part` to the rank that has the next part, unless that is this rank."""
+        """Send `hidden` to the rank that has part `part`, for which it is the input, unless that is this rank."""
         target = rank_of(part, self.world.degrees.pp, self.config.parallelism)
         if target != self.world.stage:
             dist.send(hidden.contiguous(), group=self.group, group_dst=target)
@@ -215,8 +212,9 @@ def build_step(
     optimizer: torch.optim.Optimizer,
     phase: Phase,
 ) -> OptimizerStep:
-    """Return the optimizer step for a rank; `models` are its model parts, and `model` holds the weights of all of
-    them.
+    """Return the optimizer step for a rank, with or without a pipeline.
+
+    `models` are the rank's parts of the model, and `model` has the weights of all of them.
     """
     if world.pipeline:
         return PipelinedStep(config, world, model, optimizer, phase, models)

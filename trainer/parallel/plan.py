@@ -22,9 +22,7 @@ from trainer.parallel.tensor_parallel import apply_tensor_parallel, finish_embed
 
 
 def parallelize(config: JobConfig, world: World, seed: int) -> list[Decoder]:
-    """Return the model parts of this rank, parallelised and with seeded weights; there are several only in a
-    pipeline.
-    """
+    """Return the model parts of this rank, parallelised and with seeded weights; only a pipeline has several."""
     args = model_args(config)
     if world.tensor and config.parallelism.enable_async_tensor_parallel:
         overlap_collectives(world.tensor)
@@ -40,8 +38,9 @@ def parallelize(config: JobConfig, world: World, seed: int) -> list[Decoder]:
 
 
 def build_parts(config: JobConfig, world: World, args: ModelArgs, parts: Sequence[Part]) -> list[Decoder]:
-    """Return the model parts `parts`, parallelised for this rank and on the meta device; `args` is the model's
-    shape.
+    """Return the model parts `parts`, parallelised for this rank, on the meta device.
+
+    `args` is the shape of the model.
     """
     models = [keep_part(build_model(config, args), part) for part in parts]
     for model in models:
@@ -50,14 +49,14 @@ def build_parts(config: JobConfig, world: World, args: ModelArgs, parts: Sequenc
 
 
 def move_buffers(model: Decoder, device: torch.device) -> None:
-    """Move the buffers of a model to the device; they belong there even if FSDP keeps the parameters on the CPU."""
+    """Move the buffers of a model to the device, where they belong even if FSDP keeps the parameters in CPU memory."""
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             setattr(module, name, buffer.to(device))
 
 
 def parallelize_without_memory(model: Decoder, config: JobConfig, world: World) -> None:
-    """Apply to a model on the meta device all parallelism that must be applied before memory is allocated.
+    """Apply to a model on the meta device all kinds of parallelism that must be applied before memory is allocated.
 
     The order matters: each kind wraps the ones applied before it.
     """
@@ -78,9 +77,9 @@ def parallelize_without_memory(model: Decoder, config: JobConfig, world: World) 
 def recompute_and_compile(model: Decoder, config: JobConfig, *, splits: bool) -> None:
     """Apply activation checkpointing and torch.compile to the blocks, as configured.
 
-    Usually a block is wrapped for checkpointing first and then compiled, so that the compiled code does the
-    recomputation. If `splits` (tensor parallelism splits the weights), the compiler cannot recompute a whole block,
-    because it would save the device mesh as if it were an activation. Such a block is compiled first and then wrapped.
+    Usually a block is wrapped for checkpointing and then compiled, so that the compiled code does the recomputation.
+    With `splits` (tensor parallelism splits the weights), the compiler cannot recompute a whole block, because it
+    would save the device mesh as if it were an activation. Then the block is compiled first and wrapped afterwards.
     """
     compiles = config.compile.enable and "model" in config.compile.components
     _, keep_costly = recompute_interval(config.activation_checkpoint)

@@ -1,6 +1,6 @@
 """Tensor parallelism with PyTorch's parallel styles.
 
-Weights are split by columns and rows, activations between blocks along the sequence, and logits along the vocabulary.
+Weights are split by columns or rows, activations between blocks along the sequence, and logits along the vocabulary.
 """
 
 import warnings
@@ -32,18 +32,18 @@ from trainer.models.moe import moe_layers
 
 SEQUENCE, VOCABULARY = Shard(1), Shard(-1)
 HEADS = 2
-"""Dimension of the heads in queries and keys (B, T, N, H)."""
+"""Dimension of the heads in queries and keys, which are (B, T, N, H)."""
 TOKENS = Shard(0)
-"""Split of tokens among ranks, where the tokens of all sequences are flattened into the first dimension."""
+"""How tokens are split among ranks where all sequences are flattened into the first dimension."""
 HIDDEN = {"w1": Shard(1), "w2": Shard(2), "w3": Shard(1)}
-"""{name of an expert weight: split of it among ranks along the hidden width of the experts}."""
+"""{name of an expert weight: how it is split among ranks, along the hidden width}."""
 
 
 def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh, *, shared: bool) -> None:
     """Split the weights of a model over `mesh`; between blocks, activations are split along the sequence.
 
-    The weights of experts are split too, unless expert parallelism has divided the experts among ranks (`shared`): then
-    each rank of `mesh` sends its part of the tokens to the ranks of their experts.
+    The weights of experts are split too. Only if expert parallelism has divided the experts among ranks (`shared`)
+    they are not: then each rank of `mesh` sends its part of the tokens to the ranks of their experts.
     """
     for block in model.layers.values():
         has_experts = any(moe_layers(block))
@@ -71,16 +71,16 @@ def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh, *, shared: bool) -> 
 
 
 def finish_embedding(model: Decoder) -> None:
-    """Wait for the collective at the end of the embedding before its output is given to a compiled block.
+    """Add a hook to the embedding that waits for its last collective before a compiled block gets the output.
 
-    Without this, the output is an asynchronous tensor whose collective still runs. Its gradient would be an ordinary
-    tensor, and the backward pass of the collective would fail with it.
+    Without it, the output is an asynchronous tensor whose collective is still running. Its gradient would be an
+    ordinary tensor, and the backward pass of the collective would fail with it.
     """
     model.tok_embeddings.register_forward_hook(lambda _module, _inputs, output: output.clone())
 
 
 def overlap_collectives(mesh: DeviceMesh) -> None:
-    """Let the compiler split each matrix product into chunks, so that one chunk is sent while another is computed.
+    """Let the compiler split matrix products into chunks, so that one chunk is sent while the next is computed.
 
     PyTorch calls this asynchronous tensor parallelism; the ranks read each other's memory.
     """
@@ -109,18 +109,16 @@ class GradientSum(torch.autograd.Function):
 
 
 def with_whole_gradient(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return `tensor` unchanged, but sum its gradient over the ranks of the group, each of which computes a part of
-    it.
-    """
+    """Return `tensor` unchanged, but sum its gradient over the ranks of `group`, which compute parts of it."""
     same: Tensor = GradientSum.apply(tensor, group)  # type: ignore[no-untyped-call]
     return same
 
 
 def sum_gradients(_: nn.Module, inputs: tuple[Tensor, Tensor], *, group: dist.ProcessGroup) -> tuple[Tensor, Tensor]:
-    """Wrap the tokens given to experts so that their gradient is summed over the group (a forward pre-hook).
+    """Let the gradient of the tokens given to experts be summed over the ranks of `group` (a forward pre-hook).
 
     Each rank has a part of each expert, so it computes only a part of the gradient. Without the sum, the gradient of
-    the router would also be incomplete, because its weights scale these tokens.
+    the router would be incomplete too, because its weights scale these tokens.
     """
     tokens, counts = inputs
     return with_whole_gradient(tokens, group), counts
@@ -129,23 +127,23 @@ def sum_gradients(_: nn.Module, inputs: tuple[Tensor, Tensor], *, group: dist.Pr
 def sum_gradients_of_weights(
     _: nn.Module, __: tuple[Tensor, Tensor], routing: tuple[Tensor, Tensor], *, group: dist.ProcessGroup
 ) -> tuple[Tensor, Tensor]:
-    """Wrap the weights of experts so that their gradient is summed over the group (a forward hook of a router).
+    """Let the gradient of the router's weights be summed over the ranks of `group` (a forward hook of a router).
 
-    Needed where they weigh the outputs of experts, of which each rank has a partial sum.
+    It is needed if these weights scale the outputs of experts, of which each rank has only a partial sum.
     """
     weights, experts = routing
     return with_whole_gradient(weights, group), experts
 
 
 class Whole(ParallelStyle):
-    """The style of a module whose weights and inputs are whole on each rank, while its outputs lead to split ones."""
+    """The style of a module whose weights and inputs are whole on each rank, but whose outputs go to split modules."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         return distribute_module(module, device_mesh)
 
 
 def latent_plan() -> dict[str, ParallelStyle]:
-    """Return PyTorch's parallelize plan {module: style} for latent attention: latents are whole, heads are split."""
+    """Return PyTorch's parallelize plan {module: style} for latent attention: latents stay whole, heads are split."""
     return {
         **{f"attention.{name}": Whole() for name in ("wq_a", "q_norm", "wkv_a", "kv_norm")},
         **{f"attention.{name}": ColwiseParallel() for name in ("wq", "wq_b", "wkv_b")},
@@ -153,7 +151,7 @@ def latent_plan() -> dict[str, ParallelStyle]:
 
 
 def heads_plan(block: nn.Module) -> dict[str, ParallelStyle]:
-    """Return PyTorch's parallelize plan {module: style} for what makes queries, keys and values."""
+    """Return PyTorch's parallelize plan {module: style} for the modules that compute queries, keys and values."""
     if isinstance(block.attention, LatentAttention):
         return latent_plan()
     # A norm sees this rank's heads (B, T, N, H): its weight is whole, and the gradients of all ranks are summed.
@@ -165,7 +163,7 @@ def heads_plan(block: nn.Module) -> dict[str, ParallelStyle]:
 
 
 def attention_plan(block: nn.Module) -> dict[str, ParallelStyle]:
-    """Return PyTorch's parallelize plan {module: style} for attention: queries, keys and values are split by heads."""
+    """Return PyTorch's parallelize plan {module: style} for attention and its norms: heads are split among ranks."""
     names = {name for name, _ in block.named_modules()}
     return {
         "attention_norm": SequenceParallel(),
@@ -188,8 +186,8 @@ def dense_plan() -> dict[str, ParallelStyle]:
 def mixture_plan(block: nn.Module, *, shared: bool) -> dict[str, ParallelStyle]:
     """Return PyTorch's parallelize plan {module: style} for a mixture of experts.
 
-    Without `shared`, each rank sees all tokens and returns partial sums. With `shared` (the experts are divided among
-    ranks), each rank sees and returns only its own tokens.
+    Without `shared`, each rank gets all tokens and returns partial sums. With `shared` (the experts are divided among
+    ranks), each rank gets and returns only its own tokens.
     """
     columns: dict[str, ParallelStyle] = {f"moe.shared_experts.{name}": ColwiseParallel() for name in ("w1", "w3")}
     if shared:
@@ -212,5 +210,5 @@ def mixture_plan(block: nn.Module, *, shared: bool) -> dict[str, ParallelStyle]:
 
 
 def split_loss(mesh: DeviceMesh | None) -> AbstractContextManager[None]:
-    """Return the context manager to compute the loss in; with `mesh`, it supports logits split along the vocabulary."""
+    """Return the context in which to compute the loss; with `mesh`, logits may be split along the vocabulary."""
     return loss_parallel() if mesh else nullcontext()

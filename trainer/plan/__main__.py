@@ -18,15 +18,15 @@ from trainer.plan.devices import SPEEDS, speed_of
 from trainer.plan.search import Plan, Search
 
 SECONDS = 60.0
-"""The search starts no new memory measurement later than this many seconds after its beginning."""
+"""Seconds after the beginning of the search in which memory measurements may start."""
 LARGEST_BATCH = 64
 SEARCHED = frozenset(Candidate(1, 1, 1, 1, 1, "selective", "op", 1, offload=False, dtype="float32").settings())
 
 
 class Wish(NamedTuple):
-    """The request for a plan: `plans` different choices of settings for a job on `world_size` ranks of type `device`.
+    """The request for plans: `plans` choices of settings for a job on `world_size` ranks with devices of type `device`.
 
-    A rank may use `limit` bytes of memory, of which the fraction `margin` stays free.
+    A rank has `limit` bytes of memory, of which the fraction `margin` stays free.
     """
 
     world_size: int
@@ -37,7 +37,9 @@ class Wish(NamedTuple):
 
 
 def plan(config: JobConfig, kept: Sequence[str], wish: Wish) -> dict[str, object]:
-    """Return the fastest settings that fit into memory, as a dict; keys in `kept` keep their configured values.
+    """Return the fastest settings that fit into memory, as a dict for JSON.
+
+    Keys in `kept` keep their configured values.
 
     Raises:
         ConfigError: There is no such model or device.
@@ -71,8 +73,8 @@ def plan(config: JobConfig, kept: Sequence[str], wish: Wish) -> dict[str, object
 def tiers(choices: Sequence[Candidate], config: JobConfig) -> Iterator[list[Candidate]]:
     """Yield groups of candidates; the search tries a group only if nothing in the earlier groups fits into memory.
 
-    The first group has the configured dtype of the weights and no CPU offload. Offloading is slow, and bfloat16 weights
-    change the results of the training, so candidates with them are in later groups.
+    The first group has the configured dtype of the weights and, unless it is configured, no CPU offload. Offloading
+    is slow, and bfloat16 weights change the results of the training, so candidates with them are in later groups.
     """
     own = config.training.dtype
     offloads = [False, True] if not config.training.enable_cpu_offload else [True]
@@ -94,7 +96,7 @@ def described(one: Plan) -> dict[str, object]:
 
 
 def given(arguments: Sequence[str]) -> list[str]:
-    """Return the keys that a flag sets among those that the search would choose; the search keeps the flag's value."""
+    """Return the keys that a flag sets and the search would choose; the search keeps their values."""
     flags = [word.removeprefix("--").partition("=")[0].removeprefix("no_") for word in arguments]
     return [key for key in sorted(SEARCHED) if key in flags]
 

@@ -10,10 +10,9 @@ from trainer.config.checks import validate
 from trainer.errors import ConfigError
 
 TENSOR_AT_MOST = 8
-"""Largest degree of tensor, pipeline and context parallelism that is tried.
+"""Largest degree of tensor, pipeline and context parallelism that is tried: the usual number of devices in a node.
 
-It is the usual number of devices in a node: tensor parallelism waits for collectives in every layer, so the links
-between nodes would be too slow.
+Tensor parallelism waits for collectives in every layer, so the links between nodes would be too slow.
 """
 CONTEXT_TOKENS_AT_LEAST = 8192
 """Shortest sequence, in tokens, for which context parallelism is tried."""
@@ -28,7 +27,7 @@ RECOMPUTATION = (("none", "2"), ("selective", "op"), ("full", "2"))
 
 @dataclass(frozen=True)
 class Candidate:
-    """One choice of the settings that a plan searches: mesh, recomputation, batch size, offload, weight dtype."""
+    """One choice of the settings that the search varies: mesh, recomputation, batch size, offload, weight dtype."""
 
     replicate: int
     shard: int
@@ -95,9 +94,10 @@ def candidates(config: JobConfig, world_size: int, kept: Sequence[str], largest_
 
 
 def batches_of(family: Candidate, batches: Sequence[int]) -> list[int]:
-    """Return the batch sizes to try with the settings in `family`: all of `batches` without a pipeline.
+    """Return the batch sizes to try with the settings in `family`, in sequences.
 
-    With a pipeline they are multiples of the number of stages, so that each stage gets one or more microbatches.
+    Without a pipeline they are `batches`. With a pipeline they are multiples of the number of stages, so that each
+    stage gets one or more microbatches.
     """
     if family.pipeline == 1:
         return list(batches)
@@ -140,9 +140,9 @@ def can_run(config: JobConfig, world_size: int) -> bool:
 
 
 def is_fixed(candidate: Candidate, fixed: dict[str, Any]) -> bool:
-    """Return whether a candidate has the values in `fixed`, {configuration key: value that must not change}.
+    """Return whether a candidate has all values in `fixed`, {configuration key: value that must not change}.
 
-    A value of -1, the automatic shard degree, allows any degree.
+    A value of -1, which means an automatic shard degree, allows any degree.
     """
     settings = candidate.settings()
     return all(settings.get(key, value) == value or value == -1 for key, value in fixed.items())

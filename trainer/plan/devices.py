@@ -11,7 +11,7 @@ class DeviceSpeed:
     `flops` and `flops_float32` are the floating-point operations per second that large matrix products reach in
     bfloat16 and in float32, not the peak of the data sheet. Four bandwidths are in bytes per second: `memory`, `near`
     (between ranks of one node), `far` (between nodes) and `host` (between the device and the host). `latency` is the
-    shortest time of a collective, in seconds. Products for `half_tokens` tokens reach half of `flops`.
+    shortest time of a collective, in seconds. A matrix product for `half_tokens` tokens reaches half of `flops`.
     """
 
     flops: float

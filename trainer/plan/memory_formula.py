@@ -33,11 +33,11 @@ def peak_bytes(model: ModelSize, candidate: Candidate, microbatch: int) -> int:
 
 
 def gathered_bytes(model: ModelSize, candidate: Candidate) -> float:
-    """Return the most bytes of gathered weights, and of their gradients, that FSDP holds at the same time.
+    """Return the most bytes of gathered weights, and of their gradients, that FSDP holds at any time.
 
-    Without a pipeline these are two layers with the gradients of one, or, if that is larger, the output layer with its
-    gradients. In a pipeline they are all weights of the stage. Without FSDP, the result is the size of DDP's gradient
-    buckets.
+    Without a pipeline these are two layers with the gradients of one, or, if that is larger, the output layer with
+    its gradients. In a pipeline they are all weights of the stage. Without FSDP, the result is the size of DDP's
+    gradient buckets.
     """
     layer, width = model.in_layers / model.layers / candidate.tensor, model.compute_bytes
     if candidate.shard * candidate.context == 1:
@@ -70,7 +70,7 @@ def activation_bytes(model: ModelSize, candidate: Candidate, microbatch: int) ->
 
 
 def kept_values(model: ModelSize, mode: str) -> float:
-    """Return the bytes per token that one layer keeps for the backward pass; `mode` is that of checkpointing."""
+    """Return the bytes per token that one layer keeps for the backward pass; `mode` is the checkpointing mode."""
     values = {
         "selective": 3 * model.dim + 2 * model.attention_dim + model.kv_dim + 2 * model.hidden_dim,
         "full": model.dim,

@@ -10,8 +10,8 @@ from trainer.models.decoder import build_model, model_args
 class ModelSize:
     """The shape of a model, and the numbers of parameters in its layers.
 
-    `in_layers` counts all of them, `active` those that a token uses: not all experts. `compute_bytes` is the size of a
-    value in the dtype that the model computes in.
+    `in_layers` counts all of them; `active` leaves out the experts that a token does not use. `compute_bytes` is the
+    size of a value in the dtype that the model computes in.
     """
 
     dim: int
@@ -26,7 +26,7 @@ class ModelSize:
     seq_len: int
     compute_bytes: int
     tied: bool = False
-    """Whether the output layer has the weight of the embedding."""
+    """Whether the output layer shares the weight of the embedding."""
 
     @classmethod
     def of(cls, config: JobConfig) -> "ModelSize":
@@ -49,22 +49,22 @@ class ModelSize:
 
     @property
     def head(self) -> int:
-        """The number of parameters of the output layer; the embedding has as many, or the same if they are tied."""
+        """The number of parameters of the output layer; the embedding has as many."""
         return self.vocab * self.dim
 
     @property
     def ends(self) -> int:
-        """The number of parameters of the embedding and the output layer."""
+        """The number of parameters of the embedding and the output layer; a shared weight counts once."""
         return self.head if self.tied else 2 * self.head
 
     @property
     def attention_dim(self) -> int:
-        """The number of features of all queries of a layer, which are as wide as the model in many models."""
+        """The number of features of all queries of a token in one layer."""
         return self.heads * self.head_dim
 
     @property
     def kv_dim(self) -> int:
-        """The number of features of all keys and values of a layer together."""
+        """The number of features of all keys and values of a token in one layer."""
         return 2 * self.kv_heads * self.head_dim
 
     @property

@@ -22,19 +22,19 @@ from trainer.plan.model_size import ModelSize
 from trainer.plan.step_time import StepTime, step_time
 
 OPTIMISM = 0.85
-"""Factor on a candidate's memory by the formula, until a candidate that differs only in the batch size is measured.
+"""Factor on the formula's memory for a candidate, until the same settings are measured with another batch size.
 
 It is below 1, so that no candidate is discarded that may fit.
 """
 PATIENCE = 30.0
-"""Seconds after the deadline in which the memory measurements must end, also that of the next larger batch."""
+"""Seconds after the deadline within which memory measurements must end."""
 NEVER_LOWER = 0.5
 """Smallest factor by which a measured peak may correct the formula for candidates with other batch sizes."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A candidate (one choice of settings), its peak memory in bytes as measured on fake tensors, and its step time."""
+    """A candidate (one choice of settings), its measured peak memory in bytes, and its estimated step time."""
 
     candidate: Candidate
     peak: int
@@ -62,9 +62,9 @@ class Search:
         self.microbatch = self.config.parallelism.pipeline_parallel_microbatch_size
 
     def run(self, choices: Iterable[Candidate], wanted: int) -> list[Plan]:
-        """Return the `wanted` fastest plans that fit; there are fewer if no more fit, or if the time is up.
+        """Return up to `wanted` plans that fit into memory, the fastest first.
 
-        There is at most one plan of each family. Candidates of the same family differ only in the batch size.
+        There are fewer if no more fit, or if the time is up. Plans differ in more than the batch size.
         """
         ordered = sorted(choices, key=lambda choice: -self.time_of(choice).tokens_per_second)
         while time.monotonic() < self.deadline:
@@ -77,9 +77,9 @@ class Search:
     def next_to_rehearse(self, ordered: Sequence[Candidate], wanted: int) -> list[Candidate]:
         """Return the candidates to measure next: the fastest that are not measured yet and may fit by the formula.
 
-        There is at most one of each family (candidates that differ only in the batch size), and at most one for each
-        CPU core, because each is measured in a process of its own. The list is empty when the `wanted` fastest families
-        are measured.
+        Of candidates that differ only in the batch size (a family) there is one at most. There is at most one for
+        each CPU core, because each is measured in a process of its own. The list is empty when the `wanted` fastest
+        families are measured.
         """
         chosen: dict[Candidate, Candidate] = {}
         settled: set[Candidate] = set()
@@ -154,10 +154,10 @@ class Search:
             yield Case(local, model_args(config), stage, choice.context - 1, 1)
 
     def plans(self, ordered: Sequence[Candidate]) -> list[Plan]:
-        """Return the plans that fit, the fastest first, with at most one plan of each family.
+        """Return a plan for each measured candidate that fits into memory, the fastest first.
 
-        `ordered` has the candidates, the fastest first. Only measured candidates become plans. Candidates of the same
-        family differ only in the batch size.
+        `ordered` has the candidates, the fastest first. Of candidates that differ only in the batch size (a family),
+        only the fastest is returned.
         """
         best: dict[Candidate, Plan] = {}
         for choice in ordered:
@@ -168,7 +168,7 @@ class Search:
     def next_larger(self, plan: Plan, choices: Iterable[Candidate]) -> Plan | None:
         """Return the plan with the next larger batch size and otherwise equal settings; None if there is none.
 
-        Its memory is measured, and it is returned even if it does not fit.
+        Its memory is measured now; the plan is returned even if it does not fit.
         """
         larger = [c for c in choices if c.family == plan.candidate.family and c.batch > plan.candidate.batch]
         following = min(larger, key=lambda choice: choice.batch, default=None)

@@ -12,17 +12,17 @@ from trainer.plan.devices import DeviceSpeed
 from trainer.plan.model_size import ModelSize
 
 RECOMPUTED = {"none": 0.0, "selective": 0.15, "full": 1.0}
-"""Share of the forward pass that is computed twice; "selective" keeps the outputs of products."""
+"""{mode of activation checkpointing: share of the forward pass that is computed twice}."""
 HIDDEN = 0.8
-"""Share of the computation time in which FSDP's collectives run beside the computation, and so cost no time."""
+"""Share of the computation time during which FSDP's collectives run at no cost."""
 FLOAT32_BYTES = 4
 ELEMENTWISE_PASSES = 6
-"""How many times a step reads or writes each value that a layer computes between its matrix products."""
+"""Number of times that a step reads or writes each value that a layer computes between its matrix products."""
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """The estimated seconds of a step by what they are spent on, and the tokens that all ranks train on in the step."""
+    """The estimated seconds of a step by what they are spent on, and the tokens that all ranks train on."""
 
     compute: float
     tensor: float
@@ -84,7 +84,7 @@ def compute_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, 
 
 
 def tensor_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, tokens: float) -> float:
-    """Return the seconds that a rank waits for collectives of tensor and context parallelism, for `tokens` tokens.
+    """Return the seconds that a rank waits for the collectives of tensor and context parallelism, for `tokens` tokens.
 
     The tokens are those of a batch, or in a pipeline those of a microbatch.
     """
@@ -103,9 +103,9 @@ def tensor_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, t
 
 
 def data_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, compute: float) -> float:
-    """Return the seconds in which a step waits for the collectives of FSDP and DDP.
+    """Return the seconds that a step waits for the collectives of FSDP and DDP.
 
-    FSDP hides a share of them behind the computation, which takes `compute` seconds.
+    A part of them runs beside the computation, which takes `compute` seconds, and is not counted.
     """
     held = (model.in_layers / candidate.pipeline + model.ends) / candidate.tensor
     inner, shards = candidate.tensor, candidate.shard * candidate.context
@@ -136,9 +136,9 @@ def optimizer_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed
 
 
 def bandwidth(ranks: int, inner: int, speed: DeviceSpeed) -> float:
-    """Return the bandwidth between `ranks` ranks in bytes per second: that inside a node, or that between nodes.
+    """Return the bandwidth in bytes per second within a group of `ranks` ranks, inside a node or between nodes.
 
-    `inner` is the difference between the numbers of neighbouring ranks in this group; it decides whether the group fits
-    into a node.
+    `inner` is the difference between consecutive rank numbers in the group; it decides whether the group fits into a
+    node.
     """
     return speed.near if ranks * inner <= speed.ranks_of_node else speed.far

@@ -1,1 +1,1 @@
-"""Run a training script that is not ours up to its second optimizer step, on tensors without values."""
+"""Run any training script up to its second optimizer step on tensors without values, to estimate its memory."""

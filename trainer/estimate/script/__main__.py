@@ -1,4 +1,4 @@
-"""Rehearse a training script and write its memory as JSON.
+"""Run a training script on tensors without values (a rehearsal), and write the memory that it would need as JSON.
 
 python -m trainer.estimate.script RESULT DEVICE RANKS SCRIPT [ARGUMENTS ...]
 """
@@ -29,14 +29,15 @@ from trainer.estimate.script.tensors import HOST, Counters, ScriptTensors
 from trainer.estimate.storage_counter import Peak
 
 DEVICE_BYTES = 80 << 30
-"""The memory that a device that does not exist says it has, for scripts that ask."""
+"""The memory that a simulated device reports to scripts that ask for it."""
 MEASURE = "run it under `workbench launch --` on a small problem, and scale its snapshot with `inspect --what-if`"
 
 
 class ScriptRehearsal:
-    """Runs a script in this process on tensors without values, on `device` (cuda or cpu) of rank 0 of `ranks`.
+    """Runs a script in this process on tensors without values, as rank 0 of `ranks`, on `device` (cuda or cpu).
 
-    The answer is written to the file `result`; that ends the process, wherever in the script it is.
+    The estimate is written to the file `result` as soon as it is known; then the process ends, wherever the script
+    is.
     """
 
     def __init__(self, script: str, device: str, ranks: int, result: Path) -> None:
@@ -45,7 +46,7 @@ class ScriptRehearsal:
         self._steps = ScriptSteps(self._counters, self._notes, self._finish)
 
     def run(self, arguments: list[str]) -> NoReturn:
-        """Run the script to the end of its second step, write the answer or the reason of a refusal, and exit."""
+        """Run the script to the end of its second step; write the estimate, or why there is none, and exit."""
         try:
             self._execute(arguments)
             self._finish()
@@ -115,7 +116,7 @@ class ScriptRehearsal:
         return [*self._values.assumptions(), *self._notes.sentences, *single]
 
     def _write(self, answer: dict[str, object]) -> NoReturn:
-        """Write the answer and end this process, without what the script wants to do at its exit."""
+        """Write `answer` to the result file and end this process, without running the script's exit functions."""
         self._result.write_text(json.dumps(answer))
         # `os._exit` flushes nothing.
         sys.stdout.flush()
@@ -124,7 +125,11 @@ class ScriptRehearsal:
 
 
 def give_way_to(folder: Path) -> None:
-    """Put the script's folder first in the import path; its modules may have the names of ours, which are loaded."""
+    """Put the script's folder first in the import path.
+
+    If a module in it is named as one of our packages, ours is removed from `sys.modules`, so that the script imports
+    its own.
+    """
     sys.path.insert(0, str(folder))
     for name in ("trainer", "workbench", "analyzers"):
         if (folder / f"{name}.py").exists() or (folder / name / "__init__.py").exists():
@@ -138,7 +143,7 @@ def highest(windows: dict[str, Peak]) -> Peak:
 
 
 def refusal(script: str, error: BaseException) -> tuple[str, str]:
-    """Return the message and the hint with which a script is refused that failed with `error`."""
+    """Return (message, hint) for a script that failed with `error` on tensors without values."""
     line = failed_line(error) or script
     if isinstance(error, DynamicOutputShapeException):
         return f"{line}: the size of a result depends on values that are not known ({error.func})", MEASURE
@@ -153,7 +158,7 @@ def refusal(script: str, error: BaseException) -> tuple[str, str]:
 
 
 def main() -> None:
-    """Rehearse the script that the command line names."""
+    """Run the script that the command line names, on tensors without values."""
     result, device, ranks, script, *arguments = sys.argv[1:]
     ScriptRehearsal(script, device, int(ranks), Path(result)).run(arguments)
 

@@ -1,4 +1,4 @@
-"""Let a script see CUDA devices that do not exist: tensors on them have a device and a size, and no memory."""
+"""Simulate CUDA devices for a script: tensors on them have a device and a size, but no memory."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,12 +17,12 @@ from trainer.estimate.script.tensors import HOST, device_for_autograd, tensors_i
 # The capability of an H100: scripts turn features off on older devices.
 CAPABILITY, NAME = (9, 0), "a device without memory"
 FLASH_DIM = 256
-"""The largest size of a head that the flash kernels of attention take."""
+"""The largest head size that the flash kernels of attention support."""
 aten = torch.ops.aten
 
 
 class Stream:
-    """A CUDA stream or event: nothing waits for anything."""
+    """A replacement for CUDA streams and events, whose methods do nothing."""
 
     def __init__(self, *_: object, **__: object) -> None:
         self.device, self.cuda_stream = torch.device("cuda:0"), 0
@@ -37,7 +37,7 @@ class Stream:
 
 
 def patches(devices: int, total_bytes: int) -> dict[tuple[Any, str], Any]:
-    """Return {(object, attribute): replacement} that let a script see `devices` CUDA devices of `total_bytes` each."""
+    """Return {(object, attribute): replacement} to show a script `devices` CUDA devices of `total_bytes` each."""
     properties = SimpleNamespace(
         name=NAME, major=CAPABILITY[0], minor=CAPABILITY[1], total_memory=total_bytes, multi_processor_count=132
     )
@@ -80,10 +80,10 @@ def patches(devices: int, total_bytes: int) -> dict[tuple[Any, str], Any]:
 
 
 def stand_in_for_kernels() -> torch.library.Library:
-    """Register kernels for CUDA, which never run, for operations that torch for a CPU alone would compute from others.
+    """Register CUDA kernels, which never run, for operations that PyTorch without CUDA would compute from others.
 
-    An example is the backward pass of SiLU: a real device has one kernel for it, without temporaries. The kernels last
-    as long as the returned object.
+    An example is the backward pass of SiLU: a real device has one kernel for it, without temporaries. The kernels
+    stay registered as long as the returned object lives.
     """
     library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001
@@ -96,7 +96,7 @@ def stand_in_for_kernels() -> torch.library.Library:
 
 @contextmanager
 def patched(changes: dict[tuple[Any, str], Any]) -> Iterator[None]:
-    """Set attributes of objects inside this context."""
+    """Set attributes of objects inside this context; `changes` is {(object, attribute): value}."""
     missing = object()
     # `vars` and not getattr: an inherited attribute must be deleted afterwards, not set on the heir.
     before = {place: vars(place[0]).get(place[1], missing) for place in changes}
@@ -113,21 +113,22 @@ def patched(changes: dict[tuple[Any, str], Any]) -> Iterator[None]:
 
 
 def returning(value: Any) -> Callable[..., Any]:
-    """Return a function of any arguments that returns `value`."""
+    """Return a function that accepts any arguments and returns `value`."""
     return lambda *_, **__: value
 
 
 class CpuGenerator(torch._C.Generator):  # noqa: SLF001
-    """A random generator of the CPU, whatever device it is for: there are no values to draw on a device."""
+    """A random generator that is on the CPU even if a script asks for one on a device."""
 
     def __new__(cls, device: object = HOST) -> Self:  # noqa: ARG004
         return super().__new__(cls, device=HOST)  # type: ignore[call-arg]
 
 
 def dispatch_on_cpu(dispatch: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the dispatch of fake tensors or of their mode, changed so that C++ code sees the tensors on the CPU.
+    """Return the dispatch function of fake tensors, or of their mode, changed so that C++ code sees CPU tensors.
 
-    An operation that is computed from others may therefore ask for memory on the CPU, and gets it on the device.
+    C++ code may therefore ask for memory on the CPU within an operation on CUDA tensors; that memory is counted on
+    the CUDA device.
     """
     outer: list[bool] = []
 
@@ -147,7 +148,7 @@ def dispatch_on_cpu(dispatch: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def indexed(device: Any) -> Any:
-    """Return a CUDA device with the index 0 if it has no index, and anything else unchanged."""
+    """Return a device with an index: `cuda` and an int become CUDA devices with one; all else is unchanged."""
     if type(device) is int:
         return torch.device("cuda", device)
     without_index = device in ("cuda", torch.device("cuda")) if isinstance(device, (str, torch.device)) else False
@@ -155,7 +156,7 @@ def indexed(device: Any) -> Any:
 
 
 def copied_to_device(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return `torch.tensor` or `torch.as_tensor`, changed to make a tensor on the CPU first, as its data are there."""
+    """Return `torch.tensor` or `torch.as_tensor`, changed to make the tensor on the CPU and copy it to the device."""
 
     def made(*args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Tensor:
         tensor = make(*args, **kwargs)
@@ -166,7 +167,10 @@ def copied_to_device(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def with_index(to: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return `Tensor.to`, changed to give a CUDA device its index, for which torch would ask the driver."""
+    """Return `Tensor.to`, changed to give a CUDA device the index 0 if it has none.
+
+    PyTorch itself would ask the driver for the index.
+    """
 
     def changed(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if args and isinstance(args[0], Tensor):
@@ -179,12 +183,12 @@ def with_index(to: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def to_cuda(tensor: Tensor, device: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-    """Copy a tensor to a CUDA device as `Tensor.cuda` does; one that is there already is returned as it is."""
+    """Return the tensor on a simulated CUDA device, as `Tensor.cuda` does."""
     return tensor.to(indexed("cuda" if device is None else device), *args, **kwargs)
 
 
 def module_to_cuda(module: nn.Module, device: Any = None) -> nn.Module:
-    """Move a module to a CUDA device, as `Module.cuda` does."""
+    """Move a module to a simulated CUDA device, as `Module.cuda` does."""
     module._apply(lambda tensor: to_cuda(tensor, device))  # type: ignore[no-untyped-call]  # noqa: SLF001
     return module
 
@@ -198,14 +202,14 @@ dropout_on_cpu, attention_on_cpu, rms_norm_on_cpu = F.dropout, F.scaled_dot_prod
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002
-    """Compute dropout as on CUDA, where the mask that is kept takes one byte for each element."""
+    """Apply dropout with the memory use of CUDA: the mask is kept, with one byte for each element."""
     if not is_on_cuda(input) or inplace or not training or not 0 < p < 1:
         return dropout_on_cpu(input, p, training, inplace)
     return torch.native_dropout(input, p, training)[0]
 
 
 def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:  # noqa: A002
-    """Compute the norm as on CUDA, with one kernel that keeps only its input."""
+    """Apply the norm with the memory use of CUDA: one kernel, which keeps only its input."""
     if not is_on_cuda(input):
         return rms_norm_on_cpu(input, normalized_shape, weight, eps)
     result: Tensor = aten._fused_rms_norm(input, list(normalized_shape), weight, eps)[0]  # noqa: SLF001
@@ -222,7 +226,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Compute attention with the kernel that CUDA chooses: flash for 16 bits without a mask, else memory-efficient."""
+    """Run the attention kernel that CUDA would choose: flash for 16 bits without a mask, else memory-efficient."""
     if not is_on_cuda(query):
         return attention_on_cpu(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if enable_gqa and key.shape[-3] != query.shape[-3]:
@@ -242,7 +246,10 @@ def attention(
 
 
 def added_to_scores(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
-    """Return a mask of attention as a tensor that is added to the scores, expanded to their size."""
+    """Return an attention mask as a tensor to add to the scores, expanded to the size of the scores; None stays None.
+
+    False in a boolean mask becomes minus infinity.
+    """
     if mask is None:
         return None
     if mask.dtype is torch.bool:

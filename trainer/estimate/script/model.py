@@ -1,4 +1,4 @@
-"""Make the parameters of a script's modules tensors without values, and report what each tensor of a step is for."""
+"""Make a script's parameters and buffers tensors without values, and report the category of each tensor of a step."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from workbench.recorders.memory.tensor_hooks import MODULE, PARAMETERS, TensorHo
 
 
 class ScriptHooks(TensorHooks):
-    """The hooks of the memory recorder on a module of a script, which report categories to the counters."""
+    """The memory recorder's hooks on a module of a script; they report categories to `counters`."""
 
     def __init__(self, model: nn.Module, counters: Counters) -> None:
         self._counters = counters
@@ -36,12 +36,12 @@ class ScriptHooks(TensorHooks):
         super()._add(address, kind, label)
 
     def _note_inputs(self, inputs: tuple[object, ...]) -> None:
-        """Note the inputs of the module, but not results of another network of the script."""
+        """Count the module's inputs as inputs, except those that require a gradient: another network computed them."""
         super()._note_inputs(tuple(value for value in inputs if not getattr(value, "requires_grad", False)))
 
 
 def without_values(fake: FakeTensorMode, tensor: Tensor) -> Tensor:
-    """Return a tensor of the same size and type without values; one that has none is returned unchanged."""
+    """Return a fake tensor of the same size, type and device; one that has no values already is returned unchanged."""
     if isinstance(tensor, FakeTensor) or type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
         return tensor
     if tensor.is_meta:
@@ -81,7 +81,7 @@ def buffer_maker(register: Callable[..., None], fake: FakeTensorMode, counters: 
 
 
 def apply_to_all(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """Return `Module._apply`, changed to replace the data of parameters without values in place, as of real ones."""
+    """Return `Module._apply`, changed to replace the data of fake parameters in place, as it does for real ones."""
 
     def applied(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         own = [parameter for parameter in module._parameters.values() if parameter is not None]  # noqa: SLF001
@@ -100,14 +100,14 @@ def apply_to_all(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 
 def replace_data(parameter: Any, fn: Callable[[Tensor], Tensor]) -> None:
-    """Put the result of `fn` in place of a parameter's data, and of its gradient's."""
+    """Replace the data of a parameter, and of its gradient, by what `fn` returns for them."""
     gradient, parameter.grad = parameter.grad, None
     parameter.data = fn(parameter.detach())
     parameter.grad = None if gradient is None else fn(gradient)
 
 
 def replaceable_data(data: Any) -> property:
-    """Return the property `Tensor.data`, changed to take the device of the data that a script puts in its place."""
+    """Return the property `Tensor.data`, changed so that a fake tensor takes over the device of assigned data."""
 
     def put(tensor: Any, value: Any) -> None:
         data.__set__(tensor, value)
@@ -119,7 +119,7 @@ def replaceable_data(data: Any) -> property:
 
 
 def copyable(copy_tensor: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `Tensor.__deepcopy__`, changed to copy a tensor without values, and not the mode that it belongs to."""
+    """Return `Tensor.__deepcopy__`, changed to copy a fake tensor without copying its fake mode."""
 
     def copied(tensor: Tensor, memo: dict[int, Any]) -> Any:
         if not isinstance(tensor, FakeTensor) or not tensor.is_leaf:
@@ -138,7 +138,7 @@ def copyable(copy_tensor: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def modules() -> Iterator[nn.Module]:
-    """Yield all modules that live in this process."""
+    """Yield all live modules of this process."""
     for value in gc.get_objects():
         with suppress(ReferenceError):
             # `isinstance` would ask proxies for their class, and so run their code.
@@ -147,7 +147,7 @@ def modules() -> Iterator[nn.Module]:
 
 
 def note_parameters(counters: Counters) -> None:
-    """Count the parameters and buffers of all modules as such, also of copies that no step runs through."""
+    """Count the parameters and buffers of all modules as such, including copies that no step runs."""
     for module in modules():
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             if not tensor.is_meta:

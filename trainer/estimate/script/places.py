@@ -1,4 +1,4 @@
-"""Name the line of the user's script that runs, or that failed."""
+"""Find the line of the user's script that is running, or that failed."""
 
 import sys
 import sysconfig
@@ -14,16 +14,16 @@ LIBRARY_FOLDERS = tuple(
         *(str(PACKAGE_ROOT / name) for name in ("trainer", "workbench", "analyzers")),
     }
 )
-"""The folders of Python's library, of installed packages and of our own."""
+"""The folders of Python's library, of installed packages and of this project's packages."""
 
 
 def is_user_file(path: str) -> bool:
-    """Return whether a source file is the user's own: no library and no code that was made at run time."""
+    """Return whether a source file is the user's own: not in a library, and not code made at run time."""
     return not path.startswith(("<", *LIBRARY_FOLDERS)) and "/site-packages/" not in path
 
 
 def shown(path: str, line: int) -> str:
-    """Return a source line as text: `train.py:41`, relative to the working folder where it is below it."""
+    """Return a source line as text, such as `train.py:41`; a path below the working folder is shown relative to it."""
     file = Path(path)
     try:
         return f"{file.resolve().relative_to(Path.cwd())}:{line}"
@@ -42,6 +42,6 @@ def running_line() -> str:
 
 
 def failed_line(error: BaseException) -> str:
-    """Return the innermost line of the user's code at which an error was raised; empty if there is none."""
+    """Return the innermost line of the user's code in the traceback of an error; empty if there is none."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if is_user_file(frame.filename)]
     return shown(own[-1].filename, own[-1].lineno or 0) if own else ""

@@ -1,4 +1,4 @@
-"""Rehearse recurrent layers: the workspace of oneDNN's LSTM, and sequences of different lengths that are packed."""
+"""Run recurrent layers on tensors without values: the workspace of oneDNN's LSTM, and packed sequences."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -11,17 +11,17 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 aten = torch.ops.aten
 LSTM, PACK = aten.mkldnn_rnn_layer.default, aten._pack_padded_sequence.default  # noqa: SLF001
 WORKSPACE = 3
-"""The position of the workspace in the results of `LSTM`: bytes that the forward pass keeps for the backward pass."""
+"""The index of the workspace in the results of `LSTM`: bytes that the forward pass keeps for the backward pass."""
 TENSORS = 7
-"""The arguments of `LSTM` that are tensors: input, two weights, two biases, hidden state and cell state."""
+"""Number of leading arguments of `LSTM` that are tensors: input, two weights, two biases, and two states."""
 LONGEST = 64
-"""The most time steps of a layer that is run to learn its workspace; it grows by equal bytes with each step."""
+"""Largest number of time steps that is run to measure a workspace, which grows linearly with the steps."""
 
 
 def with_workspace(arguments: Sequence[Any], result: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the results of an LSTM without values, with a workspace of the size that oneDNN takes; it has none there.
+    """Return the results of an LSTM with the workspace that oneDNN would allocate; on fake tensors it is empty.
 
-    `arguments` are those of `LSTM`.
+    `arguments` are the arguments of the operation `LSTM`, `result` its results.
     """
     tensors = tuple((tuple(tensor.shape), tensor.dtype) for tensor in arguments[:TENSORS])
     numbers = tuple(tuple(one) if isinstance(one, list) else one for one in arguments[TENSORS:])
@@ -30,9 +30,11 @@ def with_workspace(arguments: Sequence[Any], result: Sequence[Tensor]) -> tuple[
 
 
 def workspace_bytes(tensors: tuple[tuple[tuple[int, ...], torch.dtype], ...], numbers: tuple[Any, ...]) -> int:
-    """Return the bytes of the workspace of an LSTM whose tensor arguments have these (shape, dtype).
+    """Return the bytes of the workspace of an LSTM.
 
-    The library tells the size only to who runs it. Of a long sequence two short ones are run.
+    `tensors` has (shape, dtype) of its tensor arguments, `numbers` its other arguments. oneDNN allocates the
+    workspace only when it runs, so the LSTM is run on zeros; for a long sequence, two short ones are run, and the
+    size is extrapolated.
     """
     (length, *rest), dtype = tensors[0]
     if length <= LONGEST:
@@ -43,7 +45,7 @@ def workspace_bytes(tensors: tuple[tuple[tuple[int, ...], torch.dtype], ...], nu
 
 @lru_cache
 def measured_workspace(tensors: tuple[tuple[tuple[int, ...], torch.dtype], ...], numbers: tuple[Any, ...]) -> int:
-    """Run an LSTM on zeros of these (shape, dtype), and return the bytes of its workspace."""
+    """Run an LSTM on zeros, and return the bytes of its workspace; the arguments are those of `workspace_bytes`."""
     # Without gradients the library keeps nothing for a backward pass.
     with unset_fake_temporarily(), torch.enable_grad():
         values = [torch.zeros(shape, dtype=dtype) for shape, dtype in tensors]
@@ -51,9 +53,9 @@ def measured_workspace(tensors: tuple[tuple[tuple[int, ...], torch.dtype], ...],
 
 
 def packed(sequences: Tensor, lengths: Tensor, *, batch_first: bool) -> tuple[Tensor, Tensor]:
-    """Return (rows, batch sizes) of padded sequences without values, packed by real lengths.
+    """Return (rows without values, batch sizes) of padded sequences, packed by their real lengths.
 
-    The batch sizes are real: what computes with packed sequences reads them.
+    The batch sizes are real values, because operations on packed sequences read them.
     """
     with unset_fake_temporarily():
         template = torch.empty(*sequences.shape[:2], 1)

@@ -1,4 +1,4 @@
-"""Answer a script that reads the value of a tensor without values, with a stated value, and remember where it did."""
+"""Answer with a stated value when a script reads a tensor that has none, and remember the line that did so."""
 
 from typing import Any
 
@@ -11,16 +11,16 @@ FLOAT_VALUE, INTEGER_VALUE = 1.0, 1
 
 
 class StatedValues:
-    """Answers reads of values that depend on the model, which a rehearsal does not compute.
+    """Gives a script a fixed value when it reads one that the model would compute; a rehearsal computes no values.
 
-    `lines` are the lines of the script that read one. A real run may take another branch there.
+    `lines` has the lines of the script that read such a value. A real run may take another branch there.
     """
 
     def __init__(self) -> None:
         self.lines: dict[str, None] = {}
 
     def of(self, tensor: torch.Tensor) -> bool | int | float | complex:
-        """Return the stated value of a tensor with one element, by its type."""
+        """Return the fixed value for a tensor with one element, by its type: False, 1 or 1.0."""
         self.note()
         if tensor.dtype is torch.bool:
             return False
@@ -29,16 +29,16 @@ class StatedValues:
         return FLOAT_VALUE if tensor.is_floating_point() else INTEGER_VALUE
 
     def filled(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor with values, of the same size and type, in which each element has the stated value."""
+        """Return a real tensor of the same size and type, in which each element has the fixed value of its type."""
         return torch.full(tuple(tensor.shape), self.of(tensor), dtype=tensor.dtype)
 
     def note(self) -> None:
-        """Remember the line of the script that reads a value."""
+        """Remember the line of the script that reads a value now."""
         if line := running_line():
             self.lines[line] = None
 
     def assumptions(self) -> list[str]:
-        """Return a sentence that names the lines that read values; an empty list if there was none."""
+        """Return a list with a sentence that names the lines that read values; empty if there were none."""
         if not self.lines:
             return []
         lines = list(self.lines)
@@ -51,5 +51,5 @@ class StatedValues:
 
 
 def finite_gradients(_scaler: object, optimizer: Any, _state: object, *args: Any, **kwargs: Any) -> Any:
-    """Step the optimizer as `GradScaler` does when all gradients are finite, which it would read from a tensor."""
+    """Step the optimizer as `GradScaler` does if all gradients are finite; whether they are would have to be read."""
     return optimizer.step(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Follow the training steps of a script from outside: its forward and backward passes and its optimizers."""
+"""Follow the training steps of a script with hooks: forward and backward passes and optimizer steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,13 +15,13 @@ from trainer.estimate.script.tensors import Counters
 from workbench.recorders.memory.tensor_hooks import GRADIENTS, INPUTS, PARAMETERS, TEMPORARY
 
 STEPS = 2
-"""The steps to run: the first creates the optimizer's state, the second needs as much memory as the later ones."""
+"""Number of steps to run; the first creates the optimizer's state, the second needs as much memory as later ones."""
 
 
 class ScriptSteps:
-    """Follows the steps of a script: which part of a step runs; `end` is called after the last one.
+    """Follows the steps of a script, and tells the counters which part of a step is running.
 
-    A step ends with that optimizer that stepped first in the script.
+    A step ends when the optimizer that stepped first in the script has stepped. `end` is called after the last step.
     """
 
     def __init__(self, counters: Counters, notes: Notes, end: Callable[[], object]) -> None:
@@ -42,7 +42,7 @@ class ScriptSteps:
         register_optimizer_step_post_hook(self._after_step)
 
     def backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function`, which runs a backward pass, changed to have a window of its own."""
+        """Return `function`, which runs a backward pass, wrapped to be a window of its own in the counters."""
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             for counter in self._counters.by_device.values():
@@ -73,7 +73,7 @@ class ScriptSteps:
             pass
 
     def _begin(self) -> None:
-        """Begin the first step: what lies on a device by now is data, and on the CPU it is no part of the step."""
+        """Begin the first step: data that are on a device by now count as inputs, data on the CPU are not counted."""
         note_parameters(self._counters)
         for name, counter in self._counters.by_device.items():
             if name == "cpu":

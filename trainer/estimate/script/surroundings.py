@@ -1,4 +1,4 @@
-"""Replace what a rehearsal of a script cannot do, or must not do: compile, save, start processes and send."""
+"""Replace what a rehearsal of a script cannot or must not do: compile, save, start processes and communicate."""
 
 import os
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class Notes:
 
 
 def not_compiled(notes: Notes) -> Callable[..., Any]:
-    """Return a replacement of `torch.compile`, also as a decorator, that compiles nothing."""
+    """Return a replacement for `torch.compile` (also as a decorator) that compiles nothing and notes that."""
 
     def compile_nothing(model: Any = None, **_: Any) -> Any:
         notes.add(COMPILED)
@@ -42,12 +42,12 @@ def not_compiled(notes: Notes) -> Callable[..., Any]:
 
 
 def not_saved(notes: Notes) -> Callable[..., None]:
-    """Return a replacement of `torch.save` that writes nothing."""
+    """Return a replacement for `torch.save` that writes nothing and notes that."""
     return lambda *_, **__: notes.add(NOT_SAVED)
 
 
 def in_this_process(create: Callable[..., None]) -> Callable[..., None]:
-    """Return `DataLoader.__init__`, changed to load in this process, without workers."""
+    """Return `DataLoader.__init__`, changed to make a loader without worker processes."""
 
     def created(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
         # The positional arguments: dataset, batch_size, shuffle, sampler, batch_sampler, num_workers.
@@ -62,7 +62,7 @@ def in_this_process(create: Callable[..., None]) -> Callable[..., None]:
 
 
 def as_array(values: StatedValues, numpy: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `Tensor.numpy`, changed to give arrays of stated values for tensors without values."""
+    """Return `Tensor.numpy`, changed to give an array of fixed values for a tensor without values."""
 
     def array(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         if isinstance(tensor, FakeTensor):
@@ -73,12 +73,12 @@ def as_array(values: StatedValues, numpy: Callable[..., Any]) -> Callable[..., A
 
 
 def as_list(values: StatedValues, tolist: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `Tensor.tolist`, changed to give lists of stated values for tensors without values."""
+    """Return `Tensor.tolist`, changed to give a list of fixed values for a tensor without values."""
     return lambda tensor: tolist(values.filled(tensor) if isinstance(tensor, FakeTensor) else tensor)
 
 
 def formatted(values: StatedValues, write: Callable[..., str]) -> Callable[..., str]:
-    """Return `Tensor.__format__`, changed to write the stated value of a number without a value."""
+    """Return `Tensor.__format__`, changed to format the fixed value of a number without a value."""
 
     def written(tensor: Tensor, specification: str) -> str:
         if isinstance(tensor, FakeTensor) and not tensor.dim():
@@ -98,7 +98,7 @@ def with_fake_group(join: Callable[..., None]) -> Callable[..., None]:
 
 
 class CopiedModel(nn.Module):
-    """Stands for `DistributedDataParallel`, whose buckets work only on real memory: it has tensors of their size."""
+    """Replaces `DistributedDataParallel`, which needs real memory; its buckets are tensors of the same total size."""
 
     def __init__(self, module: nn.Module, *_: Any, gradient_as_bucket_view: bool = False, **__: Any) -> None:
         super().__init__()
@@ -108,16 +108,16 @@ class CopiedModel(nn.Module):
         self.buckets = [] if gradient_as_bucket_view else [torch.empty_like(one).detach() for one in trained]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module."""
+        """Run the wrapped module."""
         return self.module(*args, **kwargs)
 
     def no_sync(self) -> Any:
-        """Return a context in which nothing is sent."""
+        """Return a context that changes nothing, because no gradients are sent in any case."""
         return torch.enable_grad()
 
 
 def copied_model(add: Callable[[Tensor, str], None]) -> type[CopiedModel]:
-    """Return a replacement of `DistributedDataParallel` whose buckets are counted by `add`."""
+    """Return a replacement for `DistributedDataParallel` that passes its buckets to `add`, which counts them."""
 
     class Counted(CopiedModel):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -129,7 +129,7 @@ def copied_model(add: Callable[[Tensor, str], None]) -> type[CopiedModel]:
 
 
 def patches(fake: Any, counters: Any, values: StatedValues, notes: Notes) -> dict[tuple[Any, str], Any]:
-    """Return {(object, attribute): replacement} for what a rehearsal does in another way on every device."""
+    """Return {(object, attribute): replacement} for all that a rehearsal does differently, on every type of device."""
     ddp = copied_model(counters.add)
     make = nn.Parameter.__new__
     return {

@@ -1,7 +1,7 @@
 """Decide for each operation of a script whether it runs on tensors without values, and count what it allocates.
 
-The script's own data stays real on the CPU: its sizes and values decide what the script does. The model's parameters
-and buffers and all that is on a device have no values and no memory, and so has all that is computed from them.
+The script's own data stay real on the CPU, because their sizes and values decide what the script does. The model's
+parameters and buffers, all tensors on a device, and all that is computed from these have no values and no memory.
 """
 
 import sys
@@ -24,12 +24,12 @@ from workbench.recorders.memory.tensor_hooks import INPUTS, local_tensor
 
 HOST = "cpu"
 WRAPPERS = ("torch/_compile.py", "torch/_dynamo/eval_frame.py")
-"""The files of torch that lie between a call of a dispatch mode and its caller."""
+"""Files of torch whose frames lie between a dispatch mode and its caller on the call stack."""
 aten = torch.ops.aten
 
 
 class Counters:
-    """Counts live storages for each device; it is created with the window (part of the step) that runs."""
+    """Counts the bytes of live tensor storages, with one `StorageCounter` for each device."""
 
     def __init__(self) -> None:
         self.by_device: dict[str, StorageCounter] = {}
@@ -38,7 +38,7 @@ class Counters:
         self._first: dict[str, dict[str, Peak]] = {}
 
     def of(self, tensor: torch.Tensor) -> StorageCounter:
-        """Return the counter of the device that a tensor is on."""
+        """Return the counter of the tensor's device; it is created on first use."""
         name = str(tensor.device)
         if name not in self.by_device:
             self.by_device[name] = StorageCounter(running_line, self.running)
@@ -46,12 +46,12 @@ class Counters:
         return self.by_device[name]
 
     def add(self, tensor: torch.Tensor, category: str | None = None, module: str = "") -> None:
-        """Count the storage of a tensor, in `category` and for `module` if these are given."""
+        """Count the storage of a tensor; `category` and `module` say what it is for, if known."""
         part = local_tensor(tensor)
         self.of(part).add_storage(part.untyped_storage(), category, module)
 
     def resizing(self, resize: Callable[..., torch.UntypedStorage]) -> Callable[..., torch.UntypedStorage]:
-        """Return `UntypedStorage.resize_`, with which FSDP frees gathered weights, changed to count the new size."""
+        """Return `UntypedStorage.resize_`, wrapped to count the new size; FSDP frees gathered weights with it."""
 
         def resized(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
             resize(storage, size)
@@ -62,19 +62,22 @@ class Counters:
         return resized
 
     def window(self, name: str) -> None:
-        """Let a window begin, or go on, on all devices."""
+        """Start or continue the window `name` (a part of the step) on all devices."""
         self._window = name
         for counter in self.by_device.values():
             counter.window(name)
 
     def end_first_step(self) -> None:
-        """Keep the peaks of the first step apart: later steps know the categories better."""
+        """Store the peaks of the first step, and begin new ones: in later steps the categories are known better."""
         for name, counter in self.by_device.items():
             self._first[name], counter.peaks = counter.peaks, {}
         self.window(self._window)
 
     def peaks(self) -> dict[str, dict[str, Peak]]:
-        """Return {device: {window: peak}}; of a window that is as high in both steps, that of the second one."""
+        """Return {device: {window: peak}}, with the higher peak of the first and the later steps.
+
+        If both are equal, it is that of the later steps.
+        """
         return {
             name: {
                 window: max(
@@ -88,7 +91,7 @@ class Counters:
 
 
 class ScriptTensors(TorchDispatchMode):
-    """Runs the operations of a script, on values or without them, and counts the memory of their results."""
+    """Runs each operation of a script, on real tensors or on fake ones, and counts the memory of its results."""
 
     def __init__(self, fake: FakeTensorMode, counters: Counters, values: StatedValues, *, on_cuda: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -120,7 +123,7 @@ class ScriptTensors(TorchDispatchMode):
         return self._counted(func, self._rehearsed(func, args, kwargs), inputs)
 
     def _rehearsed(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Return what an operation returns on tensors without values."""
+        """Return the result of an operation on tensors without values."""
         if func is recurrent.PACK and not isinstance(args[1], FakeTensor):
             return recurrent.packed(self._without_values(args[0]), args[1], batch_first=args[2])
         args, kwargs = tree_map_only(torch.Tensor, self._without_values, (args, kwargs))
@@ -128,7 +131,7 @@ class ScriptTensors(TorchDispatchMode):
         return recurrent.with_workspace(args, result) if func is recurrent.LSTM else result
 
     def _without_values(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor without values that stands for a real one, which is an input of the model."""
+        """Return the fake tensor that replaces a real one; the real one is counted as an input of the model."""
         if isinstance(tensor, (FakeTensor, DTensor)):
             return tensor
         self._counters.add(tensor, INPUTS)
@@ -146,33 +149,33 @@ class ScriptTensors(TorchDispatchMode):
 
 
 def tensors_in(tree: object) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested arguments or results."""
+    """Yield the tensors in nested arguments or results, except DTensors."""
     for leaf in tree_iter(tree):
         if isinstance(leaf, torch.Tensor) and not isinstance(leaf, DTensor):
             yield leaf
 
 
 def device_for_autograd(tensor: Any) -> torch.device:
-    """Return the device that C++ code gets to see of a tensor without values: the CPU.
+    """Return the device that C++ code sees of a fake tensor: the CPU, or `meta` while a kernel runs.
 
-    The backward pass asks a device for its streams, and torch for a CPU alone has none. Python code reads the attribute
-    of the tensor instead, and kernels run for the device `meta`.
+    The backward pass asks a device for its streams, and PyTorch without CUDA has none. Python code reads the
+    simulated device from an attribute of the tensor.
     """
     return torch.device("meta" if tensor.fake_mode.in_kernel_invocation else HOST)
 
 
 def is_called_by_autograd(frame: FrameType | None) -> bool:
-    """Return whether C++ code of the backward pass runs an operation, on the CPU as far as it knows."""
+    """Return whether C++ code of the backward pass called an operation; `frame` is its caller in Python."""
     while frame is not None and frame.f_code.co_filename.endswith(WRAPPERS):
         frame = frame.f_back
     return frame is not None and frame.f_code.co_name == "_engine_run_backward"
 
 
 def is_on_device(device: Any) -> bool:
-    """Return whether an operation is asked to allocate on a device other than the CPU."""
+    """Return whether `device`, where an operation is asked to allocate, is neither the CPU nor meta; False for None."""
     return device is not None and torch.device(device).type not in (HOST, "meta")
 
 
 def is_upload(inputs: list[torch.Tensor], result: torch.Tensor) -> bool:
-    """Return whether an operation copied a tensor from the CPU to a device."""
+    """Return whether an operation with these inputs copied a tensor from the CPU to a device."""
     return bool(inputs) and inputs[0].device.type == HOST and result.device.type != HOST

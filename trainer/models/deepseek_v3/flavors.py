@@ -1,4 +1,4 @@
-"""The shape parameters of DeepSeek-V3, and its published size."""
+"""The shape of a DeepSeek-V3 model, and its published size."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,10 @@ from trainer.models.llama4.flavors import ModelArgs as MixtureArgs
 
 @dataclass(frozen=True)
 class ModelArgs(MixtureArgs):
-    """The shape of a DeepSeek-V3. Keys and values of all heads are made of `kv_lora_rank` features of a token.
+    """The shape of a DeepSeek-V3 model.
 
-    A head has `plain_head_dim` features that are not rotated and `rope_head_dim` that are; its values have
+    Keys and values of all heads are computed from `kv_lora_rank` features per token (the latent). The queries and
+    keys of a head have `plain_head_dim` features that are not rotated and `rope_head_dim` that are; its values have
     `v_head_dim`.
     """
 
@@ -26,7 +27,7 @@ class ModelArgs(MixtureArgs):
     top_k: int = 8
     expert_dim: int = 2048
     q_lora_rank: int | None = 1536
-    """Features that the queries of all heads are made of; None: queries are made of the token itself."""
+    """Features per token from which all queries are computed; None: from the token itself."""
     kv_lora_rank: int = 512
     plain_head_dim: int = 128
     rope_head_dim: int = 64
@@ -34,20 +35,20 @@ class ModelArgs(MixtureArgs):
     n_dense_layers: int = 3
     """Number of layers at the beginning that have no experts."""
     n_shared_experts: int = 1
-    """Number of experts that all tokens use, which are one feed-forward layer of their joint width."""
+    """Number of experts that every token uses; they are computed as one wide feed-forward layer."""
     n_groups: int = 8
     top_groups: int = 4
-    """A token's experts are in the `top_groups` groups, of `n_groups`, whose best two experts score highest."""
+    """Number of groups (of `n_groups`) from which a token's experts come: those with the best sum of two scores."""
     route_scale: float = 2.5
-    """Sum of the weights of a token's experts."""
+    """The sum to which the weights of a token's experts are scaled."""
 
     def __post_init__(self) -> None:
-        """Set the width of a head's queries and keys."""
+        """Set `head_dim`, the width of a head's queries and keys."""
         object.__setattr__(self, "head_dim", self.plain_head_dim + self.rope_head_dim)
 
     @property
     def rotary_dim(self) -> int:
-        """Features of a head that are rotated."""
+        """The number of features of a head that are rotated."""
         return self.rope_head_dim
 
 

@@ -20,7 +20,7 @@ EXPERTS = {
 
 
 def unsupported(described: Mapping[str, object]) -> Iterator[str]:
-    """Yield the keys of a config.json by which its experts cannot be chosen."""
+    """Yield the keys of a config.json whose values are impossible, such as more experts per token than there are."""
     for few, many in (("num_experts_per_tok", "n_routed_experts"), ("topk_group", "n_group")):
         chosen, count = described.get(few), described.get(many)
         if isinstance(chosen, int) and isinstance(count, int) and chosen > count:

@@ -1,7 +1,7 @@
 """DeepSeek-V3: latent attention, and experts that are chosen by groups: https://arxiv.org/abs/2412.19437.
 
-Shapes: B sequences, T tokens, D = dim, N heads; of a head, P plain and R rotated features, and V features of
-its values.
+Shapes: B sequences, T tokens, D = dim, N heads. A head's queries and keys have P plain and R rotated features, its
+values V features.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,11 @@ from trainer.models.llama4.model import Llama4, SparseBlock
 from trainer.models.moe import Experts, GroupedRouter, MoE
 
 LATENT_EPS = 1e-6
-"""Epsilon of the norms of latents, whatever the model's other norms have; as in the transformers package."""
+"""Epsilon of the norms of latent features, whatever `norm_eps` is; as in the transformers package."""
 
 
 class LatentAttention(nn.Module):
-    """Causal attention whose keys and values are made of a few features of each token: (B, T, D) -> (B, T, D).
+    """Causal attention with keys and values computed from a few features per token: (B, T, D) -> (B, T, D).
 
     The rotated features of a key are the same in all heads.
     """
@@ -44,7 +44,7 @@ class LatentAttention(nn.Module):
         self.wo = nn.Linear(args.n_heads * args.v_head_dim, args.dim, bias=False)
 
     def forward(self, x: Tensor, rope: Tensor) -> Tensor:
-        """Return the attention's output for x (B, T, D); `rope` holds the rotation of each position."""
+        """Return the attention's output (B, T, D) for x (B, T, D); `rope` has the rotation of each position."""
         q = self.queries(x, rope)
         k, v = self.keys_values(x, rope)
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
@@ -71,7 +71,7 @@ class LatentAttention(nn.Module):
 
 
 def sharpness(args: ModelArgs) -> float:
-    """Return the factor of attention scores with which the published model reads longer sequences; 1 without YaRN."""
+    """Return the factor on attention scores with which YaRN scaling makes up for longer sequences; 1 without YaRN."""
     scaling = args.rope_scaling
     return scaling.magnitude(scaling.mscale_all_dim) ** 2 if isinstance(scaling, YarnScaling) else 1.0
 
@@ -90,7 +90,7 @@ class DeepSeekV3(Llama4):
 
 
 def mixture(args: ModelArgs) -> MoE:
-    """Return a new mixture of experts, whose outputs are weighed, and the experts that all tokens use."""
+    """Return a new mixture of experts with shared experts; its weights scale the outputs of the experts."""
     return MoE(
         GroupedRouter(args.dim, args.n_experts, args.top_k, args.n_groups, args.top_groups, args.route_scale),
         Experts(args.dim, args.expert_dim, args.n_experts),

@@ -1,4 +1,4 @@
-"""Llama 3: pre-norm blocks of grouped-query attention with rotary positions, and SwiGLU.
+"""Llama 3: pre-norm blocks of grouped-query attention with rotary positions, and feed-forward layers with SwiGLU.
 
 Shapes: B sequences, T tokens, D = dim, N heads, H = head_dim, K key-value heads, V = vocabulary.
 """
@@ -15,7 +15,10 @@ from trainer.models.decoder import Decoder
 
 
 def rotations(positions: Sequence[int], args: ModelArgs) -> Tensor:
-    """Return exp(i * angle) of the angles at the given positions, times YaRN's amplitude: (T, H/2), complex64."""
+    """Return exp(i * angle) for each position and pair of features: (T, H/2), complex64.
+
+    With YaRN scaling it is multiplied by the scaling's amplitude.
+    """
     speeds = args.rope_theta ** -(torch.arange(0, args.rotary_dim, 2).float() / args.rotary_dim)
     scaling, amplitude = args.rope_scaling, 1.0
     if isinstance(scaling, RopeScaling):
@@ -27,7 +30,7 @@ def rotations(positions: Sequence[int], args: ModelArgs) -> Tensor:
 
 
 def scaled(speeds: Tensor, scaling: RopeScaling) -> Tensor:
-    """Return the angles per position (H/2,) after Llama 3.1's scaling, which slows down the slow ones.
+    """Return the angle per position of each pair of features, (H/2,), after Llama 3.1's scaling of the slow ones.
 
     Example: with the default scaling, an angle that turns 4 times or more in 8192 positions is kept, one that turns
     less than once is divided by 8, and one that turns 2.5 times is halfway between: multiplied by 0.5 + 0.5 / 8.
@@ -38,10 +41,11 @@ def scaled(speeds: Tensor, scaling: RopeScaling) -> Tensor:
 
 
 def scaled_by_yarn(speeds: Tensor, scaling: YarnScaling, theta: float) -> Tensor:
-    """Return the angles per position (H/2,) after YaRN's scaling; `theta` is the base of the angles before it.
+    """Return the angle per position of each pair of features, (H/2,), after YaRN's scaling.
 
-    Example: with theta 10000 and 64 rotated features, pair 10.5 turns 32 times in 4096 tokens, and pair 22.5 once.
-    Pairs up to 10 keep their speed, those from 23 on are slowed down by `factor`, and pair 16 is 6/13 of the way.
+    `theta` is the base of the unscaled angles. Example: with theta 10000 and 64 rotated features, pair 10.5 turns 32
+    times in 4096 tokens, and pair 22.5 once. Pairs up to 10 keep their speed, those from 23 on are slowed down by
+    `factor`, and pair 16 is 6/13 of the way.
     """
 
     def pair(turns: float) -> float:
@@ -59,7 +63,8 @@ def scaled_by_yarn(speeds: Tensor, scaling: YarnScaling, theta: float) -> Tensor
 def rotate(x: Tensor, rope: Tensor) -> Tensor:
     """Rotate each pair of neighbouring features of x (B, T, N, H) by the angle of its position.
 
-    `rope` is what `rotations` returns: (T, H/2) or longer. These are rotary embeddings: https://arxiv.org/abs/2104.09864.
+    `rope` is the result of `rotations`, (T, H/2) or longer. These are rotary embeddings:
+    https://arxiv.org/abs/2104.09864.
     """
     turns = rope[: x.shape[1], None, :]
     pairs = x.float().view(*x.shape[:-1], -1, 2)
@@ -90,7 +95,7 @@ class Attention(nn.Module):
         self.wo = nn.Linear(args.n_heads * self.head_dim, args.dim, bias=False)
 
     def forward(self, x: Tensor, rope: Tensor) -> Tensor:
-        """Return the attention's output for x (B, T, D); `rope` holds the rotation of each position."""
+        """Return the attention's output (B, T, D) for x (B, T, D); `rope` has the rotation of each position."""
         q, k, v = self.heads(x)
         q, k = rotate(q, rope), rotate(k, rope)
         repeats = q.shape[2] // k.shape[2]
@@ -159,7 +164,7 @@ class Llama3(Decoder):
         return Block(self.args, Attention(self.args))
 
     def rotations(self) -> Tensor:
-        """Return the rotation at each of this rank's positions of a sequence."""
+        """Return the rotations, see `rotations`, at this rank's positions of a sequence."""
         return rotations(self.positions, self.args)
 
     def expect_positions(self, positions: Sequence[int]) -> None:

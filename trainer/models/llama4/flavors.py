@@ -1,4 +1,4 @@
-"""The shape parameters of Llama 4, and its published sizes."""
+"""The shape of a Llama 4 model, and its published sizes."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,16 @@ from trainer.config.shape import ModelArgs as DenseArgs
 
 @dataclass(frozen=True)
 class ModelArgs(DenseArgs):
-    """The shape of a Llama 4. In expert layers, each token uses `top_k` of `n_experts` experts and the shared
-    expert.
+    """The shape of a Llama 4 model.
+
+    In layers with experts, each token uses `top_k` of the `n_experts` experts, and the shared expert.
     """
 
     dim: int = 5120
     n_layers: int = 48
     n_heads: int = 40
     hidden_dim: int = 16384
-    """Width of the dense feed-forward layers."""
+    """Width of the feed-forward layers without experts."""
     vocab_size: int = 202048
     n_experts: int = 16
     top_k: int = 1

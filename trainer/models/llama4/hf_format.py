@@ -20,12 +20,12 @@ EXPERTS = {
 
 
 def by_layer(args: DenseArgs) -> dict[str, object]:
-    """Return what config.json says of each layer: all have rotary positions, and attend to all earlier tokens."""
+    """Return what config.json says of each layer: all have rotary positions and attend to all earlier tokens."""
     return {"no_rope_layers": [1] * args.n_layers, "layer_types": ["full_attention"] * args.n_layers}
 
 
 def unsupported(described: Mapping[str, object]) -> Iterator[str]:
-    """Yield the keys of a config.json that describe layers which are not those of the model here."""
+    """Yield the keys of a config.json that describe layers which our model does not have."""
     # Without these keys, the transformers package takes other values than those here.
     yield from (key for key in ("use_qk_norm", "attn_temperature_tuning") if key not in described)
     rotary, experts = described.get("no_rope_layers"), described.get("moe_layers")

@@ -12,8 +12,9 @@ from trainer.models.moe import Experts, MoE, Router, moe_layers
 
 
 class SparseBlock(nn.Module):
-    """Attention and mixture of experts, each with a norm before it and a residual connection: (B, T, D) -> (B, T,
-    D).
+    """Attention and mixture of experts, each with a norm before it and a residual connection.
+
+    It maps (B, T, D) to (B, T, D).
     """
 
     def __init__(self, args: ModelArgs, attention: nn.Module, moe: MoE) -> None:
@@ -53,7 +54,7 @@ class Llama4(Llama3):
 
 
 def mixture(args: ModelArgs) -> MoE:
-    """Return a new mixture of experts, whose inputs are weighed, and one shared expert."""
+    """Return a new mixture of experts with one shared expert; its weights scale the inputs of the experts."""
     return MoE(
         Router(args.dim, args.n_experts, args.top_k),
         Experts(args.dim, args.expert_dim, args.n_experts),

@@ -1,4 +1,4 @@
-"""The shape parameters of Qwen3, and its published dense sizes."""
+"""The shape of a Qwen3 model, and its published dense sizes."""
 
 from dataclasses import dataclass, replace
 

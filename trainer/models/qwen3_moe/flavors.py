@@ -1,4 +1,4 @@
-"""The shape parameters of Qwen3 with experts, and its published sizes."""
+"""The shape of a Qwen3 model with experts, and its published sizes."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from trainer.models.llama4.flavors import ModelArgs as MixtureArgs
 
 @dataclass(frozen=True)
 class ModelArgs(MixtureArgs):
-    """The shape of a Qwen3 with experts; there is no shared expert."""
+    """The shape of a Qwen3 model with experts; it has no shared expert."""
 
     dim: int = 2048
     n_heads: int = 32
@@ -20,7 +20,7 @@ class ModelArgs(MixtureArgs):
     top_k: int = 8
     expert_dim: int = 768
     norm_weights: bool = True
-    """Whether the weights of a token's experts sum to 1."""
+    """Whether the weights of a token's experts are scaled so that they sum to 1."""
 
 
 FLAVORS = {

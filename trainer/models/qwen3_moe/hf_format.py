@@ -15,7 +15,7 @@ EXPERTS = {
 
 
 def unsupported(described: Mapping[str, object]) -> Iterator[str]:
-    """Yield the keys of a config.json by which its experts cannot be chosen."""
+    """Yield the key of a config.json that asks for more experts per token than there are, if it does."""
     chosen, count = described.get("num_experts_per_tok"), described.get("num_experts")
     if isinstance(chosen, int) and isinstance(count, int) and chosen > count:
         yield "num_experts_per_tok"

@@ -23,7 +23,7 @@ class Qwen3Moe(Llama4):
 
 
 def mixture(args: ModelArgs) -> MoE:
-    """Return a new mixture of experts, whose outputs are weighed, without a shared expert."""
+    """Return a new mixture of experts without a shared one; its weights scale the outputs of the experts."""
     return MoE(
         SoftmaxRouter(args.dim, args.n_experts, args.top_k, norm_weights=args.norm_weights),
         Experts(args.dim, args.expert_dim, args.n_experts),
