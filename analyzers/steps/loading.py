@@ -1,6 +1,4 @@
-"""Load the logs of one run as `Steps`: the rows come from the most detailed kind of log, and other kinds
-fill its gaps.
-"""
+"""Load the logs of one run as `Steps`: rows come from the most detailed kind of log, other kinds fill its gaps."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -26,21 +24,21 @@ from analyzers.words import quantity
 
 READER = "analyzers.steps.reading.reader"
 SHARED_BYTES = 32 << 20
-"""The least number of bytes for which a further child process is started to read logs."""
+"""A further child process is started for each so many bytes of logs."""
 NAMED = (("phase", "phases"), ("cpu", "phases"), ("device", "phases"), ("seq", "groups"), ("number", "numbers"))
 RANKS_AT_MOST = 1 << 20
 RAW = ("raw", "nan")
-"""The prefixes of the names of columns that come from the log of another trainer."""
+"""How the names of columns begin that come from the log of another trainer."""
 FILLED_NUMBERS = ("loss", "grad_norm")
 FILLED_SIZES = ("memory_bytes", "reserved_bytes")
-"""Columns whose gaps are filled from a less detailed log of the same steps, like those in FILLED_NUMBERS."""
+"""Columns of memory sizes whose gaps are filled from a less detailed log of the same steps."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Step logs that one child process has read: the columns of a `log_lines.Table`, and the rank of each file.
+    """The step logs that one child process has read: the columns of a `log_lines.Table`, and the rank of each file.
 
-    `before` is the number of the first session (the run of one process) in its first file.
+    Each run of a process has a number, its *session*; `before` is the number of the first one in the first file.
     """
 
     columns: dict[str, Column]
@@ -55,7 +53,7 @@ class Chunk:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """The names of the columns, as a dict {name in the combined table: name in `columns`}.
+        """{name of a column in the combined table: its name in `columns`}.
 
         In `columns` phases have numbers, which differ between chunks; in the combined table they have names.
         """
@@ -82,9 +80,7 @@ class Chunk:
         return np.where(logged >= 0, logged, of_file[self.files]) if self.ranks else logged
 
     def session(self) -> Column:
-        """Return, for each row of this chunk, the number of the process that wrote it, which is unique
-        over all files.
-        """
+        """Return, for each row of this chunk, the number of the process that wrote it, unique over all files."""
         sessions: Column = self.before + self.files.astype(np.int64) * STARTS_AT_MOST + self.columns["attempt"]
         return narrowed(sessions)
 
@@ -102,11 +98,14 @@ DERIVED: Mapping[str, Callable[[Chunk], Column]] = {
     "warmup": lambda chunk: chunk.tagged("first", "compile"),
     "tags": lambda chunk: named_tags(chunk.columns["tags"], chunk.meta["tags"]),
 }
-"""The columns of the combined table that are computed from the columns that the child process has read."""
+"""{column of the combined table: function that computes it from the columns that the child process has read}."""
 
 
 class Source:
-    """The steps and headers of all files of one kind, such as structured logs or console logs."""
+    """The steps and headers of all files of one kind, such as structured logs or console logs.
+
+    A log of another trainer is collected in `others` first and turned into steps by `map_others`.
+    """
 
     def __init__(self, wanted: ColumnMap = ()) -> None:
         self.wanted = wanted
@@ -165,14 +164,14 @@ class Source:
         self.others = []
 
     def whole(self) -> pd.DataFrame:
-        """Return the rows of all chunks as one table; this empties the chunks to save memory."""
+        """Return the rows of all files as one table; this empties `chunks` to save memory."""
         return combined(self.chunks)
 
 
 def combined(chunks: Sequence[Chunk]) -> pd.DataFrame:
     """Return the rows of all chunks as one table; this empties the chunks to save memory.
 
-    The columns are joined one after the other, so that no more than one is in memory twice.
+    The columns are joined one after the other, so that only one at a time is in memory twice.
     """
     known = [chunk.names for chunk in chunks]
     data: dict[str, Column] = {}
@@ -231,7 +230,7 @@ def load(artefacts: Sequence[run.Artefact], options: store.Options) -> Steps:
 
 
 def is_complete(sources: Sequence[Source]) -> bool:
-    """Return whether a source read so far has losses, so that less detailed kinds of logs need not be read."""
+    """Return whether one of the sources has losses, so that less detailed kinds of logs need not be read."""
     return any((chunk.columns["loss_state"] != ABSENT).any() for source in sources for chunk in source.chunks)
 
 
@@ -285,7 +284,7 @@ def named_tags(bits: Column, names: Sequence[str]) -> Column:
 
 
 def filled(frame: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Return a copy of `frame` whose missing losses, gradient norms and memory sizes are taken from the table `other`.
+    """Return a copy of `frame` with its missing losses, gradient norms and memory sizes taken from the table `other`.
 
     Rows are matched by rank and step.
     """
@@ -308,7 +307,8 @@ def steps_of(
 ) -> Steps:
     """Return the `Steps` of a source in order of rank and step; if a step was done again, its last row is used.
 
-    `frame` holds all rows of the source, `mapped` says how logs of other trainers were read.
+    `frame` has all rows of the source, `inputs` are the files that were read, `problems` sentences on what was wrong
+    with them, and `mapped` says how logs of other trainers were read.
     """
     kept, redone = in_order(frame)
     plain = {name: kept[name] for name in map(str, kept) if "." not in name}

@@ -83,9 +83,9 @@ class Problem(StrEnum):
 class MappedColumn(msgspec.Struct, frozen=True, kw_only=True):
     """One column of a log that another trainer wrote, and the quantity as which it was read.
 
-    `quantity` is None if its meaning is unknown; the column is kept. `unit` is the unit of the values in the file,
-    `unknown` if neither the column's name nor its writer shows it. `chosen` is true if the user named this column for
-    the quantity.
+    `quantity` is null if its meaning is unknown; the column is kept nevertheless. `unit` is the unit of the values in
+    the file, `unknown` if neither the column's name nor the trainer that wrote it shows the unit. `chosen` is true if
+    the user named this column for the quantity.
     """
 
     name: str
@@ -147,9 +147,9 @@ class TaggedSteps(msgspec.Struct, frozen=True, kw_only=True):
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """A rank that makes the others wait.
 
-    `lateness_s` is the mean of its lateness over the steps in which it is late, `recurrence` the share of such steps.
-    `lost_s` is the time that the rank costs the job per step, averaged over all steps; `share` is that cost as a share
-    of all step time.
+    `lateness_s` is the mean of its lateness over the steps in which it is late, `recurrence` the share of these
+    steps. `lost_s` is the time that the rank costs the job per step, averaged over all steps; `share` is the total of
+    that cost as a share of the time of all steps.
     """
 
     rank: int
@@ -165,9 +165,9 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GlobalStall(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps in which all ranks lost time to one cause.
+    """Steps in which all ranks lost time for one cause.
 
-    `lost_s` is their total loss in seconds, `share` is that loss as a share of all step time.
+    `lost_s` is the time lost in these steps, in seconds, and `share` the same as a share of the time of all steps.
     """
 
     cause: Cause
@@ -196,7 +196,7 @@ class LongStep(msgspec.Struct, frozen=True, kw_only=True):
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """A change of the typical step time at `step`, from `before_s` to `after_s` seconds.
 
-    `phases` holds by how many seconds each phase changed.
+    `phases` is {phase: by how many seconds it changed}.
     """
 
     kind: ChangeKind
@@ -223,7 +223,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     """An event in the loss or the gradient norm that begins at `step`.
 
     `before` is the loss (or gradient norm) before the event, `value` the one that it reached, and `until` the first
-    step at which the event was over (None: it was not).
+    step at which the event was over (null: it was not).
     """
 
     kind: EventKind

@@ -26,8 +26,8 @@ RECORDER_PHASES = ("profiler", "snapshot")
 class ProcessStart:
     """The start of a process that wrote a log.
 
-    `session` is the number of this start; column `session` of the steps table has it in each row that the process
-    logged.
+    `session` is the number of this start; the column `session` of the steps table has it in each row that the process
+    logged. `started_ns` is Unix time.
     """
 
     rank: int
@@ -78,12 +78,14 @@ class Durations:
 class Steps:
     """The steps of all ranks: one row per rank and step, ordered by both.
 
-    `table` has rank, step, session, covers, start_ns, dur_ns (-1: not recorded), dur_s (NaN), residual_ns, tokens,
-    loss, grad_norm and their states, memory_bytes, alloc_retries, tags (joined by commas), `tagged` (whether the step
-    did more than train) and `warmup` (bool). `phases` (wall clock), `cpu` (processor) and `device` have the same rows
-    and the time by phase; `seqs` has the sequence number of the last collective by process group. `redone` has the rows
-    of steps that were done again after a restart. `numbers` has further columns in logs of other trainers, such as
-    `learning_rate`; `logs` says how these logs were read, `unreadable` which logs could not be read, and why.
+    `table` has rank, step, session (the number of the process that logged it), covers (how many steps a row stands
+    for), start_ns (Unix time), dur_ns (-1: not recorded), dur_s (NaN: not recorded), residual_ns (outside of phases),
+    tokens, loss and grad_norm, the states of both (ABSENT, FINITE or BROKEN), memory_bytes, alloc_retries, tags
+    (joined by commas), `tagged` (whether the step did more than train) and `warmup` (bool). `phases` (wall clock),
+    `cpu` (processor time) and `device` (the device's clock) have the same rows, and the time of each phase; `seqs`
+    has the sequence number of the last collective of each process group. `redone` has the earlier rows of steps that
+    were done again after a restart. `numbers` has further columns in logs of other trainers, such as `learning_rate`;
+    `logs` says how these logs were read, `unreadable` which logs could not be read, and why.
     """
 
     table: pd.DataFrame
@@ -119,9 +121,7 @@ class Steps:
 
     @cached_property
     def _index(self) -> tuple[Column, Column, Column, Column]:
-        """The ranks, the steps, and for each row of `table` the index of its rank and the index of its
-        step among them.
-        """
+        """The ranks, the steps, and for each row of `table` the index of its rank and that of its step among them."""
         ranks, rank_codes = np.unique(self.table["rank"].to_numpy(), return_inverse=True)
         steps, step_codes = np.unique(self.table["step"].to_numpy(), return_inverse=True)
         return ranks, steps, narrowed(rank_codes), narrowed(step_codes)

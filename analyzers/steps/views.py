@@ -1,12 +1,17 @@
 """Build tables about the steps for the user interfaces, which stay small for any number of ranks and steps.
 
-| view | one row | columns | |---|---|---| | `series` | a rank and step | all values, unreduced | | `clock` | a step of
-one rank | when it began and ended, Unix ns | | `phases` | a rank and step | seconds by phase, unreduced | | `sparkline`
-| a bin of steps | step times over ranks and steps, loss, the latest rank and its lateness | | `phase_stack` | a bin of
-steps | mean seconds by phase | | `heat` | a bin of ranks | the largest lateness of one of them in each bin of steps | |
-`goodput` | a rank | seconds by part of the wall time |
+| view | one row | columns |
+|---|---|---|
+| `series` | a rank and step | all values, unreduced |
+| `clock` | a step of one rank | when it began and ended, Unix ns |
+| `phases` | a rank and step | seconds by phase, unreduced |
+| `sparkline` | a bin of steps | step times over ranks and steps, loss, the latest rank and its lateness |
+| `phase_stack` | a bin of steps | mean seconds by phase |
+| `heat` | a bin of ranks | the largest lateness of one of them in each bin of steps |
+| `goodput` | a rank | seconds by part of the wall time |
 
-A bin holds neighbouring steps (or ranks) and is named by the first of them. It keeps maxima, so that outliers survive.
+A bin holds neighbouring steps (or ranks) and is named by the first of them. It keeps maxima, so that outliers
+survive.
 """
 
 from collections.abc import Sequence
@@ -37,9 +42,7 @@ def opened(artefacts: Sequence[run.Artefact], options: store.Options | None) -> 
 
 @lru_cache(maxsize=2)
 def cached_load(artefacts: tuple[run.Artefact, ...], options: store.Options) -> Steps:
-    """Return the steps in the logs; they are read again only if neither of the last two calls had the
-    same arguments.
-    """
+    """Return the steps in the logs, without reading them again if one of the last two calls had the same arguments."""
     return load(artefacts, options)
 
 
@@ -90,8 +93,8 @@ def sparkline(
 ) -> pd.DataFrame:
     """Return an overview of the run in at most `bins` bins of steps, indexed by the first step of each bin.
 
-    Columns: `steps` (their number in the bin), `lowest_s`, `median_s`, `highest_s`, `loss` (mean), `loss_highest`,
-    `grad_norm_highest`, `last_rank` (the latest rank, None if none was late) and its `lateness_s`.
+    Columns: `steps` (how many are in the bin), `lowest_s`, `median_s`, `highest_s` (of step times), `loss` (mean),
+    `loss_highest`, `grad_norm_highest`, `last_rank` (the latest rank, None if none was late) and its `lateness_s`.
     """
     steps = opened(artefacts, options)
     # All steps, also tagged ones: a face shows what happened, medians are for the table.
@@ -119,9 +122,9 @@ def sparkline(
 
 
 def last_in_bins(steps: Steps, late: Lateness, numbers: Integers) -> dict[str, "pd.Series[float]"]:
-    """Return, for each bin of steps, the rank with the largest lateness in any of these steps, and that lateness (s).
+    """Return two series by bin of steps: the rank with the largest lateness in any of its steps, and that lateness (s).
 
-    `numbers` holds the bin index of each step.
+    `numbers` has the bin index of each step. The keys of the result are `last_rank` and `lateness_s`.
     """
     excess = late.excess.reindex(steps.steps).to_numpy() * late.is_known
     latest = pd.Series(np.nanmax(excess, axis=1, initial=0.0))
@@ -192,7 +195,7 @@ def bin_numbers(count: int, bins: int) -> Integers:
 
 
 def named(table: pd.DataFrame, names: pd.Index, numbers: Integers) -> pd.DataFrame:
-    """Return a table that has a row per bin, with the rows named after the first item of each bin.
+    """Return a table with a row per bin, whose rows are named after the first item of each bin.
 
     `names` are the items that were binned (steps or ranks), `numbers` the bin of each item, ascending.
     """

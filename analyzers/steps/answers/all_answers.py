@@ -19,8 +19,8 @@ from analyzers.steps.table import Steps
 def answer_all(steps: Steps, late: Lateness, options: store.Options | None = None) -> StepsData:
     """Return what the step logs show about a run: ranks, stragglers, stalls, changes, losses, goodput.
 
-    If `options` select a rank or a step, only `StepsData.ranks` is restricted to them; all other fields cover the whole
-    run.
+    `late` is how late each rank is in each step. If `options` select a rank or a step, only `StepsData.ranks` is
+    restricted to them; all other fields cover the whole run.
 
     Raises:
         InputError: There is no such rank or step.

@@ -1,6 +1,4 @@
-"""Check whether all ranks had issued equally many collectives by the end of each step; if not, the job
-may hang soon.
-"""
+"""Check whether all ranks had issued equally many collectives by the end of each step; else the job may hang soon."""
 
 from dataclasses import dataclass
 
@@ -11,9 +9,9 @@ from analyzers.steps.table import Steps
 
 @dataclass(frozen=True)
 class CountMismatch:
-    """Says which ranks had issued more or fewer collectives of process group `group` than most by the end of `step`.
+    """The ranks that had issued more or fewer collectives of a process group than most ranks by the end of `step`.
 
-    `difference` is how many more collectives than most ranks the first of `ranks` issued; negative for fewer.
+    `difference` is how many more collectives the first of `ranks` had issued than most ranks; negative for fewer.
     """
 
     step: int
@@ -39,7 +37,8 @@ def count_mismatches(steps: Steps) -> list[CountMismatch]:
 def mismatch(group: str, numbers: "pd.Series[float]", step: int) -> CountMismatch:
     """Return a `CountMismatch`: which ranks differ from most ranks, and by how many collectives the first one differs.
 
-    `numbers` holds the sequence number of each rank's last collective of the process group by the end of the step.
+    `numbers` has, for each rank, the sequence number of its last collective of the process group by the end of
+    `step`.
     """
     # With two ranks both numbers are equally frequent: the higher one counts as usual, as ranks rather skip than add.
     usual = numbers.mode().max()

@@ -1,8 +1,9 @@
 """Divide the wall time of a run, to the nanosecond, into training and everything else.
 
-Each rank has a timeline from the first start of the run to the end of its last step. Within a step, each part (in the
-order of PARTS) gets the time of its phases, but no more than is left of the step; the rest is `productive`. The time
-between two steps counts for the later step. So the parts of every rank add up to the wall time.
+Each rank has a timeline from the first start of the run to its end. Within a step, each *part* of the wall time, such
+as `data` or `checkpoint` (in the order of PARTS), gets the time of its phases, but no more than is left of the step;
+the rest is `productive`. The time between two steps counts for the later step. So the parts of every rank add up to
+the wall time.
 
 Example, in seconds: a rank starts at 0; step 1 runs from 10 to 14 (1 s of it `data_wait`) and step 2 from 14 to 17 (2
 s `ckpt_save`). Its job starts again, and step 2 is done again from 30 to 33. Then `startup` is 10, `data` 1, `redone`
@@ -28,19 +29,20 @@ PHASES: Mapping[str, tuple[str, ...]] = {
     "gc": ("gc",),
     "recording": ("profiler", "snapshot", "log"),
 }
-"""For each part of the wall time, the phases of a step that belong to it."""
+"""{part of the wall time: the phases of a step that belong to it}."""
 PARTS = ("productive", *PHASES, "stall", "startup", "restart", "redone", "between", "ending")
-"""All parts of the wall time; those that are not phases of a step are the following.
+"""All parts of the wall time.
 
-`productive` is the rest of a step that no other part takes. `stall` is the time lost to waiting for late ranks or to an
-unusually long step, `redone` the time of steps whose work a restart lost. `startup` is the time before the first step,
-`restart` the time from the last step of a process to the first step of the next one, `between` any other time between
-two steps, and `ending` the time after a rank's last step.
+`productive` is the rest of a step that no other part takes. The parts from `data` to `recording` are phases of a step
+(`PHASES`). `stall` is the time lost to waiting for late ranks or to an unusually long step, `redone` the time of
+steps whose work a restart lost. `startup` is the time before the first step, `restart` the time from the last step of
+a process to the first step of the next one, `between` any other time between two steps, and `ending` the time after a
+rank's last step.
 """
 LATEST_NS, LONGEST_NS = 1 << 62, 1 << 55
 """The latest plausible time (the year 2116) and the longest plausible step (a year), in ns."""
 RANKS_AT_ONCE = 64
-"""The number of ranks whose rows are in memory together; more would take more memory but no less time."""
+"""How many ranks are processed together; with more, it would take more memory but no less time."""
 ALL_ROWS = slice(None)
 OUTLIER, OUTLIER_SHARE = 6.0, 0.5
 """How far a plain step (one that did nothing but train) exceeds the median if it counts as stalled.
@@ -69,9 +71,10 @@ def goodput(steps: Steps, late: Lateness) -> Goodput | None:
 
 
 def divided(sums: Sequence[int], count: int) -> list[int]:
-    """Return each sum divided by `count` and rounded, such that the results add up to the rounded-down total.
+    """Return each sum divided by `count`, rounded so that the results add up to the total divided by `count`.
 
-    Example: `divided([5, 3], 4)` is `[1, 1]`, as (5 + 3) / 4 = 2 (largest remainder method).
+    That total is rounded down. Example: `divided([5, 3], 4)` is `[1, 1]`, as (5 + 3) / 4 = 2 (largest remainder
+    method).
     """
     round_up = sum(value % count for value in sums) // count
     largest = sorted(range(len(sums)), key=lambda i: -(sums[i] % count))[:round_up]
@@ -95,7 +98,7 @@ def goodput_by_rank(steps: Steps, late: Lateness) -> pd.DataFrame:
 def parts_of(steps: Steps, rows: pd.DataFrame, stall_ns: Integers, bounds: tuple[int, int]) -> pd.DataFrame:
     """Return a table of the ns that each rank (row) spent on each part of the wall time (column).
 
-    `rows` has the steps of some ranks, as `timeline` returns them. `stall_ns` is the stalled time of each row of
+    `rows` has the steps of some ranks, as `timeline` returns them. `stall_ns` has the stalled time for each row of
     `steps.table`; `bounds` are the start and the end of the run (Unix ns).
     """
     begin, end = bounds
@@ -130,10 +133,11 @@ def is_timed(table: pd.DataFrame) -> Mask:
 
 
 def timeline(steps: Steps, ranks: Sequence[int]) -> pd.DataFrame:
-    """Return the steps of consecutive ranks in order of rank and start time, including steps that a restart did again.
+    """Return the steps of some ranks, which must be consecutive, in order of rank and start time.
 
-    Column `row` is the row number in `steps.table`, or -1 for the earlier row of a step that was done again. Steps
-    whose start time or duration is not recorded are left out.
+    The steps that a restart did again are included twice. Column `row` is the row number in `steps.table`, or -1 for
+    the earlier run of a step that was done again. `dur_ns` is multiplied by the number of steps that a row covers.
+    Steps whose start time or duration is not recorded are left out.
     """
     columns = ["rank", "session", "start_ns", "dur_ns", "covers"]
     first, last = np.searchsorted(steps.table["rank"].to_numpy(), [ranks[0], ranks[-1] + 1])
@@ -147,7 +151,7 @@ def timeline(steps: Steps, ranks: Sequence[int]) -> pd.DataFrame:
 
 
 def next_start(rows: pd.DataFrame, end: int) -> Integers:
-    """Return, for each step in `rows` (a `timeline` table), when the same rank's next step starts, in Unix ns.
+    """Return, for each step in `rows` (a `timeline` table), when the next step of the same rank starts, in Unix ns.
 
     For the last step of a rank the result is `end`.
     """
@@ -164,10 +168,10 @@ def rank_changes(rows: pd.DataFrame) -> Mask:
 
 
 def within_steps(steps: Steps, rows: pd.DataFrame, stall_ns: Integers) -> dict[str, Integers]:
-    """Return how the ns of each step are divided into parts of the wall time: one array per part.
+    """Return {part: ns of each step that belong to it}, for the parts of the wall time that lie within steps.
 
-    The arrays have a value for each step in `rows` (a `timeline` table). Each part in turn takes at most the time that
-    the parts before it left; the rest is `productive`.
+    The arrays have a value for each step in `rows` (a `timeline` table), `stall_ns` for each row of `steps.table`.
+    Each part in turn takes at most the time that the parts before it left; the rest is `productive`.
     """
     row, rest = rows["row"].to_numpy(), rows["dur_ns"].to_numpy().copy()
     # The work of a step that was done again is lost, whatever it went for.
@@ -234,10 +238,11 @@ def waited_s(steps: Steps, late: Lateness) -> Floats:
 
 
 def between_steps(rows: pd.DataFrame, begin: int, end: int) -> dict[str, Integers]:
-    """Return how the ns outside of steps are divided into parts of the wall time: one array per part.
+    """Return {part: ns}, for the parts of the wall time that lie outside of steps, such as `startup` and `restart`.
 
     The arrays have a value for each step in `rows` (a `timeline` table). The time before a step counts for the row of
-    that step; the time after a rank's last step counts for the row of that last step.
+    that step; the time after a rank's last step counts for the row of that last step. `begin` and `end` are those of
+    the run (Unix ns).
     """
     starts, ends = rows["start_ns"].to_numpy(), (rows["start_ns"] + rows["dur_ns"]).to_numpy()
     first = np.insert(rank_changes(rows), 0, True)

@@ -41,7 +41,7 @@ PHASE_ORDER = (
 )  # fmt: skip
 """Phases in the order in which they follow each other in a step."""
 UNRECORDED_AT_LEAST = 0.25
-"""The share of a step by which a rank must spend more time outside of the phases than the others for it to count."""
+"""Time outside of the phases counts if a rank spends at least this share of a step more of it than the others."""
 STRETCH = (10, 9)
 """How many consecutive steps are looked at together, and how many of them must be late."""
 LOCAL_PHASES = ("gc", "data_wait", "h2d", "fwd", "log", "ckpt_save", "eval")
@@ -50,12 +50,13 @@ LOCAL_PHASES = ("gc", "data_wait", "h2d", "fwd", "log", "ckpt_save", "eval")
 
 @dataclass(frozen=True)
 class Lateness:
-    """How late each rank is: tables in seconds, with a row per step that all ranks finished and a column per rank.
+    """How late each rank is in each step that all ranks finished.
 
-    `excess` is how much later a rank is than a typical rank; `by_cause` is, for each cause, how much longer the rank
-    takes for that kind of work. The other series have a value per step: `usual` is the work of a typical rank (s),
-    `step_s` is the duration of the step (s), and `all_tagged` is whether all ranks did something besides training in
-    the step, such as a checkpoint. `by_processor` is whether computing was measured in processor time.
+    `excess` is a [step, rank] table of how much later (s) a rank is than a typical rank. `by_cause` has such a table
+    for each cause: how much longer (s) the rank takes for that kind of work. The others have a value per step:
+    `usual` is the work of a typical rank (s), `step_s` is the duration of the step (s), and `all_tagged` is whether
+    all ranks did something besides training in the step, such as a checkpoint. `by_processor` is whether computing
+    was measured in processor time.
     """
 
     excess: pd.DataFrame
@@ -70,7 +71,7 @@ class Lateness:
 
     @property
     def is_known(self) -> bool:
-        """Whether the logs can show lateness: there are several ranks, and work before they synchronise is recorded."""
+        """Whether the logs can show lateness: they have several ranks, and work before these wait for each other."""
         return len(self.excess.columns) > 1 and any(grid.to_numpy().any() for grid in self.by_cause.values())
 
 
@@ -112,8 +113,9 @@ def unrecorded_work(
     """Return the seconds outside of the logged phases by which a rank makes the others wait, as a [step, rank] table.
 
     Outside of the phases a script may sleep, read or write; but a rank may also wait there for ranks whose extra work
-    is in the phases. So only the time that exceeds the extra work of every other rank counts, and only if it is a large
-    part of a step.
+    is in the phases. So only the time that exceeds the extra work of every other rank counts, and only if it is a
+    large part of a step. `work` has the work in phases and `step_s` the durations of steps (s), both as [step, rank]
+    tables; `usable` is a mask of the rows of `steps.table` that count.
     """
     residual = rows_of(steps.grid(steps.table["residual_ns"] / 1e9, usable), step_s)
     excess = excess_over_others(residual).to_numpy().clip(min=0)
@@ -128,10 +130,10 @@ def unrecorded_work(
 
 
 def in_stretches(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return a copy of `flags` ([step, rank]) that keeps a flag only if it recurs in neighbouring steps of its rank.
+    """Return a copy of `flags`, bool[step, rank], that keeps a flag only if it recurs in neighbouring steps.
 
-    A flag is kept if it lies in a series of steps in which nearly all flags of its rank are set. On a machine with more
-    processes than cores any rank may lose some time in a single step; that is no straggler.
+    A flag is kept if it lies in 10 consecutive steps in which at least 9 flags of its rank are set (`STRETCH`). On a
+    machine with more processes than cores any rank may lose some time in a single step; that is no straggler.
     """
     length, least = STRETCH
     if len(flags) < length:
@@ -162,9 +164,9 @@ def phase_s(steps: Steps, phase: str) -> "pd.Series[float]":
 
 
 def largest_delay(steps: Steps, usable: Mask, step_s: pd.DataFrame) -> pd.DataFrame:
-    """Return each rank's largest delay (s) behind the others at the end of any phase of a step.
+    """Return each rank's largest delay (s) behind the others at the end of a phase, as a [step, rank] table.
 
-    The result is a [step, rank] table.
+    `usable` is a mask of the rows of `steps.table` that count; `step_s` has the steps and ranks of the result.
     """
     phase_end = delay = np.zeros(step_s.shape)
     rows = steps.grid_rows(step_s.index)
@@ -185,7 +187,7 @@ def sum_of(grids: Iterable[pd.DataFrame], like: pd.DataFrame) -> pd.DataFrame:
 def rows_of(grid: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of a [step, rank] table for those steps that the table `like` has.
 
-    A table that has no other steps is not copied.
+    If these are all of its steps, the table is not copied.
     """
     return grid if len(grid) == len(like) else grid.loc[like.index]
 
@@ -201,8 +203,9 @@ def others(grid: pd.DataFrame) -> "pd.Series[float]":
 
 
 def lower_median(values: Floats) -> Floats:
-    """Return the lower median of each row. Of two ranks it is the smaller value, so that the other rank
-    shows as late.
+    """Return the lower median of each row.
+
+    Of two ranks it is the smaller value, so that the other rank shows as late.
     """
     middle = (values.shape[1] - 1) // 2
     medians: Floats = np.partition(values, middle, axis=1)[:, middle]

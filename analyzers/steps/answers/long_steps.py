@@ -11,20 +11,21 @@ from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 20
 WARM_UP = 5
-"""How many steps at the start of each process are left out: they compile, allocate and fill caches, even
-if not logged.
-"""
+"""How many steps at the start of each process are left out, because they compile, allocate and fill caches."""
 AROUND = 51
-"""The number of steps around a step whose median is the usual time of that step."""
+"""How many steps around a step give, by their median, the usual time of that step."""
 TIMES_USUAL = 4.0
 """A stalled step takes at least so many times the usual time."""
 BEYOND_OTHERS = 2.0
-"""A stalled step also takes at least so many times the longest step that is not stalled; noise has no such gap."""
+"""A stalled step also takes at least so many times the longest step that is not stalled.
+
+Noise has no such gap between the longest step and the others.
+"""
 DEVIATIONS = 5.0
 SINGLE_AT_MOST, SINGLE_SHARE = 2, 0.003
 """Long steps are single stalls if there are at most this many, or this share of all steps; if more, they recur."""
 ALIKE = 0.7
-"""Long steps recur if the extra time of the shortest is at least this share of the extra time of the longest."""
+"""Long steps are taken to recur if the shortest has at least this share of the extra time of the longest."""
 MAIN_SHARE = 0.6
 """A phase or rank is named if it explains more than this share of the extra time."""
 
@@ -46,8 +47,9 @@ def single_stalls(steps: Steps, late: Lateness | None = None) -> list[LongStep]:
 
 
 def plain_times(steps: Steps) -> "pd.Series[float]":
-    """Return, by step, the seconds of the steps that did nothing but train (median over ranks), without
-    warm-up steps.
+    """Return, by step, the seconds of the steps that did nothing but train (median over ranks).
+
+    The first WARM_UP steps of each process are left out.
     """
     table = steps.table
     position = table.groupby(["rank", "session"]).cumcount().to_numpy()
@@ -58,8 +60,8 @@ def plain_times(steps: Steps) -> "pd.Series[float]":
 def stalled_steps(seconds: Floats, usual: Floats) -> list[int]:
     """Return the ascending indices, in `seconds`, of the steps that stalled.
 
-    `seconds` has the duration of each step; `usual` has, for each step, the median duration of the steps around it. The
-    result is empty if long steps recur, which shows in their number or in their equal durations.
+    `seconds` has the duration of each step; `usual` has, for each step, the median duration of the steps around it.
+    The result is empty if long steps recur: there are many of them, or they take equally long.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(usual > 0, seconds / usual, 1.0)

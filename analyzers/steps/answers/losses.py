@@ -13,14 +13,14 @@ from analyzers.steps.robust_statistics import MAD_TO_STD, robust_deviation
 from analyzers.steps.table import Steps
 
 RECENT = 7
-"""The number of preceding values whose median is the expected level."""
+"""How many values before a value give, by their median, its expected value."""
 WINDOW = 20
 BEFORE_AT_LEAST = 8
-"""The noise of a value is estimated from the values before it: at least BEFORE_AT_LEAST, at most WINDOW of them."""
+"""The noise of a value is estimated from the values before it: at least so many, and at most WINDOW."""
 FINITE_AT_LEAST = 3
-"""The number of steps with a finite loss which show that training recovered from NaN or infinity."""
+"""Training counts as recovered from NaN or infinity if at least so many steps with a finite loss follow."""
 CHUNK = 1 << 16
-"""The number of values whose windows (of the values before each) are in memory at a time."""
+"""For how many values at a time the values before each of them are copied into memory."""
 TAIL_SHARE, TAIL_DEVIATIONS = 0.015, 2.2
 """In noise with a normal distribution, 1.5 % of the values lie more than 2.2 standard deviations above the mean.
 
@@ -50,8 +50,8 @@ class Quantity(StrEnum):
 class NonFinite:
     """The first step whose loss or gradient norm is NaN or infinite, and the ranks whose logs show it in that step.
 
-    `finite_from` is the step from which on all values are finite again, for example after a loss scaler skipped some
-    steps; None if they do not become finite again.
+    `quantity` says which of the two it is. `finite_from` is the step from which on all values are finite again, for
+    example after a loss scaler skipped some steps; None if they do not become finite again.
     """
 
     step: int
@@ -149,10 +149,10 @@ def usual_excess(excess: Floats) -> Floats:
     """Return, for each value, the robust standard deviation of `excess`, as a measure of the usual noise.
 
     `excess` is each value minus the expected one, relative to the expected one. The deviation is computed from
-    differences of neighbours (hence the sqrt(2)), which a falling loss does not increase. It is computed for the WINDOW
-    values before each value and for the whole series, and the larger result counts, as a few values in a row may be
-    close together by chance. It is raised for heavy tails: a value among the highest, such as the 30th highest of 2000,
-    shows how far they reach.
+    differences of neighbours (hence the sqrt(2)), which a falling loss does not increase. It is computed for the
+    WINDOW values before each value and for the whole series, and the larger result counts, as a few values in a row
+    may be close together by chance. It is larger if the noise has heavy tails: how far these reach is estimated from
+    a value near the highest, such as the 30th highest of 2000.
     """
     distances = np.abs(np.diff(excess, prepend=np.nan)) / np.sqrt(2)
     overall = MAD_TO_STD * float(np.nanmedian(distances))
@@ -181,7 +181,7 @@ def medians_before(values: Floats) -> Floats:
 
 
 def rise(values: "pd.Series[float]") -> Event | None:
-    """Return an event for a loss that ends clearly above its lowest level and stays there; None if it does not.
+    """Return an event if the loss ends clearly above its lowest level and stays there, else None.
 
     `values` is the loss by step.
     """
@@ -201,7 +201,7 @@ def rise(values: "pd.Series[float]") -> Event | None:
 
 
 def plateau(values: "pd.Series[float]") -> Event | None:
-    """Return an event for a loss that fell at first and then stopped falling; None if it did not stop.
+    """Return an event if the loss fell at first and then stopped falling, else None.
 
     `values` is the loss by step. The loss counts as flat if even the steepest slope that still fits the noise of its
     last part is close to zero.
@@ -222,9 +222,10 @@ def plateau(values: "pd.Series[float]") -> Event | None:
 
 
 def trend(numbers: Floats) -> tuple[float, float]:
-    """Return the least-squares slope of a series per index, and the standard error of the slope.
+    """Return the least-squares slope of a series (per index), and the standard error of the slope.
 
-    If neighbours have correlation r, they carry less information, and the squared error grows by (1 + r) / (1 - r).
+    If neighbouring values have correlation r, they carry less information, and the squared error grows by (1 + r) /
+    (1 - r).
     """
     x = np.arange(len(numbers)) - (len(numbers) - 1) / 2
     slope = float(x @ numbers / (x @ x))

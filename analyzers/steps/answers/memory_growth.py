@@ -9,7 +9,7 @@ from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 6
 GROWTH = 0.1
-"""Memory may leak if it grows by at least this share of its first value, and also meets `RISING` and `LATE_GROWTH`."""
+"""Memory may leak if it grows by at least this share of its first value; `RISING` and `LATE_GROWTH` must hold, too."""
 RISING = 0.7
 """Memory that leaks rises in at least this share of the steps."""
 LATE_GROWTH = 0.25
@@ -18,7 +18,7 @@ LATE_GROWTH = 0.25
 
 @dataclass(frozen=True)
 class Growth:
-    """Says that the memory of a rank grows from `step` on, by `bytes_per_step` on average."""
+    """The growth of a rank's memory from `step` on, by `bytes_per_step` on average."""
 
     rank: int
     step: int
@@ -43,8 +43,9 @@ def memory_growth(steps: Steps) -> list[Growth]:
 
 
 def growth_of(rank: int, memory: "pd.Series[float]") -> Growth | None:
-    """Return a `Growth` that says how fast a rank's memory (bytes by step) grows; None if it does not
-    look like a leak.
+    """Return a `Growth` that says how fast a rank's memory grows; None if it does not look like a leak.
+
+    `memory` is in bytes, by step.
     """
     if len(memory) < STEPS_AT_LEAST:
         return None

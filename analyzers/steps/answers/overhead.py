@@ -10,7 +10,10 @@ STEPS_AT_LEAST = 20
 DATA_SHARE, CHECKPOINT_SHARE, RESTART_SHARE = 0.2, 0.1, 0.1
 """The shares of the time above which a part is reported."""
 LONG_RUN_NS = 600 * 10**9
-"""The shortest run for which restarts are reported; in a shorter one, start-up takes most of the time anyway."""
+"""Restarts are reported only for runs of at least this length.
+
+In shorter ones start-up takes most of the time anyway.
+"""
 
 
 class Part(StrEnum):
@@ -46,7 +49,7 @@ def overheads(data: StepsData) -> list[Overhead]:
 
 
 def data_overhead(data: StepsData) -> Overhead | None:
-    """Return an `Overhead` on how long most ranks wait for data in a typical step; None if they wait little."""
+    """Return an `Overhead` on the wait for data in a typical step of most ranks; None if it is short."""
     waits = [(rank.phases.get("data_wait", 0.0), rank.median_step_s) for rank in data.ranks]
     timed = [(wait / step, wait) for wait, step in waits if step]
     # The lower median: with two ranks both must wait.

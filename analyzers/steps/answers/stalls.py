@@ -13,13 +13,13 @@ OUTLIER = 6.0
 """A step is stalled if it is this many robust standard deviations above the median, and longer by SHARE of a step."""
 SHARE = 0.2
 COST = 0.03
-"""Stalls are reported if they cost this share of the time of all steps that did nothing but train."""
+"""Stalls are reported if together they cost at least this share of the time of steps that did nothing but train."""
 
 
 def global_stalls(steps: Steps) -> list[GlobalStall]:
-    """Return a `GlobalStall` for each cause by which even the fastest rank lost time in steps, the costliest first.
+    """Return a `GlobalStall` for each cause for which even the fastest rank lost time, the costliest first.
 
-    A cause is only reported if it has several such steps that together cost enough time.
+    A cause is reported only if it has several such steps that together cost enough time.
     """
     step_s = steps.grid(steps.table["dur_s"], steps.plain).dropna().median(axis=1)
     if len(step_s) < STEPS_AT_LEAST:

@@ -20,9 +20,9 @@ TINY_S = 1e-9
 
 
 def step_time_changes(steps: Steps) -> list[Change]:
-    """Return the changes of the typical step duration, in order of steps.
+    """Return the changes of the typical duration of a step, in order of steps.
 
-    The typical duration is the median over ranks, of steps that did nothing but train.
+    The typical duration is that of steps that did nothing but train, as the median over ranks.
     """
     plain = steps.grid(steps.table["dur_s"], steps.plain).median(axis=1).dropna()
     if len(plain) < STEPS_AT_LEAST:
@@ -42,10 +42,10 @@ def smallest_share(steps: Steps) -> float:
 
 
 def drift_ends(values: Floats, levels: Sequence[Segment]) -> list[Segment]:
-    """Return two segments, the first and the last third, if the values drift steadily along a line; else an empty list.
+    """Return the first and the last third as two segments if the values drift along a line, else an empty list.
 
     A line through the medians of both thirds (a resistant line, Tukey 1977) is compared with `levels`, segments of
-    constant level: the fit with the smaller sum of absolute distances wins. Outliers influence neither fit.
+    constant level: the one with the smaller sum of absolute distances fits better. Outliers influence neither fit.
     """
     third, index = len(values) // 3, np.arange(len(values))
     rise = np.median(values[-third:]) - np.median(values[:third])
@@ -58,7 +58,7 @@ def drift_ends(values: Floats, levels: Sequence[Segment]) -> list[Segment]:
 
 
 def merge_small(values: Floats, levels: Sequence[Segment], share: float) -> list[Segment]:
-    """Return the segments after neighbours whose levels differ by less than `share` were merged.
+    """Return the segments after merging neighbours whose levels differ by less than the share `share`.
 
     The difference is relative to the level of the first of the two.
     """
@@ -77,8 +77,8 @@ def merge_small(values: Floats, levels: Sequence[Segment], share: float) -> list
 def change_between(steps: Steps, plain: "pd.Series[float]", a: Segment, b: Segment, kind: ChangeKind) -> Change:
     """Return the change of step time between two segments, with the change of each phase in seconds.
 
-    `plain` holds the seconds of each step that did nothing but train. A drift is reported at the begin of segment `a`,
-    a sudden change at the begin of `b`.
+    `plain` has the seconds of each step that did nothing but train. A drift is reported at the first step of segment
+    `a`, a sudden change at the first step of `b`.
     """
     before, after = (plain.index[segment.begin : segment.end] for segment in (a, b))
     begin = b.begin if kind is ChangeKind.STEP else a.begin
@@ -92,9 +92,9 @@ def change_between(steps: Steps, plain: "pd.Series[float]", a: Segment, b: Segme
 
 
 def phase_median(steps: Steps, phase: str, numbers: pd.Index) -> float:
-    """Return the median seconds of a phase over all ranks, in those steps of a range that did nothing but train.
+    """Return the median seconds of a phase over all ranks, in steps that did nothing but train.
 
-    The range goes from the first to the last of `numbers`, which are ascending step numbers.
+    The steps go from the first to the last of `numbers`, which are ascending step numbers.
     """
     rows = steps.plain & steps.table["step"].between(numbers[0], numbers[-1])
     return float(np.median(steps.phases.at(phase, rows.to_numpy())))

@@ -21,7 +21,7 @@ LASTING = 0.75
 TURNS = 0.6
 """Ranks take turns if none is the latest in more than this share of the late steps."""
 ALL_TAGGED_SHARE = 0.3
-"""The least lateness, as a share of a step, that counts in steps in which all ranks do more than train."""
+"""In steps in which all ranks do more than train, a rank is late only by at least this share of the step."""
 NOISE = 4.0
 """The lateness threshold is at least so many robust standard deviations (MAD); healthy ranks stay below it."""
 MAIN_CAUSE_SHARE = 0.6
@@ -30,10 +30,11 @@ MAIN_CAUSE_SHARE = 0.6
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The limits from which on a rank counts as late, and then as a straggler.
+    """The limits above which a rank counts as late in a step, and as a straggler in the run.
 
     `late` is a lateness relative to the duration of a step in which no rank is late. As few steps prove little, this
-    limit is multiplied by 1 + `few_steps` / (number of steps). `cost` is the share of all time that the rank must cost.
+    limit is multiplied by 1 + `few_steps` / (number of steps). `cost` is the share of all time that the rank must
+    cost the job.
     """
 
     late: float
@@ -67,11 +68,11 @@ def stragglers(steps: Steps, late: Lateness) -> list[Straggler]:
 
 
 def late_thresholds(late: Lateness) -> Floats:
-    """Return, for each step, the lateness in seconds from which on a rank counts as late.
+    """Return, for each step, the lateness in seconds above which a rank counts as late.
 
     It is a share of the duration of a step in which no rank is late. If processor time is measured, it is at most the
-    work of the other ranks: a rank with twice their work counts as late even if the step is mostly waiting for cores of
-    a busy machine.
+    work of the other ranks: a rank with twice their work counts as late even if the step is mostly waiting for cores
+    of a busy machine.
     """
     thresholds = BY_PROCESSOR if late.by_processor else BY_WALL
     undisturbed_s = float((late.step_s - late.excess.max(axis=1)).clip(lower=0).median())
@@ -88,8 +89,8 @@ def late_thresholds(late: Lateness) -> Floats:
 def lateness_noise(late: Lateness) -> float:
     """Return the robust standard deviation of a rank's lateness from step to step, in seconds.
 
-    It is taken from differences of neighbouring steps (hence the sqrt(2)), so that it is not increased by a rank that
-    is always late.
+    It is computed from differences of neighbouring steps (hence the sqrt(2)), so that a rank that is always late does
+    not increase it.
     """
     if len(late) < 2:
         return 0.0
@@ -98,9 +99,9 @@ def lateness_noise(late: Lateness) -> float:
 
 
 def straggler_of(late: Lateness, rank: int, thresholds: Floats, first: int) -> Straggler | None:
-    """Return a `Straggler` that says how often, how much and why a rank is late; None if the rank rarely is.
+    """Return a `Straggler` that says how often, how much and why a rank is late; None if it rarely is.
 
-    `thresholds` holds the tolerated lateness (s) of each step, `first` is the first step that is logged.
+    `thresholds` has the tolerated lateness (s) of each step, `first` is the first step in the logs.
     """
     excess = late.excess[rank]
     is_late = excess > thresholds
@@ -137,17 +138,17 @@ def lasting_from(is_late: "pd.Series[bool]") -> int | None:
 
 
 def begin_of(excess: "pd.Series[float]", is_late: "pd.Series[bool]", threshold_s: float, first: int) -> int:
-    """Return the first step of a rank's lateness, given the lateness (s) and whether the rank counts as late, by step.
+    """Return the step at which a rank's lateness began, given its lateness (s) and whether it counts as late, by step.
 
-    Lateness should be below a limit in every step before the begin, and above it from there on. The result is the step
-    with the smallest sum of distances on the wrong side of the limit. The limit lies between the usual values before
-    and after, nearer to the one that varies less. The first step that counts as late would not do, because it is a
-    matter of chance if lateness varies around the threshold. A rank that is late in all comparable steps is late from
-    the `first` step of its log.
+    Before the begin, lateness should be below a limit in every step, and above it from there on. The result is the
+    step with the smallest sum of distances on the wrong side of the limit. The limit lies between the usual values
+    before and after, nearer to the one that varies less. The first step that counts as late is not used, because it
+    is a matter of chance if lateness varies around the threshold `threshold_s`. A rank that is late in all compared
+    steps is late from the `first` step in the logs.
 
-    Example: lateness of 0, 9, 0, 0, 20, 45, 50, 48 ms, threshold 8 ms. The usual values are 46 ms (varying by 4) and 0
-    ms (by 1), so the limit is 46 * 1 / 5 = 9 ms. The begin is the step with 20 ms, as it leaves the least on the wrong
-    side.
+    Example: lateness of 0, 9, 0, 0, 20, 45, 50, 48 ms, threshold 8 ms. The usual values are 46 ms (varying by 4) and
+    0 ms (by 1), so the limit is 46 * 1 / 5 = 9 ms. The begin is the step with 20 ms, as it leaves the least on the
+    wrong side.
     """
     late_s, on_time_s = (np.asarray(excess[rows], dtype=np.float64) for rows in (is_late, ~is_late))
     level = float(np.median(late_s))
@@ -160,7 +161,7 @@ def begin_of(excess: "pd.Series[float]", is_late: "pd.Series[bool]", threshold_s
 
 
 def is_costly(late: Lateness, straggler: Straggler, cost: float) -> bool:
-    """Return whether a straggler costs at least the share `cost` of the time between its first and last late step."""
+    """Return whether a straggler costs at least the share `cost` of the time from its first to its last late step."""
     # Not of the whole run: a rank that became slow in its last hundred steps is a straggler all the same.
     step_s = float(late.step_s.loc[straggler.first_step : straggler.last_step].sum())
     return straggler.lateness_s * straggler.steps_late >= cost * step_s
@@ -177,7 +178,7 @@ def main_cause(late: Lateness, rank: int, steps: pd.Index) -> Cause:
 def ranks_in_turns(late: Lateness, thresholds: Floats, cost: float) -> set[int]:
     """Return the ranks that are late in turns, each of them in some of the steps.
 
-    The set is empty if that costs less than the share `cost` of the time.
+    The set is empty if together they cost less than the share `cost` of the time.
     """
     excess = late.excess.to_numpy()
     latest = excess.max(axis=1)
@@ -196,7 +197,8 @@ def ranks_in_turns(late: Lateness, thresholds: Floats, cost: float) -> set[int]:
 def mark_hosts(steps: Steps, late: Sequence[Straggler]) -> list[Straggler]:
     """Return the stragglers, with the pattern HOST for those whose machine explains their lateness.
 
-    All ranks of such a machine are late, and it has several; another machine has ranks that are not late.
+    A machine explains it if it has several ranks and all of them are late, and some other machine has ranks that are
+    not late.
     """
     ranks_on: dict[str, set[int]] = {}
     for start in steps.starts:

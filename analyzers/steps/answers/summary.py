@@ -30,7 +30,7 @@ def summary(steps: Steps, rank: int | None = None, step: int | None = None) -> l
 
 
 def typical_rows(steps: Steps, selected: Mask) -> Mask:
-    """Return a mask of those rows of `steps.table` over which medians are computed, within the mask `selected`.
+    """Return a mask of the rows of `steps.table`, among those in the mask `selected`, over which medians are computed.
 
     For each rank these are its steps that did nothing but train, or all of its timed steps if there are none.
     """
@@ -45,8 +45,8 @@ def typical_rows(steps: Steps, selected: Mask) -> Mask:
 class Medians:
     """Medians over typical steps of each rank, as arrays with one value per rank in the order of `Steps.ranks`.
 
-    `rows` is the mask of the rows of `Steps.table` that are typical steps. `step` is the duration, `mad` its median
-    absolute deviation and `phases` the time by clock and phase, all in seconds; `tokens` is the number of tokens per
+    `rows` is a mask of the rows of `Steps.table` that are typical steps. `step` is the duration, `mad` its median
+    absolute deviation, and `phases` is {clock: {phase: time}}, all in seconds; `tokens` is the number of tokens per
     step.
     """
 

@@ -1,6 +1,4 @@
-"""Count the steps with each tag (checkpoint, compile, ...), which did more than train, and find their
-median duration.
-"""
+"""Count the steps with each tag (checkpoint, compile, ...), which did more than train, and their median duration."""
 
 import numpy as np
 

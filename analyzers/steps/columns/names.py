@@ -18,9 +18,9 @@ from analyzers.steps.columns.quantities import Quantity
 SCOPES = {"train", "training", "trainer", "metrics", "metric", "log", "logs", "scalars", "optim", "perf", "stats"}
 """Words at the beginning of a name that only say that it belongs to training."""
 OTHER_SPLITS = {"eval", "evaluation", "val", "valid", "validation", "test", "dev", "ema", "best"}
-"""Words in names of columns that are not numbers of training steps, such as a validation loss."""
+"""If one of these words is in a column's name, its numbers are not about training steps, such as a validation loss."""
 STATISTICS = {"min", "std", "var", "median"}
-"""Words at the end of the names of statistics that are logged beside the value itself, such as `loss_std`."""
+"""If a name ends with one of these words, it is a statistic logged beside the value itself, such as `loss_std`."""
 
 ALIASES: Mapping[Quantity, tuple[str, ...]] = {
     Quantity.STEP: (
@@ -77,18 +77,18 @@ ALIASES: Mapping[Quantity, tuple[str, ...]] = {
     Quantity.RANK: ("rank", "global_rank"),
     Quantity.CLOCK: ("timestamp", "wall_time", "walltime", "unix_time", "time_unix", "log_time"),
 }  # fmt: skip
-"""For each quantity, regular expressions for the words of a name joined by `_`, the preferred ones first."""
+"""For each quantity, regular expressions for names, the preferred ones first; a name's words are joined by `_`."""
 
 TIME_UNITS = {
     "ns": 1.0, "us": 1e3, "ms": 1e6, "msec": 1e6, "msecs": 1e6, "millis": 1e6, "milliseconds": 1e6, "s": 1e9,
     "sec": 1e9, "secs": 1e9, "seconds": 1e9, "second": 1e9, "minutes": 6e10, "hours": 3.6e12,
 }  # fmt: skip
-"""The units of time, each as a number of ns."""
+"""{unit of time: its length in ns}."""
 SIZE_UNITS = {
     "b": 1.0, "byte": 1.0, "bytes": 1.0, "kb": 1 << 10, "kib": 1 << 10, "mb": 1 << 20, "mib": 1 << 20, "gb": 1 << 30,
     "gib": 1 << 30, "tb": 1 << 40, "tib": 1 << 40, "m": 1 << 20, "g": 1 << 30,
 }  # fmt: skip
-"""The units of memory, each as a number of bytes.
+"""{unit of memory: its size in bytes}.
 
 Training code divides by 1024 whatever it calls the result, so GB is read as GiB.
 """
@@ -100,21 +100,21 @@ UNITS_OF: Mapping[Quantity, Mapping[str, float]] = {
     Quantity.RESERVED: SIZE_UNITS,
 }
 IMPLIED_UNITS = {"timing_s_step": "s", "sec_per_step": "s", "sec_per_iter": "s", "s_per_it": "s", "s_per_iter": "s"}
-"""The units of names that have their unit in the middle."""
+"""{name: its unit}, for names that have the unit in the middle."""
 COMPILED = {quantity: tuple(map(re.compile, patterns)) for quantity, patterns in ALIASES.items()}
 PER_SECOND = re.compile(r"(?:/|\bper\s*)s(?:ec|econd)?s?\b")
 CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 BINARY_UNIT = re.compile(r"(?<![A-Za-z])[KMGT]i?B(?![A-Za-z])")
 BOUNDARY = re.compile(r"[^a-z0-9%]+")
 RUN_PREFIX = re.compile(r"^.{1,100}? - (?=\S)")
-"""Matches the prefix of each name in a table exported from wandb, which is the name of the run."""
+"""Matches the name of the run, which precedes each column's name in a table exported from wandb."""
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """The meaning of a column's name: a quantity, its unit, and how well the name suits the quantity.
+    """What a column's name stands for: a quantity and its unit (empty if the name does not say it).
 
-    Of several columns for one quantity, the one with the lowest `preference` is preferred (0 is the best).
+    If several columns stand for one quantity, that with the lowest `preference` is used (0 is the best).
     """
 
     quantity: Quantity
@@ -126,7 +126,7 @@ class Meaning:
 def meaning_of(name: str) -> Meaning | None:
     """Return the quantity and unit that the name of a column stands for.
 
-    The result is None if it is no known quantity of a training step.
+    The result is None if the name stands for no known quantity of a training step.
     """
     words = words_of(RUN_PREFIX.sub("", name))
     if not words or OTHER_SPLITS.intersection(words) or words[-1] in STATISTICS:

@@ -22,7 +22,7 @@ class Quantity(StrEnum):
 
 
 class NumberedBy(StrEnum):
-    """Where the rows of a log got their step numbers from: a column of steps, the epoch, or the number of the line."""
+    """How the rows of a log got their step numbers: from a column of steps, from the epoch, or by counting lines."""
 
     COLUMN = "column"
     EPOCH = "epoch"

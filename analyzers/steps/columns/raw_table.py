@@ -9,7 +9,7 @@ import numpy as np
 from analyzers.columns import Column, Floats, Mask
 
 COLUMNS_AT_MOST = 512
-"""The highest number of columns of one file; a hostile header might have a million."""
+"""The most columns of one file that are read; a hostile header might have a million."""
 NAME_LENGTH = 200
 
 
@@ -17,9 +17,9 @@ NAME_LENGTH = 200
 class RawTable:
     """A log in its original form: float64 columns under the writer's names, NaN if a row has no value.
 
-    `written_nan` marks, for the columns that have any, the rows in which NaN itself was written. `texts` names the
-    columns whose values are no numbers, `omitted` counts values beyond COLUMNS_AT_MOST columns, `damaged` counts
-    unreadable lines, and `torn` says whether the last line is truncated.
+    `written_nan` is {column: mask of the rows in which NaN itself was written}. `texts` names the columns whose
+    values are no numbers, `omitted` counts the values (in CSV, the columns) beyond the first COLUMNS_AT_MOST columns,
+    `damaged` counts unreadable lines, and `torn` says whether the last line is truncated.
     """
 
     columns: dict[str, Floats] = field(default_factory=dict)
@@ -33,9 +33,9 @@ class RawTable:
         return len(next(iter(self.columns.values()), ()))
 
     def stored(self, file: int) -> tuple[dict[str, Column], dict[str, Any]]:
-        """Return the columns under names that the cache can store, and the rest of the table as JSON-able data.
+        """Return the columns under names that the cache can store, and the rest of the table as data for JSON.
 
-        `file` is the index of the log among those read together; it becomes part of the names.
+        `file` is the index of the log among those read together; it becomes a part of the names.
         """
         names = list(self.columns)
         columns: dict[str, Column] = {f"raw{file}.{i}": self.columns[name] for i, name in enumerate(names)}
@@ -58,7 +58,10 @@ class RawTable:
 
 
 class RowCollector:
-    """Builds a `RawTable` from rows of named numbers; where a row does not have a name, its value is NaN."""
+    """Builds a `RawTable` from rows of named numbers.
+
+    If a row lacks a name that others have, its value there is NaN.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[str, list[int]] = {}
@@ -68,13 +71,13 @@ class RowCollector:
         self.omitted = 0
 
     def add(self, row: Mapping[str, float]) -> None:
-        """Append a row, given as numbers by column name."""
+        """Append a row, {name of the column: number}."""
         for name, value in row.items():
             self.set(self.count, name, value)
         self.count += 1
 
     def set(self, row: int, name: str, value: float) -> None:
-        """Set the value of column `name` in row number `row`, which was added before or is the next one."""
+        """Set the value of column `name` in the row number `row`; this may be the row after the last one."""
         if name not in self._values:
             if len(self._values) >= COLUMNS_AT_MOST:
                 self.omitted += 1
@@ -113,9 +116,7 @@ def column_or_nan(table: RawTable, name: str) -> Floats:
 
 
 def first_present(columns: Sequence[Floats], count: int) -> Floats:
-    """Return, for each of `count` rows, the value of the first column that has one (is not NaN) there;
-    NaN if none has.
-    """
+    """Return, for each of `count` rows, the first value of `columns` in this row that is not NaN; NaN if all are."""
     whole = np.full(count, np.nan)
     for column in columns:
         whole = np.where(np.isnan(whole), column, whole)

@@ -1,6 +1,4 @@
-"""Compute by how much step time, processor time, memory and loss changed between two runs, with
-confidence intervals.
-"""
+"""Compute how much step time, processor time, memory and loss changed between two runs, with confidence intervals."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -23,14 +21,15 @@ from analyzers.steps.diff.resampling import (
 from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 5
-"""The number of steps that a verdict needs. They are steps that did nothing but train, or steps with a loss."""
+"""How many steps a verdict needs: steps that did nothing but train, or for the loss, steps with a loss."""
 LOSS_FROM = 0.75
-"""The share of the common steps after which losses are compared; earlier losses do not count."""
+"""Losses are compared after this share of the steps that both runs have; earlier losses do not count."""
 
 
 class Measure(StrEnum):
-    """A measure by which two runs are compared; for step times these are the median, the mean and the
-    95th percentile.
+    """A measure by which two runs are compared.
+
+    The three of step times are the median, the mean and the 95th percentile.
     """
 
     STEP_TIME = "step_time"
@@ -47,9 +46,9 @@ ALLOWED_CHANGES: Mapping[str, float] = {
     Measure.MEMORY: 0.05,
     Measure.LOSS: 0.02,
 }
-"""The relative increase that is allowed for each measure.
+"""{measure: relative increase that is allowed by default}; other measures may increase by any amount.
 
-An increase is a regression if the lower end of its confidence interval is above that.
+An increase is a regression if the lower end of its confidence interval is above the allowed one.
 """
 
 
@@ -112,7 +111,7 @@ def percentile_95(values: Floats, /, *, axis: int | None = None) -> Floats:
 def time_change(measure: Measure, times: tuple[Floats, Floats], statistic: Statistic) -> MeasureChange | None:
     """Return the change of a statistic, such as the median, of the step times of two runs; None if a run has none.
 
-    `times` has the step times of both runs in seconds.
+    `times` has the step times of both runs, or their processor times, in seconds.
     """
     # All ranks of a synchronised step last equally long: the median over ranks is the step.
     x, y = map(thinned, times)
@@ -129,7 +128,7 @@ def time_change(measure: Measure, times: tuple[Floats, Floats], statistic: Stati
 def memory_change(a: Steps, b: Steps) -> MeasureChange | None:
     """Return the change of the peak memory on the rank that used most; None if a run does not record memory.
 
-    The interval is wide if only one step reaches the peak.
+    The confidence interval is wide if only one step reaches the peak.
     """
     x, y = (thinned(steps.grid(steps.table["memory_bytes"]).max(axis=1).to_numpy()) for steps in (a, b))
     if not x.max(initial=0) or not y.max(initial=0):
@@ -139,10 +138,11 @@ def memory_change(a: Steps, b: Steps) -> MeasureChange | None:
 
 
 def loss_change(a: Steps, b: Steps) -> MeasureChange | None:
-    """Return the change of the mean loss over the last common steps.
+    """Return the change of the mean loss over the last steps that both runs have.
 
-    The result is None without a common step or with a mean loss of 0. The bootstrap resamples the differences of the
-    runs and not their losses, because losses fall over time, which would make the interval far too wide.
+    The result is None if they have no step in common, or if the mean loss is 0. The bootstrap resamples the
+    differences between the runs, because losses fall over time: resampling the losses themselves would make the
+    interval far too wide.
     """
     x, y = (mean_by_step(steps, "loss") for steps in (a, b))
     common = x.index.intersection(y.index)
@@ -165,7 +165,7 @@ def change_of(
 ) -> MeasureChange:
     """Return a `MeasureChange` from `ends[0]`, the value in the first run, to `ends[1]`, the value in the second run.
 
-    `bounds` are the lower and the upper bound of the relative change, `samples` the number of steps it is based on.
+    `bounds` are the lower and the upper bound of the relative change, `samples` is the number of steps behind it.
     """
     a, b = map(float, ends)
     return MeasureChange(

@@ -5,7 +5,7 @@ import msgspec
 from analyzers.steps.table import Steps
 
 OUTSIDE = "in no phase"
-"""The name that stands for the time of a step outside of all phases."""
+"""Stands for the time of a step outside of all phases, in place of the name of a phase."""
 
 
 class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):

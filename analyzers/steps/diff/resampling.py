@@ -17,7 +17,7 @@ from analyzers.columns import Floats, Integers
 from analyzers.steps.answers.change_points import LONGEST_SERIES
 
 STEPS_PLENTY = 20
-"""The number of steps from which on the bootstrap is accurate enough."""
+"""With at least so many steps the bootstrap is accurate enough."""
 DRAWS, SEED = 2000, 17
 BOUNDS_PERCENT = (2.5, 97.5)
 """The percentiles between which 95 % of the draws lie."""
@@ -28,7 +28,7 @@ TINY = 1e-9
 
 
 class Statistic(Protocol):
-    """A function of a series, or with `axis=1` of each row of a table, such as `np.median` or `np.mean`."""
+    """A function that reduces a series to a number, or with `axis=1` each row of a table, such as `np.median`."""
 
     def __call__(self, values: Floats, /, *, axis: int | None = None) -> Any: ...
 
@@ -44,12 +44,13 @@ def change_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
 
 
 def permutation_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
-    """Return the interval (low, high) of those relative changes of `x` after which it does not differ from `y`.
+    """Return the interval (low, high) of the relative changes of `x` after which it does not differ from `y`.
 
-    A permutation test decides whether they differ.
+    A permutation test decides whether they differ: whether fewer than 5 % of random splits of all values into two
+    series differ as much.
 
-    Example: x = 10 ms and y = 15 ms on average, both with much noise. Scaled by 1.5, x equals y (p value 1); scaled by
-    1.2 or 1.8 it differs more than 95 % of random splits do. The interval is then +20 % to +80 %.
+    Example: x = 10 ms and y = 15 ms on average, both with much noise. Scaled by 1.5, x equals y (p value 1); scaled
+    by 1.2 or 1.8 it differs more than 95 % of random splits do. The interval is then +20 % to +80 %.
     """
     order = np.random.default_rng(SEED).permuted(np.tile(np.arange(len(x) + len(y)), (DRAWS, 1)), axis=1)
 
@@ -62,8 +63,9 @@ def permutation_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
 
 
 def boundary(is_rejected: Callable[[float], bool], inside: float, outside: float) -> float:
-    """Return the relative change at which rejection begins, between `inside` (not rejected) and `outside`
-    (rejected).
+    """Return the relative change at which rejection begins, by bisection.
+
+    It lies between `inside`, which is not rejected, and `outside`, which is.
     """
     for _ in range(HALVINGS):
         middle = (inside + outside) / 2
@@ -74,7 +76,7 @@ def boundary(is_rejected: Callable[[float], bool], inside: float, outside: float
 def split_chance(x: Floats, y: Floats, statistic: Statistic, order: Integers) -> float:
     """Return the p value: the share of random splits of all steps into two runs that differ as much as `x` and `y` do.
 
-    `order` holds a random order of all steps in each row, the same for every call so that bisection converges.
+    `order` has a random order of all steps in each row; it is the same for every call, so that bisection converges.
     """
     dealt = np.concatenate([x, y])[order]
     difference = statistic(dealt[:, len(x) :], axis=1) - statistic(dealt[:, : len(x)], axis=1)
@@ -83,9 +85,9 @@ def split_chance(x: Floats, y: Floats, statistic: Statistic, order: Integers) ->
 
 
 def block_resamples(values: Floats, rng: np.random.Generator) -> Floats:
-    """Return bootstrap resamples of a series of n values as float64[DRAWS, n].
+    """Return bootstrap resamples of a series of n values, as float64[DRAWS, n].
 
-    Each is made of random blocks of neighbouring values, which may wrap around the end.
+    Each row is made of random blocks of neighbouring values; a block that reaches the end goes on at the beginning.
     """
     count = len(values)
     block = max(1, round(count ** (1 / 3)))

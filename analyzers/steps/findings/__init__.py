@@ -1,3 +1,1 @@
-"""Write the findings and the verdict on steps from the answers; all sentences of the steps analyzer are
-written here.
-"""
+"""Write the findings and the verdict on steps from the answers: all sentences of the steps analyzer."""

@@ -1,5 +1,6 @@
-"""Help to write findings: names of causes, confidence, the log file of a rank, and notes (findings that
-are no fault).
+"""Help to write findings: names of causes, confidence, the log file of a rank, and notes.
+
+A *note* is a finding that is worth knowing but no fault.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,9 +10,9 @@ from analyzers.steps.model import Cause
 from analyzers.steps.table import Steps
 
 FIRM_STEPS = 20
-"""The number of timed steps from which on a verdict has full confidence."""
+"""With at least so many timed steps a verdict has full confidence."""
 SAME_MOMENT = 3
-"""Two events that begin within this number of steps count as one."""
+"""Two events count as one if their first steps are at most so many steps apart."""
 CAUSE_NAMES: Mapping[Cause, str] = {
     Cause.COMPUTE: "compute",
     Cause.DATA: "data loading",

@@ -15,9 +15,9 @@ SHARED_PATTERNS = (Pattern.ROTATING, Pattern.HOST)
 
 
 def straggler_findings(steps: Steps, stragglers: Sequence[Straggler]) -> list[Finding]:
-    """Return a finding for each straggler; some stragglers share one.
+    """Return the findings on stragglers: one for each, or one for several that belong together.
 
-    Those are the ranks of a machine that are all late, and ranks that are late in turns.
+    Those are the ranks of one machine that are all late, and ranks that are late in turns.
     """
     groups: dict[str, list[Straggler]] = {}
     for straggler in stragglers:
@@ -28,7 +28,7 @@ def straggler_findings(steps: Steps, stragglers: Sequence[Straggler]) -> list[Fi
 
 
 def straggler_finding(steps: Steps, group: Sequence[Straggler]) -> Finding:
-    """Return the finding on stragglers that share a finding; `group` has the costliest of them first."""
+    """Return one finding on the stragglers in `group`, the costliest of which comes first."""
     ranks, first = sorted(straggler.rank for straggler in group), group[0]
     begin = min(straggler.first_step for straggler in group)
     causes = " and ".join(sorted({CAUSE_NAMES[straggler.cause] for straggler in group}))
@@ -66,7 +66,10 @@ def compared_steps(straggler: Straggler) -> int:
 
 
 def evidence(steps: Steps, group: Sequence[Straggler]) -> list[Evidence]:
-    """Return how late each straggler is; for a single one also the time that the cause takes on it and on others."""
+    """Return evidence on how late each straggler is.
+
+    For a single one also the time that the cause takes on all ranks.
+    """
     late = [lateness_fact(steps, straggler) for straggler in group]
     return [*late, *phase_facts(steps, group[0])] if len(group) == 1 else late
 

@@ -1,4 +1,4 @@
-"""Write notes on what the logs lack: missing ranks, truncated logs, unequal ends, and questions they cannot answer."""
+"""Write notes on what the logs lack: ranks, the ends of truncated logs, steps of some ranks, answers to questions."""
 
 from analyzers.kinds import Kind
 from analyzers.report import Finding

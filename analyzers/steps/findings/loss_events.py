@@ -35,17 +35,15 @@ def nonfinite_facts(steps: Steps, broken: NonFinite) -> list[Evidence]:
 
 
 def recovered_notes(steps: Steps) -> list[Finding]:
-    """Return a list with the note on a loss or gradient norm that was not finite in some steps only.
-
-    The list is empty if there is no such case.
-    """
+    """Return a list, which has a note if a loss or gradient norm was NaN or infinite in some steps only."""
     broken = first_nonfinite(steps)
     return [recovered_finding(steps, broken)] if broken and broken.finite_from is not None else []
 
 
 def recovered_finding(steps: Steps, broken: NonFinite) -> Finding:
-    """Return the note on a loss or gradient norm that was not finite in a few steps, whose weight updates
-    were skipped.
+    """Return the note that a loss or gradient norm was NaN or infinite in a few steps.
+
+    Their weight updates were probably skipped.
     """
     return Finding(
         id=f"{Problem.NONFINITE_LOSS.finding_id}_recovered",
@@ -64,7 +62,7 @@ def recovered_finding(steps: Steps, broken: NonFinite) -> Finding:
 
 
 def loss_findings(steps: Steps, events: Sequence[Event]) -> list[Finding]:
-    """Return findings on the highest spike of the loss and on a rise that stayed, if `events` has any."""
+    """Return findings on the highest spike of the loss, and on a rise of the loss that stayed, if `events` has them."""
     spikes, jumps = of_kind(events, EventKind.LOSS_SPIKE), of_kind(events, EventKind.GRAD_NORM_JUMP)
     findings = [spike_finding(steps, max(spikes, key=height), jumps)] if spikes else []
     return findings + [rise_finding(steps, rise) for rise in of_kind(events, EventKind.LOSS_RISE)]
@@ -86,8 +84,9 @@ def of_kind(events: Sequence[Event], kind: EventKind) -> list[Event]:
 
 
 def spike_finding(steps: Steps, spike: Event, jumps: Sequence[Event]) -> Finding:
-    """Return the finding on a spike of the loss; its evidence are the jumps of the gradient norm just
-    before the spike.
+    """Return the finding on a spike of the loss.
+
+    Its evidence includes the jumps of the gradient norm just before the spike, from `jumps`.
     """
     # A jump just before the spike points to the batch that caused it.
     led = [jump for jump in jumps if 0 <= spike.step - jump.step <= SAME_MOMENT]

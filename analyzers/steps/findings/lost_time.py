@@ -126,4 +126,4 @@ OVERHEADS = {
         "find out what ended the attempts; save checkpoints more often than the job fails",
     ),
 }
-"""For each part: the activity, the time over which its seconds are measured, and advice."""
+"""{part of the wall time: (activity, the time over which its seconds are measured, advice)}."""

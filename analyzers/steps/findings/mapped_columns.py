@@ -31,7 +31,7 @@ QUANTITY_NAMES = {
 
 SIZES = (Quantity.MEMORY, Quantity.RESERVED)
 DECIMAL = ("kb", "mb", "gb", "tb")
-"""The decimal units that training code prints after numbers that it has in fact divided by 1024."""
+"""Units of memory that mean powers of 1000, but that training code prints after dividing by 1024."""
 
 
 def column_notes(steps: Steps) -> list[Finding]:
@@ -66,7 +66,7 @@ NEXT = (
 
 
 def replaced(finding: Finding, why: str, evidence: list[Evidence]) -> Finding:
-    """Return a copy of a note on columns, with `why` as the end of its explanation, and with this evidence."""
+    """Return a copy of a note on columns, with `why` at the end of its explanation, and with this evidence instead."""
     return msgspec.structs.replace(
         finding,
         why=f"each column was recognised by its name. {capitalised(why)}",
@@ -77,7 +77,7 @@ def replaced(finding: Finding, why: str, evidence: list[Evidence]) -> Finding:
 def unit_text(column: MappedColumn) -> str:
     """Return the unit of a column as a suffix, such as ` (in ms)`; empty for a quantity without a unit.
 
-    For a size logged in GB the suffix says that the number is taken as GiB, because training code divides by 1024.
+    If a size is logged in GB, the suffix says that it is read as GiB, because training code divides by 1024.
     """
     if column.unit == UNKNOWN_UNIT:
         return " (unit unknown)"
@@ -87,7 +87,7 @@ def unit_text(column: MappedColumn) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """Return names joined by commas, at most NAMES_AT_MOST of them; the number of further names follows."""
+    """Return names joined by commas, at most NAMES_AT_MOST of them, followed by the number of those left out."""
     more = f" and {len(names) - NAMES_AT_MOST} more" if len(names) > NAMES_AT_MOST else ""
     return ", ".join(names[:NAMES_AT_MOST]) + more
 

@@ -34,7 +34,7 @@ def problems(steps: Steps, data: StepsData) -> list[Finding]:
 
 
 def in_stall(step: LongStep, stalls: Sequence[GlobalStall]) -> bool:
-    """Return whether a long step is between the first and the last step of a stall of all ranks."""
+    """Return whether a long step lies between the first and the last step of a stall of all ranks."""
     return any(stall.first_step <= step.step <= stall.last_step for stall in stalls)
 
 

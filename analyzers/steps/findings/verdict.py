@@ -15,15 +15,15 @@ EXPLAINS_FIRST = {problem.finding_id: (number, problem) for number, problem in e
 
 
 def missing_evidence(steps: Steps, late: Lateness) -> list[str]:
-    """Return the evidence that the logs lack for a more certain verdict, one sentence each."""
+    """Return, as one sentence each, the evidence that the logs lack and that would make the verdict more certain."""
     known = [finding.title for finding in log_notes(steps)] + steps.problems + unknown_units(steps)
     return known + unanswered(steps, late)
 
 
 def verdict(findings: Sequence[Finding], missing: list[str]) -> Verdict | None:
-    """Return the verdict, based on the fault that comes first in the order of `Problem`; None if there is no fault.
+    """Return the verdict, based on the most important fault (the first in `Problem`); None if there is no fault.
 
-    `missing` is the evidence that the logs lack.
+    `missing` has a sentence on each kind of evidence that the logs lack.
     """
     # Notes alone do not make a run unhealthy.
     faults = [finding for finding in findings if finding.severity is not Severity.INFO]
@@ -43,8 +43,8 @@ def verdict(findings: Sequence[Finding], missing: list[str]) -> Verdict | None:
 def healthy(steps: Steps, data: StepsData, late: Lateness, missing: list[str]) -> Verdict:
     """Return the verdict on a run without faults, such as `4 ranks, 103 ms per step, no rank is late`.
 
-    Its kind is `unknown` if the logs record neither step times nor losses. `missing` is the evidence that the logs
-    lack.
+    It is `unknown` if the logs record neither step times nor losses. `missing` has a sentence on each kind of
+    evidence that the logs lack.
     """
     median = max((rank.median_step_s for rank in data.ranks if rank.median_step_s is not None), default=None)
     if median is None and all(rank.last_loss is None for rank in data.ranks):

@@ -1,6 +1,7 @@
 """Find out the present state of a running job from the logs of this project, of torchtitan or of another trainer.
 
-Each look reads only the new content of the files, except for logs of other trainers, which are read again.
+Each call of `Follower.look` reads only the new content of the files; logs of other trainers are read again as a
+whole.
 """
 
 import contextlib
@@ -42,16 +43,16 @@ EVIDENCE = (
     "memory_snapshot/*_exit/*",
     "profiling/memory_snapshot/*_exit/*",
 )
-"""Patterns of the files that appear when a job hangs or dies."""
+"""Glob patterns of the files that appear when a job hangs or dies."""
 RANK = re.compile(r"rank_(\d+)")
 JUDGED_STEPS = 20_000
-"""The highest number of steps, added up over all ranks, from which findings are computed."""
+"""Findings are computed from at most so many rows, each a step of one rank."""
 JUDGING_SHARE = 0.1
-"""The share of the time that computing findings may take; with many ranks it costs seconds."""
+"""Computing findings may take at most this share of the time; with many ranks it takes seconds."""
 
 
 class Follower:
-    """Follows the job that writes to `folder`: each call of `look` reads the content written since the last call.
+    """Follows the job that writes to `folder`: each call of `look` reads what was written since the last call.
 
     Files last changed before `since` (Unix seconds) are ignored, because they belong to an earlier job.
     """
@@ -132,7 +133,7 @@ class Follower:
 
 
 class Judgement:
-    """Keeps the findings on the last steps, and the memory growth of each rank in bytes per step.
+    """The findings on the last steps of a running job, and the memory growth of each rank in bytes per step.
 
     Both are computed again only so often that this takes a small share of the time.
     """
@@ -155,9 +156,7 @@ class Judgement:
 
 
 def table_of(logs: Sequence[RankLog]) -> Steps | None:
-    """Return the last steps of all ranks as `Steps`, from which findings are computed; None if no step is
-    finished yet.
-    """
+    """Return the last steps of all ranks as `Steps`, from which findings are computed; None if no step is finished."""
     # Fewer steps of more ranks: findings must not take longer than the steps.
     each, table, source = JUDGED_STEPS // max(1, len(logs)), Table(), Source()
     for file, log in enumerate(logs):
@@ -197,12 +196,12 @@ def finished_step(lines: Sequence[Line]) -> FinishedStep:
 
 
 def training_ns(line: Line) -> int:
-    """Return the duration of a step on one rank in nanoseconds, without the time of our recorders."""
+    """Return the duration of a step on one rank in ns, without the time of this project's recorders."""
     return line.dur_ns - recording_ns(line.phases)
 
 
 def recording_ns(phases: Mapping[str, int]) -> int:
-    """Return the time of our recorders among the times of phases, in nanoseconds."""
+    """Return the time of this project's recorders, in ns, given the time of each phase."""
     return sum(phases.get(name, 0) for name in RECORDER_PHASES)
 
 
@@ -219,9 +218,10 @@ def tokens_per_s(line: Line) -> float | None:
 def utilisation(
     logs: Sequence[RankLog], manifest: Mapping[str, object], recent: Sequence[FinishedStep]
 ) -> float | None:
-    """Return the model-flops utilisation (0 to 1); None if it is neither logged nor can be computed.
+    """Return the model-flops utilisation (MFU, 0 to 1); None if it is neither logged nor can be computed.
 
     It is the mean of the logged values, else tokens per second x flops per token / peak flops of the device.
+    `manifest` is the content of run.json.
     """
     if logged := [log.utilisation for log in logs if log.utilisation is not None]:
         return fmean(logged)
@@ -231,9 +231,10 @@ def utilisation(
 
 
 def phase_shares(logs: Iterable[RankLog]) -> tuple[dict[str, float], float]:
-    """Return the shares of the phases in the time of the last steps, summed over all ranks, and that of the recorders.
+    """Return {phase: its share} of the time of the last steps, summed over all ranks, and the share of the recorders.
 
-    The shares of the phases, the largest first, are of the time that is left without the recorders.
+    The shares of the phases, the largest first, are of the time without this project's recorders; the share of the
+    recorders is of the whole time.
     """
     spent: Counter[str] = Counter()
     total = 0

@@ -8,21 +8,21 @@ from typing import IO
 from analyzers.files import open_regular
 
 LOOK_BYTES = 1 << 24
-"""The highest number of bytes that one call reads; the rest is read by the next call."""
+"""The most bytes that one call reads; the rest is read by the next call."""
 LATEST_BYTES = 1 << 23
-"""How many bytes at the end are read of a log that was longer than that before it was followed.
+"""How many bytes at the end of a log are read if it is longer than that when it is first followed.
 
-The first line of such a log is read too.
+The first line of such a log, which may be a header, is read, too.
 """
 
 WholeBytes = Callable[[bytes], int]
-"""A function that returns how many of the given bytes form complete records."""
+"""A function that returns how many of the given bytes are complete records; the rest is an unfinished one."""
 
 
 class GrowingFile:
     """A file to which another process appends: each read returns the complete records added since the last read.
 
-    `generation` counts the files that had this name so far, because a new run replaces the file of the previous run.
+    `generation` counts how often the file was opened anew, as a new run replaces the file of the previous run.
     """
 
     def __init__(self, path: Path, whole_bytes: WholeBytes, latest: int | None = None) -> None:
@@ -47,8 +47,8 @@ class GrowingFile:
     def _restart_if_replaced(self, file: IO[bytes]) -> bytes:
         """Start again from the beginning if the file was replaced or truncated.
 
-        If the new file is long, only its last part is read later, and its first line is returned, which may be a
-        header. In all other cases the result is empty.
+        If the new file is long, only its last part is read by `fresh`; then its first line is returned, which may be
+        a header. In all other cases the result is empty.
         """
         stat = os.fstat(file.fileno())
         if stat.st_ino == self._inode and stat.st_size >= self._offset:

@@ -11,16 +11,17 @@ from typing import NamedTuple
 from analyzers.files import read_whole
 
 BEAT = struct.Struct("<qqqq32s")
-"""The fields of a heartbeat file as `workbench.recorders` write it: time in ns, step, process, count of
-beats, phase.
+"""The fields of a heartbeat file: time in ns, step, process id, number of beats, phase.
+
+`workbench.recorders` writes it.
 """
 DONE = "done"
 CLOCK_SLACK_S = 2.0
-"""The possible error in seconds of a process's start time, which /proc has in ticks since boot."""
+"""The largest error in seconds of a process's start time, which /proc has in clock ticks since boot."""
 
 
 class Heartbeat(NamedTuple):
-    """The last heartbeat of a rank: when the rank last changed its phase (Unix ns), and its step and its phase."""
+    """The last heartbeat of a rank: when it last changed its phase (Unix ns), and its step and phase since then."""
 
     time_ns: int
     step: int
@@ -39,7 +40,7 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
 def heartbeat_from_record(record: Mapping[str, object]) -> Heartbeat | None:
     """Return a `Heartbeat` from the last record of torchtitan's structured log; None if it has no time or no step.
 
-    Its phase is the span that the record starts; it is `between` if the record starts none.
+    Its phase is the span that begins with the record, or `between` if none does.
     """
     time_us, step = record.get("time_us"), record.get("step", 0)
     if not isinstance(time_us, int) or not isinstance(step, int):
@@ -51,7 +52,7 @@ def heartbeat_from_record(record: Mapping[str, object]) -> Heartbeat | None:
 def is_running(header: Mapping[str, object]) -> bool | None:
     """Return whether the process that wrote a log with this header still runs.
 
-    The result is None if that process is on another machine, or if this cannot be found out.
+    The result is None if that process is on another machine, or if the system does not tell.
     """
     pid, started_ns = header.get("pid"), header.get("started_ns")
     if header.get("host") != socket.gethostname() or not isinstance(pid, int) or not Path("/proc/self/stat").exists():
@@ -64,7 +65,10 @@ def is_running(header: Mapping[str, object]) -> bool | None:
 
 
 def launcher_is_lost(manifest: Mapping[str, object]) -> bool:
-    """Return whether the launcher of a job was killed: its watchdog wrote so in run.json, or its process is gone."""
+    """Return whether the launcher of a job was killed: its watchdog wrote so in run.json, or its process is gone.
+
+    `manifest` is the content of run.json.
+    """
     launcher = manifest.get("launcher")
     if not isinstance(launcher, dict):
         return False
@@ -72,9 +76,7 @@ def launcher_is_lost(manifest: Mapping[str, object]) -> bool:
 
 
 def process_start_s(pid: int) -> float | None:
-    """Return when the process with this id began, in Unix seconds; None if there is no such process, or
-    only a zombie.
-    """
+    """Return when the process with this id began, in Unix seconds; None if there is none, or only a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
         uptime = float(Path("/proc/uptime").read_bytes().split()[0])

@@ -7,7 +7,7 @@ from statistics import fmean, median
 from analyzers.report import Finding
 
 SPEED_STEPS = 20
-"""The number of last steps from which the present speed is computed."""
+"""The present speed is computed from so many last steps."""
 
 
 class RankStatus(StrEnum):
@@ -22,9 +22,7 @@ class RankStatus(StrEnum):
     GONE = "gone"
     """The rank's process ended without an error message."""
     UNKNOWN = "unknown"
-    """The rank has not changed its phase for long, and its process cannot be looked up, for example on
-    another machine.
-    """
+    """The rank has not changed its phase for long, and its process cannot be looked up (as on another machine)."""
 
 
 class JobStatus(StrEnum):
@@ -74,7 +72,7 @@ class StalledRanks:
     """The ranks that are stalled: they have not changed their phase for up to `stalled_s` seconds.
 
     `step` and `phase` are those of the rank that stalled longest. The collective in which it waits times out in
-    `ends_in_s` seconds, and dumps are written in `dumps_in_s`; both are None if the timeout is unknown.
+    `ends_in_s` seconds, and dumps are written in `dumps_in_s` seconds; both are None if the timeout is unknown.
     """
 
     ranks: list[int]
@@ -89,8 +87,8 @@ class StalledRanks:
 class FinishedStep:
     """One finished step, summarised over all ranks.
 
-    `dur_s` is the duration on the slowest rank without the time of our recorders, `tokens_per_s` the mean over ranks,
-    `memory_bytes` the highest of any rank, and `loss` is None if it was not logged.
+    `dur_s` is the duration on the slowest rank without the time of this project's recorders, `tokens_per_s` the mean
+    over ranks, `memory_bytes` the highest of any rank, and `loss` is None if it was not logged.
     """
 
     step: int
@@ -105,11 +103,11 @@ class FinishedStep:
 class JobState:
     """The state of a running job at one moment, read from its step logs.
 
-    `steps` is the number of steps that the job is to train, and `recent` are the last finished steps. `phases` has the
-    share of each phase of training in the time without recorders, and `recorders` is the share of our recorders in the
+    `steps` is the number of steps that the job is to train, and `recent` are the last finished steps. `phases` has
+    the share of each phase in the time without this project's recorders, and `recorders` is the share of these in the
     whole time. `utilisation` is the model-flops utilisation (0 to 1). `evidence` lists dumps and logs of failures as
-    (path, time of last change in ns); when this list changes, there is more to analyse.
-    `launcher_lost` says that the launcher was killed; its watchdog process then ends the ranks.
+    (path, time of last change in ns); when this list changes, there is more to analyse. `launcher_lost` says that the
+    launcher was killed; its watchdog process then ends the ranks.
     """
 
     status: JobStatus
@@ -149,8 +147,9 @@ class JobState:
 
     @property
     def remaining_s(self) -> float | None:
-        """The seconds until the job finishes its last step at the present speed; None if unknown, or while it does not
-        run.
+        """The seconds until the job finishes its last step at the present speed.
+
+        It is None if that is unknown, or if the job does not run.
         """
         if self.steps is None or self.step_s is None or self.status is not JobStatus.RUNNING:
             return None

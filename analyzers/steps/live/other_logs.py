@@ -1,6 +1,6 @@
 """Follow a job that runs without this project's recorders, by the step logs and output of its own trainer.
 
-Such logs cannot be read in parts, so each look reads them again; looks are rare enough to take little of the time.
+Such logs cannot be read in parts, so they are read again as a whole, so rarely that it takes little of the time.
 """
 
 import re
@@ -26,14 +26,14 @@ FAILURE = re.compile(
     rb"Traceback \(most recent call last\)|ChildFailedError|Root Cause \(first|Watchdog caught|Fatal Python error"
     rb"|out of memory|exitcode *:|terminate called"
 )
-"""Matches text at the end of a log which suggests that the job failed."""
+"""Matches words at the end of a log that suggest that the job failed."""
 
 
 @dataclass(frozen=True)
 class Logged:
     """What the logs of another trainer show: the last steps, the state of each rank, and which logs report a failure.
 
-    `evidence` lists the logs that report a failure, as (path, time of last change in ns).
+    `evidence` lists these logs, as (path, time of last change in ns).
     """
 
     recent: list[FinishedStep] = field(default_factory=list)
@@ -103,7 +103,7 @@ def recent_of(table: pd.DataFrame) -> list[FinishedStep]:
 
 
 def finished(step: int, rows: pd.DataFrame) -> FinishedStep:
-    """Return the summary of one step from the rows of all ranks that have logged it."""
+    """Return the summary of one step, given the rows of all ranks that have logged it."""
     losses, seconds = rows["loss"].dropna(), rows["dur_s"].max()
     tokens = rows["tokens"].max()
     is_timed = bool(seconds > 0)
@@ -118,9 +118,10 @@ def finished(step: int, rows: pd.DataFrame) -> FinishedStep:
 
 
 def ranks_of(table: pd.DataFrame, changed: float) -> list[RankState]:
-    """Return the state of each rank, from the last row of each rank in the steps table.
+    """Return the state of each rank, given the table of steps.
 
-    `changed` is the last change of any of the logs (Unix seconds, 0 without a log).
+    `changed` is the last change of any of the logs (Unix seconds, 0 without a log); it decides whether the ranks are
+    taken to run.
     """
     quiet_s = max(0.0, time.time() - changed)
     state = RankStatus.RUNNING if quiet_s < QUIET_S else RankStatus.UNKNOWN

@@ -13,14 +13,17 @@ from analyzers.steps.reading.log_lines import UNKNOWN, Header, Line, Log
 from analyzers.steps.reading.torchtitan_metrics import lines_of
 
 STEPS_KEPT = 400
-"""The number of last steps of each rank that are kept."""
+"""How many of the last steps of each rank are kept."""
 OPEN_RECORDS = 10_000
-"""The highest number of records that are kept of a step that is not finished yet."""
+"""How many records, at most, are kept of a step that is not finished yet."""
 UTILISATION_TAG = "mfu(%)"
 
 
 class RankLog:
-    """The last steps of one rank by step number; if a restart did a step again, the later row of the step is kept."""
+    """The last steps of one rank, {step number: its line in the log}.
+
+    If a restart did a step again, its later line is kept.
+    """
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -32,7 +35,10 @@ class RankLog:
         self._restarted = False
 
     def begin(self, header: Header) -> None:
-        """Take over the header that a process writes when it begins the log."""
+        """Take over the header that a process writes when it begins a log.
+
+        The next step added is the first after a restart.
+        """
         self.header, self._restarted = header, True
 
     def add(self, line: Line) -> None:
@@ -71,7 +77,7 @@ class RankLog:
     def heartbeat(self, folder: Path) -> Heartbeat | None:
         """Return the present step and phase of the rank, from its heartbeat file, else from the last record of its log.
 
-        `folder` is the folder of the job. The result is None if neither exists.
+        `folder` is the folder of the job. The result is None if neither says it.
         """
         path = folder / "steps" / f"heartbeat_{self.rank}.bin"
         return read_heartbeat(path) or heartbeat_from_record(self.last_record)
@@ -136,7 +142,8 @@ class EventFile:
     def look(self) -> None:
         """Read the content that was added to the file since the last call, and add its steps to the rank.
 
-        The duration of a step is the time since the step before it, so the last known step is used again.
+        The duration of a step is the time since the step before it, so the last step of the previous call is read
+        again.
         """
         fresh = list(scalars_in(self._file.fresh()))
         if not fresh:

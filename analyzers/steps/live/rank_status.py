@@ -13,7 +13,7 @@ from analyzers.steps.live.rank_log import RankLog
 STALLED_S, STALLED_STEPS = 3.0, 3.0
 """A rank that has not moved for so many seconds, and for the duration of so many steps, may be stuck."""
 RESTART_S = 30.0
-"""A job whose ranks have all ended may be restarted within this time."""
+"""After all ranks have ended, the job counts as failed only if it was not restarted within so many seconds."""
 DUMPS_AFTER = 0.4
 """The share of a collective's timeout after which this project's recorders write dumps.
 
@@ -67,9 +67,7 @@ def rank_status(folder: Path, log: RankLog, phase: str, *, is_quiet: bool) -> Ra
 
 
 def ended_ranks(ranks: Sequence[RankState]) -> list[RankState]:
-    """Return the ranks of a job that has ended; those that neither completed nor reported an error get
-    the status GONE.
-    """
+    """Return the ranks of a job that has ended: those that neither completed nor reported an error become GONE."""
     spoke = (RankStatus.DONE, RankStatus.FAILED)
     return [rank if rank.state in spoke else replace(rank, state=RankStatus.GONE) for rank in ranks]
 
@@ -118,8 +116,8 @@ def job_status(ranks: Sequence[RankState], manifest: Mapping[str, object], stall
 def manifest_of(folder: Path, logs: Sequence[RankLog]) -> dict[str, object]:
     """Return the content of run.json; empty if there is none.
 
-    If ranks started after the end that the file records, a new run has begun and not yet rewritten the file; the status
-    is then set to `running`.
+    If ranks started after the end of the run that the file records, a new run has begun whose launcher has not yet
+    rewritten the file; `status` is then set to `running`.
     """
     manifest = read_json(folder / "run.json")
     started = max((int_or_zero(log.header.get("started_ns")) for log in logs), default=0)
@@ -127,7 +125,7 @@ def manifest_of(folder: Path, logs: Sequence[RankLog]) -> dict[str, object]:
 
 
 def int_setting(manifest: Mapping[str, object], section: str, key: str) -> int | None:
-    """Return the integer `config[section][key]` of a manifest; None if there is no such integer."""
+    """Return the integer `config[section][key]` of run.json (`manifest`); None if there is no such integer."""
     config = manifest.get("config")
     keys = config.get(section) if isinstance(config, dict) else None
     value = keys.get(key) if isinstance(keys, dict) else None

@@ -1,4 +1,4 @@
-"""Decide which column of a log has which quantity: as the user's `--map` says, else by the name of the column."""
+"""Decide which column of a log stands for which quantity: as the user's `--map` says, else by the column's name."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,21 +14,22 @@ from analyzers.steps.model import MappedColumn
 
 UNKNOWN_UNIT = "unknown"
 PLAIN_BYTES = 1e7
-"""Memory of at least this number and without a unit must be in bytes: in a larger unit no device has so much."""
+"""Memory of at least this number, without a unit, must be in bytes: in a larger unit no device has so much."""
 SECONDS_BY_WRITER: tuple[frozenset[str], ...] = tuple(
     map(frozenset, (("data_time", "time"), ("Time", "Data"), ("iter_time", "remaining_time"), ("iter_time", "iter")))
 )
-"""Sets of columns that identify a writer whose times are in seconds: mmengine and detectron2, PyTorch's ImageNet
-example (its `AverageMeter` of `time.time()`), litgpt.
+"""Sets of columns by which trainers are recognised whose times are in seconds.
+
+They are mmengine and detectron2, PyTorch's ImageNet example (its `AverageMeter` of `time.time()`), and litgpt.
 """
 MIB_BY_WRITER = frozenset(("data_time", "time", "memory"))
-"""The columns by which a table of mmengine is recognised; it logs `memory` in MiB."""
+"""The columns by which mmengine is recognised; it logs `memory` in MiB."""
 GIB_BY_WRITER = frozenset(("tokens_per_second_per_gpu",))
-"""The column by which a table of torchtune is recognised; it logs `peak_memory_*` in GiB."""
+"""The column by which torchtune is recognised; it logs `peak_memory_*` in GiB."""
 FEW_ROWS, TIMED_SHARE = 5, 0.02
 """In a table with more than FEW_ROWS rows, a column of step times has a value in at least TIMED_SHARE of them."""
 COMBINED = (Quantity.STEP,)
-"""The quantities that are read from several columns, because different lines of a log may have different columns."""
+"""Quantities that are read from several columns, because the lines of one log may have them in different columns."""
 
 ColumnMap = tuple[tuple[str, str], ...]
 """The user's choice of columns: pairs of (quantity, column name)."""
@@ -44,7 +45,11 @@ def parsed_map(texts: Iterable[str]) -> ColumnMap:
 
 
 def parsed_pair(text: str) -> tuple[str, str]:
-    """Return (quantity, column) from the text of a `--map` option."""
+    """Return (quantity, column) from the text of a `--map` option.
+
+    Raises:
+        InputError: The text has a different form, or its quantity is unknown.
+    """
     quantity, separator, column = text.partition("=")
     quantity, column = quantity.strip(), column.strip()
     if not separator or not column:
@@ -59,9 +64,9 @@ def parsed_pair(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class ColumnChoice:
-    """Says from which columns each quantity is read, the preferred column first, and the unit of each column.
+    """Which columns each quantity is read from, the preferred one first, and the unit of each column.
 
-    `chosen` holds the columns that the user named.
+    `chosen` has the columns that the user named.
     """
 
     by_quantity: Mapping[Quantity, Sequence[str]]
@@ -69,17 +74,17 @@ class ColumnChoice:
     chosen: frozenset[str]
 
     def used(self, quantity: Quantity) -> Sequence[str]:
-        """Return the columns from which a quantity is read.
+        """Return the columns from which a quantity is read: only the preferred one, or none.
 
-        This is the preferred column. For the step number, further columns are used for rows in which it is missing.
+        For the step number, further columns are used for the rows in which the preferred one has no value.
         """
         names = self.by_quantity.get(quantity, ())
         return names if quantity in COMBINED else names[:1]
 
     def described(self, table: RawTable) -> list[MappedColumn]:
-        """Return, for each column of the table, the quantity and the unit as which the column is read.
+        """Return, for each column of the table, as which quantity and in which unit it is read.
 
-        Columns without a quantity come last.
+        Columns that stand for no quantity come last.
         """
         quantity_of = {name: quantity for quantity in self.by_quantity for name in self.used(quantity)}
         rows = [
@@ -93,9 +98,9 @@ class ColumnChoice:
 
 
 def choice_of(table: RawTable, wanted: ColumnMap = ()) -> ColumnChoice:
-    """Return a `ColumnChoice` that says which columns of a table have which quantity.
+    """Return a `ColumnChoice` that says which columns of a table stand for which quantity.
 
-    `wanted` holds the (quantity, column) pairs that the user gave; all other columns are recognised by name.
+    `wanted` has the (quantity, column) pairs that the user gave; all other columns are recognised by name.
     """
     ranked: dict[Quantity, list[tuple[float, float, str]]] = {}
     units: dict[str, str] = {}
@@ -145,9 +150,10 @@ def unit_in(name: str, quantity: Quantity) -> str:
 
 
 def implied_unit(table: RawTable, quantity: Quantity, name: str) -> str:
-    """Return the unit of a column, judged by the writer's other columns or by the size of the values.
+    """Return the unit of a column whose name has none, judged by the trainer that wrote it or by its values.
 
-    The result is `unknown` if neither shows the unit.
+    The trainer is recognised by its other columns; large values of memory must be bytes. The result is `unknown` if
+    neither shows the unit.
     """
     names = {*table.columns, *table.texts}
     if quantity is Quantity.CLOCK:

@@ -15,7 +15,7 @@ from analyzers.steps.model import MappedLog
 from analyzers.words import quantity
 
 COVERED = 0.5
-"""The share of a log's steps that are also in a longer log of its rank from which on the log is left out.
+"""A log is left out if at least this share of its steps are also in a longer log of its rank.
 
 An example is the history of steps that a checkpoint contains.
 """
@@ -46,15 +46,15 @@ def other_log(
 ) -> OtherLog:
     """Return an `OtherLog` with the steps of one log of another trainer.
 
-    A child process read several logs together into `columns` and `meta`; the names of the columns of this log begin
-    with `raw` and its `number`. `wanted` holds the (quantity, column) pairs that the user gave.
+    A child process read several logs together into `columns` and `meta`; the names of this log's columns begin with
+    `raw` and its `number`. `wanted` has the (quantity, column) pairs that the user gave.
     """
     table = RawTable.from_stored(columns, meta, number)
     return OtherLog(artefact, rank, steps_of_rows(str(artefact.path), table, wanted))
 
 
 def counting_logs(logs: Sequence[OtherLog]) -> tuple[list[OtherLog], list[str]]:
-    """Return the logs to use, in order, and a list with a sentence on the logs that only repeat others.
+    """Return the logs to use, in their order, and a list with a sentence on those that only repeat others.
 
     The list is empty if no log is left out.
     """
@@ -75,7 +75,7 @@ def counting_logs(logs: Sequence[OtherLog]) -> tuple[list[OtherLog], list[str]]:
 
 
 class UnknownColumn(InputError):
-    """The user named a column, `name`, that no log has."""
+    """Raised if the user named a column, `name`, that no log has."""
 
     def __init__(self, name: str, known: str) -> None:
         super().__init__(f"--map: no column {name} in these logs", f"columns: {known}")
@@ -83,9 +83,12 @@ class UnknownColumn(InputError):
 
 
 def check_map(wanted: ColumnMap, logs: Sequence[MappedLog]) -> None:
-    """Raise InputError if the user named a column that no log has, or a column of texts.
+    """Check that each column that the user named exists in some log, and has numbers.
 
-    `wanted` holds the user's (quantity, column) pairs.
+    `wanted` has the user's (quantity, column) pairs.
+
+    Raises:
+        InputError: A column is missing, or has texts.
     """
     names = {column.name for log in logs for column in log.columns}
     texts = {text for log in logs for text in log.texts}
@@ -98,5 +101,5 @@ def check_map(wanted: ColumnMap, logs: Sequence[MappedLog]) -> None:
 
 
 def has_rank_column(log: OtherLog) -> bool:
-    """Return whether a column of the log has the rank of each row."""
+    """Return whether a column of the log says the rank of each row."""
     return bool(np.any(log.rows.content.fixed["rank"] >= 0))

@@ -1,8 +1,8 @@
 """Turn the rows of another trainer's log into steps: find the step and time of each row, and merge rows of one step.
 
-Trainers write a step in several rows (Lightning and wandb: the losses of training and validation apart), write a step
-again after a restart, or never write the step number at all. Rows of one step are merged, and each column keeps its
-last value. If the step number goes back, the job was restarted.
+Trainers write a step in several rows (Lightning and wandb: training and validation losses in separate rows), write a
+step again after a restart, or never write the step number at all. Rows of one step are merged, and each column keeps
+its last value. If the step number goes back, the job was restarted.
 """
 
 from dataclasses import dataclass
@@ -20,15 +20,16 @@ from analyzers.steps.reading.jsonl import STARTS_AT_MOST
 from analyzers.steps.reading.log_lines import BROKEN, FINITE, UNKNOWN, Arrays, Content
 
 KEPT_NUMBERS = 64
-"""The highest number of columns without a known meaning that are kept."""
+"""How many columns without a known meaning are kept at most."""
 LARGEST_STEP = 1 << 53
 LONGEST_NS = 4e18
 LONGEST_STEP_S = 86400.0
 UNIX_S = (1e9, 9e9)
 """The range of clock times that can be Unix seconds (2001 to 2255)."""
 BACKWARD_SHARE = 0.05
-"""If the step number goes back in more than this share of the rows, they are not in order, and nothing
-was restarted.
+"""If the step number goes back in more than this share of the rows, they are taken to be out of order.
+
+Otherwise each time it goes back is taken for a restart.
 """
 
 
@@ -42,7 +43,10 @@ class MappedRows:
 
 @dataclass
 class Rows:
-    """The rows of a log that have a step number, in order of rank and of restarts (`attempt`)."""
+    """The rows of a log that have a step number, in order of rank.
+
+    `attempt` is the number of restarts before each row.
+    """
 
     rank: Integers
     attempt: Integers
@@ -56,7 +60,7 @@ class Rows:
 def steps_of_rows(path: str, table: RawTable, wanted: ColumnMap = ()) -> MappedRows:
     """Return the steps in a log of another trainer, and which column was read as which quantity.
 
-    `wanted` holds the (quantity, column) pairs that the user gave.
+    `path` is the log's. `wanted` has the (quantity, column) pairs that the user gave.
     """
     choice = choice_of(table, wanted)
     if not choice.by_quantity.keys() - {Quantity.EPOCH, Quantity.RANK, Quantity.CLOCK, Quantity.STEP}:
@@ -84,9 +88,7 @@ def steps_of_rows(path: str, table: RawTable, wanted: ColumnMap = ()) -> MappedR
 
 
 def numbered_steps(table: RawTable, choice: ColumnChoice) -> tuple[Floats, NumberedBy]:
-    """Return the step number of each row (NaN: none), and where the numbers come from: a column, the
-    epoch or the line.
-    """
+    """Return the step number of each row (NaN: none), and where it comes from: a column, the epoch or the line."""
     columns = [table.columns[name] for name in choice.used(Quantity.STEP)]
     steps = whole_numbers(first_present(columns, len(table)))
     if not np.isnan(steps).all():
@@ -105,8 +107,9 @@ def whole_numbers(values: Floats) -> Floats:
 
 
 def rows_with_values(table: RawTable, choice: ColumnChoice) -> Mask:
-    """Return a mask of the rows that are training steps: those with a loss, or with any value if the log
-    has no loss.
+    """Return a mask of the rows that are training steps: those with a loss.
+
+    If the log has no losses, these are the rows with any value.
     """
     names = choice.used(Quantity.LOSS) or list(table.columns)
     present = np.zeros(len(table), dtype=bool)
@@ -120,8 +123,8 @@ def rows_with_values(table: RawTable, choice: ColumnChoice) -> Mask:
 def ordered_rows(table: RawTable, choice: ColumnChoice, steps: Floats, usable: Mask) -> Rows:
     """Return the rows that have a step number, by rank and in the order in which they were written.
 
-    Each row gets the number of restarts before it. `steps` is the step number of each row, `usable` is a mask of the
-    rows that have one.
+    Each row gets the number of restarts before it. `steps` has the step number of each row of the table, `usable` is
+    a mask of the rows that have one.
     """
     rank = first_present([table.columns[name] for name in choice.used(Quantity.RANK)], len(table))
     ranks: Integers = np.where((rank >= 0) & (rank < 1 << 20), rank, UNKNOWN)[usable].astype(np.int64)
@@ -156,10 +159,10 @@ def loss_present(values: dict[str, Floats], choice: ColumnChoice) -> Mask | None
 
 
 def attempts(rank: Integers, step: Integers, trained: Mask | None) -> Integers:
-    """Return, for each row, how often its rank was restarted before it: how often the step number went back.
+    """Return, for each row, how often its rank was restarted before it: how often the step number had gone back.
 
-    Only rows of the mask `trained` count (None: all). The result is 0 for all rows if the step number goes back so
-    often that the rows are simply not in order.
+    Only rows in the mask `trained` are looked at (None: all). The result is 0 for all rows if the step number goes
+    back so often that the rows are simply not in order.
     """
     back = np.zeros(len(step), dtype=bool)
     rows = np.arange(len(step)) if trained is None else np.flatnonzero(trained)
@@ -174,7 +177,7 @@ def attempts(rank: Integers, step: Integers, trained: Mask | None) -> Integers:
 
 
 def merged_rows(rows: Rows, choice: ColumnChoice) -> tuple[Rows, int]:
-    """Return one row for each step between two restarts, and how many rows with a loss were dropped as repetitions.
+    """Return one row for each step of each rank and attempt, and how many rows with a loss were dropped as repetitions.
 
     If a step has several rows, the last value of each column is kept.
     """
@@ -228,9 +231,7 @@ def quantity_of(rows: Rows, choice: ColumnChoice, quantity: Quantity | None) -> 
 
 
 def number_columns(name: str, values: Floats) -> Arrays:
-    """Return two columns: `name` with the finite numbers, and `{name}_state` with the values ABSENT,
-    FINITE or BROKEN.
-    """
+    """Return two columns: `name` with the finite numbers, and `{name}_state` with ABSENT, FINITE or BROKEN."""
     states = np.where(np.isnan(values), 0, np.where(np.isfinite(values), FINITE, BROKEN)).astype(np.int8)
     return {name: np.where(states == FINITE, values, np.nan), f"{name}_state": states}
 
@@ -242,7 +243,7 @@ def clock_s(rows: Rows, choice: ColumnChoice) -> Floats:
 
 
 def step_gaps(rows: Rows) -> Integers:
-    """Return how many steps each row covers: those since the row before it; 1 for the first row after a (re)start."""
+    """Return how many steps each row covers: those since the row before it, but 1 after a start or restart."""
     gaps = np.ones(len(rows), dtype=np.int64)
     same = (rows.rank[1:] == rows.rank[:-1]) & (rows.attempt[1:] == rows.attempt[:-1])
     gaps[1:] = np.where(same, np.maximum(rows.step[1:] - rows.step[:-1], 1), 1)
@@ -252,8 +253,8 @@ def step_gaps(rows: Rows) -> Integers:
 def step_seconds(rows: Rows, choice: ColumnChoice, clock: Floats, gaps: Integers) -> Floats:
     """Return, for each row, the duration of a step in seconds; NaN if it is unknown.
 
-    It is the logged duration, else computed from the logged rate, else from the time since the previous row. `gaps` is
-    the number of steps that each row covers.
+    It is the logged duration, else computed from the logged rate, else from `clock`, the time at which each row was
+    written. `gaps` is the number of steps that each row covers.
     """
     if choice.used(Quantity.STEP_TIME):
         seconds = in_unit(rows, choice, Quantity.STEP_TIME, TIME_UNITS) / 1e9
@@ -270,7 +271,7 @@ def step_seconds(rows: Rows, choice: ColumnChoice, clock: Floats, gaps: Integers
 def in_unit(rows: Rows, choice: ColumnChoice, quantity: Quantity, units: dict[str, float]) -> Floats:
     """Return a quantity in each row, converted to its base unit (ns or bytes); NaN if its unit is unknown.
 
-    `units` has the factor of each unit by name.
+    `units` is {unit: its size in the base unit}.
     """
     used = choice.used(quantity)
     unit = choice.units[used[0]] if used else UNKNOWN_UNIT
@@ -292,7 +293,7 @@ def whole_or_zero(values: Floats) -> Integers:
 
 
 def kept_numbers(rows: Rows, choice: ColumnChoice, tokens_per_s: Floats) -> dict[str, Floats]:
-    """Return, by name, the numbers for which this project's step logs have no column, such as the learning rate."""
+    """Return {name: column} of numbers for which this project's step logs have no column, such as the learning rate."""
     named = {
         "learning_rate": quantity_of(rows, choice, Quantity.LEARNING_RATE),
         "epoch": quantity_of(rows, choice, Quantity.EPOCH),

@@ -1,6 +1,8 @@
 """Read the lines that torchtitan prints on the console, with or without colours, of one rank or several in one file.
 
-[rank0]:[titan] 2026-01-01 10:00:01,250 - root - INFO - step:  7  loss:  8.0123  memory:  1.5GiB(3%)  tps: 1,234
+For example:
+
+    [rank0]:[titan] 2026-01-01 10:00:01,250 - root - INFO - step:  7  loss:  8.0123  memory:  1.5GiB(3%)  tps: 1,234
 """
 
 import math
@@ -14,7 +16,7 @@ from analyzers.steps.reading.jsonl import content_of
 from analyzers.steps.reading.log_lines import UNKNOWN, Line, Log
 
 LONGEST_LINE = 4096
-"""The length in bytes above which a line is skipped: a regular expression could take very long on a hostile line."""
+"""A line of more bytes is skipped: a regular expression could take very long on a hostile line."""
 COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 STEP = re.compile(r"(?<!validate )\bstep:\s+(\d{1,15})\b")
 PAIR = re.compile(r"\b(loss|grad_norm|memory|tps|wps):\s+([-+\w.,]+)")
@@ -40,9 +42,7 @@ def read(path: Path) -> Log:
 
 
 def rank_in(text: str) -> int:
-    """Return the rank that torchrun prints before a line when several ranks share an output; UNKNOWN if
-    there is none.
-    """
+    """Return the rank that torchrun prints before a line if several ranks share an output; UNKNOWN if there is none."""
     match = RANK.match(text)
     return int(match[1]) if match else UNKNOWN
 
@@ -50,7 +50,7 @@ def rank_in(text: str) -> int:
 def lines_of(rank: int, values: dict[int, torchtitan_metrics.Values], times: dict[int, float]) -> list[Line]:
     """Return a `Line` for each step of one rank, in order; a step's duration is the time since the step before it.
 
-    `values` holds the printed numbers by step, `times` the time of printing in seconds by step.
+    `values` is {step: the printed numbers}, `times` {step: the time of printing in seconds}.
     """
     lines = [torchtitan_metrics.line_of(step, values[step]) for step in sorted(values)]
     torchtitan_metrics.set_times(lines, times)
@@ -61,7 +61,7 @@ def lines_of(rank: int, values: dict[int, torchtitan_metrics.Values], times: dic
 
 
 def numbers_in(text: str) -> torchtitan_metrics.Values:
-    """Return the numbers in a printed line by their names, such as `loss`; memory is in GiB."""
+    """Return {name: number} of a printed line, such as `loss`; memory is in GiB."""
     return {name: amount(value) for name, value in PAIR.findall(text)}
 
 

@@ -15,13 +15,13 @@ from analyzers.steps.columns.quantities import Quantity
 from analyzers.steps.reading.json_table import number_of
 
 LONGEST_LINE = 16384
-"""The length above which a line is skipped: a regular expression could take very long on a hostile line."""
+"""A longer line is skipped: a regular expression could take very long on a hostile line."""
 NUMBER = (
     r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan\b|inf(?:inity)?\b)"
 )
 UNIT = r"(?:\s?(ns|us|ms|sec|s|GiB|MiB|KiB|GB|MB|KB|B|M|G)\b(?![/\w]))?"
 NOT_A_TIME = r"(?![\d.]*\d|:\S|-\d)"
-"""A pattern for what must not follow a number: the rest of a date, of a time, or of a line number in a source file."""
+"""A pattern for what must not follow a number: the rest of a date, of a time, or of a line number of a source file."""
 WORD = r"[A-Za-z_@][\w/.@%#-]{0,120}"
 MORE_WORDS = r"(?: [A-Za-z(\[][\w/.%()\[\]-]{0,60}){0,5}"
 PAIR = re.compile(
@@ -68,8 +68,8 @@ FILE_NAME = re.compile(r"\.(?:py|cpp|cc|h|cu)$", re.IGNORECASE)
 class Printed:
     """The content of one console line: numbers by name, and what a progress display shows, such as step and epoch.
 
-    `bar` says that the line is a progress bar, `plain_bar` that no text precedes the bar. `opens` says that further
-    numbers of the same step follow on indented lines, and `is_dict` that the numbers were printed as a dict.
+    `bar` says that the line is a progress bar, `plain_bar` that there is no text before the bar. `opens` says that
+    further numbers of the same step follow on indented lines, and `is_dict` that the numbers were printed as a dict.
     """
 
     values: dict[str, float] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Printed:
     is_dict: bool = False
 
     def has_training_number(self) -> bool:
-        """Return whether the line has a number of training, such as a loss, and not only counters, such as the step."""
+        """Return whether the line has a number about training, such as a loss, besides counters such as the step."""
         counters = (None, Quantity.STEP, Quantity.EPOCH, Quantity.RANK, Quantity.CLOCK)
         return any((meaning := meaning_of(name)) and meaning.quantity not in counters for name in self.values)
 
@@ -134,9 +134,7 @@ def quoted_pairs(text: str) -> Iterator[tuple[str, float]]:
 
 
 def take_bar(printed: Printed, text: str) -> None:
-    """Add to `printed` what a progress bar of tqdm or rich shows: its step, its time per step, and the numbers after
-    it.
-    """
+    """Add to `printed` what a progress bar of tqdm or rich shows: its step, time per step, and the numbers after it."""
     match = BAR.search(text) or RICH_BAR.search(text)
     if not match or match["total"] == "?" or NO_TRAINING.search(match["before"]):
         return
@@ -150,9 +148,7 @@ def take_bar(printed: Printed, text: str) -> None:
 
 
 def take_text(printed: Printed, text: str) -> None:
-    """Add to `printed` what a line that is no progress bar shows: counters such as `[10/500]`, and names
-    with values.
-    """
+    """Add to `printed` what a line without a progress bar shows: counters such as `[10/500]`, and named values."""
     if match := HEADER.search(text):
         printed.step, printed.opens = int(match[3]), text[match.end() :].strip() in ("", ":")
         printed.total = int(match[4]) if match[4] else None
@@ -204,6 +200,6 @@ def with_unit(name: str, unit: str | None) -> str:
 
 
 def counters(printed: Printed) -> Mapping[str, float]:
-    """Return the numbers `rank` and `timestamp` of a console line, as far as the line shows them."""
+    """Return the `rank` and the `timestamp` of a console line as numbers by name, if the line shows them."""
     named = {"rank": printed.rank, "timestamp": printed.clock}
     return {name: float(value) for name, value in named.items() if value is not None}

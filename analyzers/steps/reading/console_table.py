@@ -24,7 +24,7 @@ LINE_END = re.compile(rb"[\r\n]+")
 INTERESTING = re.compile(
     rb"loss|step|iter|it/s|s/it|epoch|batch|num_updates|learning.rate|\blr\b|grad.norm|\[metric\]", re.IGNORECASE
 )
-"""Matches the words one of which a line that reports a step has; this check is far cheaper than parsing the line."""
+"""Matches words of which every line about a step has one; this check is far cheaper than parsing the line."""
 STEP_NAME, TOTAL_NAME, EPOCH_NAME = "step", "total steps", "epoch"
 
 
@@ -51,7 +51,7 @@ def lines_of(content: bytes) -> Iterator[bytes]:
 
 
 class ConsoleRows:
-    """Builds a table from the lines of a console log, which are passed to `take` one after the other."""
+    """Builds a table from the lines of a console log, which are given to `take` one after the other."""
 
     def __init__(self) -> None:
         self._rows = RowCollector()
@@ -64,7 +64,10 @@ class ConsoleRows:
         self._last_bar: tuple[int | None, int | None] = (None, None)
 
     def take(self, raw: bytes) -> None:
-        """Process one line of the console output: it begins, continues or ends the values of a step, or is skipped."""
+        """Process one line of the console output.
+
+        It may begin, continue or end the numbers of a step; other lines are skipped.
+        """
         indented = self._open is not None and raw[:1] in (b" ", b"\t")
         if not indented and not INTERESTING.search(raw):
             return
@@ -158,8 +161,9 @@ def column_of(table: RawTable, quantity: Quantity) -> Floats:
 def add_steps_of_bar(table: RawTable, known: "np.ndarray", before: Floats, after: Floats) -> None:
     """Fill in the missing step numbers of a table's rows, in place, from the progress bars printed around them.
 
-    Rows without a loss get the step of the row before. `known` is a mask of the rows with a step number; `before` and
-    `after` have, for each row, the step count of the progress bar printed before and after it (NaN: none).
+    Rows without a loss get the step of the last row with one. `known` is a mask of the rows with a step number;
+    `before` and `after` have, for each row, the step count of the progress bar printed before and after it (NaN:
+    none).
     """
     trained = ~np.isnan(column_of(table, Quantity.LOSS)) & ~known
     if not trained.any() or (np.isnan(before[trained]).all() and np.isnan(after[trained]).all()):

@@ -21,7 +21,7 @@ from analyzers.steps.reading.jsonl import content_of
 BOM = b"\xef\xbb\xbf"
 SEPARATORS = (",", ";", "\t", "|")
 SECTIONS_AT_MOST = 1000
-"""The highest number of headers in one file; a restart may write a new header with other columns."""
+"""The most headers in one file; a restart may write a new header with other columns."""
 LONGEST_HEADER = 1 << 18
 THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?")
@@ -72,7 +72,7 @@ def read(path: Path) -> RawTable:
 
 
 def comment_lines_removed(content: bytes) -> Iterator[bytes]:
-    """Yield the content of a table as a single item, without the comment lines and empty lines at its beginning."""
+    """Yield, as a single item, the content of a table without the comments and empty lines at its beginning."""
     at = 0
     while at < len(content) and (content[at : at + 1] in b"#\r\n" or content[at : at + 4] == b"sep="):
         end = content.find(b"\n", at)
@@ -138,7 +138,7 @@ def parsed(section: tuple[list[str], bytes], dialect: Dialect) -> RawTable:
 
 
 def quoting_of(lines: bytes) -> Literal[0, 3]:
-    """Return the quoting mode for the `csv` module: if `lines` has an odd number of quotes, they are plain text."""
+    """Return the quoting mode for the `csv` module: an odd number of quotes in `lines` means plain text."""
     return 0 if lines.count(b'"') % 2 == 0 else 3  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
 
 
@@ -148,7 +148,7 @@ def blank_lines(lines: bytes) -> int:
 
 
 def is_cut(lines: bytes, columns: int, dialect: Dialect) -> bool:
-    """Return whether the last of `lines` is truncated, so that it has fewer than `columns` cells."""
+    """Return whether the last of `lines` is truncated: whether it has fewer than `columns` cells."""
     last = lines.rsplit(b"\n", 1)[-1]
     return last.count(dialect.separator.encode()) < columns - 1
 

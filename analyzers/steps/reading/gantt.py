@@ -15,9 +15,9 @@ from analyzers.steps.reading.jsonl import SPANS, content_of, nanoseconds, take_m
 from analyzers.steps.reading.log_lines import UNKNOWN, Line, Log, is_whole
 
 RANK = re.compile(r"\bglobal_rank_(\d{1,6})(?=\.)")
-"""Matches the rank in the name of a process, which is that of the structured log."""
+"""Matches the rank in the name of a process of the chart, which is the file name of its structured log."""
 COLLECTION_NS = 1_000_000
-"""The least time of a garbage collection, in ns."""
+"""A shorter `gc` span, in ns, collected no garbage: the span is logged in every step."""
 WHOLE_FILE = "make it again from the structured logs, or read these: workbench inspect structured_logs"
 
 
@@ -76,7 +76,7 @@ def processes(events: list[Event]) -> tuple[dict[int, int], dict[int, int]]:
 
 
 def tags_of(line: Line) -> list[str]:
-    """Return the tags of a step, which the chart does not have: what its phases say that it did beside training."""
+    """Return the tags of a step, which the chart does not have: found by the phases that do more than train."""
     # torchtitan times the call in each step, also where it collects nothing: that takes some microseconds.
     done = {"gc": line.phases.get("gc", 0) >= COLLECTION_NS, "eval": "eval" in line.phases}
     return [tag for tag, is_done in (*done.items(), ("checkpoint", "ckpt_save" in line.phases)) if is_done]

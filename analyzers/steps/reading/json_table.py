@@ -1,6 +1,4 @@
-"""Read metrics in JSON: one row per line, one list per column, or a list of rows anywhere, as in
-`trainer_state.json`.
-"""
+"""Read metrics in JSON: a row per line, a list per column, or a list of rows anywhere, as in `trainer_state.json`."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -68,9 +66,9 @@ def decoded(text: bytes) -> Any:
 
 
 def from_lines(content: bytes) -> RawTable:
-    """Return a table with a row for each line of a text, which is a JSON object.
+    """Return a table with a row for each line of a text; each line should be a JSON object.
 
-    A line that is no object counts as damaged; if it is the last line, it counts as truncated.
+    A line that is none counts as damaged; if it is the last line, it counts as truncated.
     """
     rows, damaged, torn = RowCollector(), 0, False
     lines = content.split(b"\n")
@@ -126,9 +124,7 @@ def flat(row: Mapping[str, Any], prefix: str = "", depth: int = 1) -> Iterator[t
 
 
 def number_of(value: Any) -> float | None:
-    """Return a JSON value as a number, also if the number is written as text; None for anything else,
-    such as `true`.
-    """
+    """Return a JSON value as a number, also one that is written as text; None for anything else, such as `true`."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, (int, float)):
@@ -177,7 +173,7 @@ def is_training_row(row: Any) -> bool:
 
 
 def columns_in(document: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return those lists of a JSON object that are columns of one table, by name; empty if there are none.
+    """Return {name: list} of those lists of a JSON object that are columns of one table; empty if there are none.
 
     They have equal length, at least two values, and a step or a loss is among them.
     """

@@ -26,7 +26,7 @@ SPANS = {
     "kineto_profiler_step_call": "profiler",
     "memory_profiler_step_call": "snapshot",
 }
-"""For each span that torchtitan logs, the phase that corresponds to it in this project's step logs."""
+"""{span that torchtitan logs: the phase in this project's step logs that corresponds to it}."""
 TAGS = {"checkpoint_save": "checkpoint"}
 HEADER = ("rank", "local_rank", "world_size", "host", "pid", "attempt", "device", "started_ns")
 STARTS_AT_MOST = 1000
@@ -119,7 +119,7 @@ def read_structured(texts: list[bytes]) -> Log:
 
 
 def header_of(row: Row) -> Header:
-    """Return the process information in a record of torchtitan's log, as fields of this project's log header."""
+    """Return the process information in a record of torchtitan's log, with the names of this project's log header."""
     fields = {
         "rank": row.get("global_rank", row.get("rank")),
         "local_rank": row.get("local_rank"),

@@ -13,7 +13,7 @@ from analyzers.columns import Column
 from analyzers.steps.columns.raw_table import RawTable
 
 NAMES_AT_MOST = 64
-"""The highest number of different phases, tags or groups, as a hostile log might have a million."""
+"""The most different phases, tags or groups that are kept; a hostile log might have a million."""
 LARGEST = 1 << 62
 UNKNOWN = -1
 """Stands for a rank, a duration or a sequence number that is not recorded."""
@@ -57,10 +57,9 @@ class Line(msgspec.Struct):
 class Content(NamedTuple):
     """The lines of a step log as columns.
 
-    `fixed` has a column for each field that is a single value. `named` is for the fields in `NAMED`, which hold several
-    values by name, such as `phases`: it has a column for each name, by field and name. `tags` lists the tags of each
-    line (empty if no line has one). `numbers` are further columns in the log of another trainer, by name; NaN if a line
-    has no such number.
+    `fixed` has a column for each field that is a single value. `named` is {field: {name: column}} for the fields in
+    `NAMED`, which hold several values by name, such as `phases`. `tags` lists the tags of each line (empty if no line
+    has one). `numbers` are further columns in the log of another trainer, by name; NaN if a line has no such number.
     """
 
     fixed: Arrays
@@ -94,7 +93,7 @@ NAMED = (("phases", "phase", 0), ("cpu_ns", "cpu", 0), ("device_ns", "device", 0
 
 
 class Names:
-    """Numbers names in order of appearance; there are at most NAMES_AT_MOST names."""
+    """Gives each name a number, in order of appearance; at most NAMES_AT_MOST names get one."""
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {}
@@ -107,7 +106,10 @@ class Names:
 
 
 class Table:
-    """Builds columns from the lines of several files; only the lines of one file are in memory at a time."""
+    """Builds columns from the lines of several files; only the lines of one file are in memory at a time.
+
+    The columns have a row for each step of each file.
+    """
 
     def __init__(self) -> None:
         self.rows = 0
@@ -145,10 +147,9 @@ class Table:
         return sum({1 << n for tag in tags if (n := self.names["tags"](tag)) is not None and n < 62})
 
     def columns(self) -> Arrays:
-        """Return the columns over all files; the rows of a file without a column hold the value that `absent_in` gives
-        for it.
+        """Return the columns over all files; this can be called once, as the collected parts are deleted.
 
-        This can be called once: the parts that were collected by `add` are deleted to save memory.
+        Rows of a file that lacks a column have the value that `absent_in` returns.
         """
         columns = {}
         for name in list(self.parts):
@@ -162,8 +163,8 @@ class Table:
     def meta(self) -> dict[str, Any]:
         """Return the names that explain the columns: item 2 of `phases` is the name of the phase in column `phase.2`.
 
-        `groups` explains the columns `seq.N`, `numbers` the columns `number.N`, and item N of `tags` is the tag of bit
-        N.
+        Likewise `groups` explains the columns `seq.N` and `numbers` the columns `number.N`; item N of `tags` is the
+        tag of bit N.
         """
         return {name: list(self.names[field].known) for name, field in META}
 
@@ -181,7 +182,7 @@ def narrowed(column: Column) -> Column:
 
 
 def absent_in(column: str) -> float:
-    """Return the value that the column of this name has in rows of files without this column."""
+    """Return the value that the column of this name has in rows of files that lack the column."""
     if column.startswith("number."):
         return math.nan
     return UNKNOWN if column.startswith("seq.") else 0
@@ -197,9 +198,9 @@ def content_of(lines: Sequence[Line]) -> Content:
 
 
 def by_names(contents: Sequence[Mapping[str, int]], absent: int) -> Arrays:
-    """Return, for each name that occurs in the mappings, the column of its values.
+    """Return {name: column of its values} for each name that occurs in the mappings, one mapping per row.
 
-    The value is `absent` where a mapping does not have the name.
+    The value is `absent` if a mapping does not have the name.
     """
     names = dict.fromkeys(name for content in contents for name in content)
     return {name: integers([content.get(name, absent) for content in contents]) for name in names}

@@ -1,7 +1,7 @@
 """Convert step logs to columns: the reader that `analyzers.store` runs in a child process.
 
-Rows are in the order they were written, one per rank and step. One child reads several files in turn, because starting
-a child for each of thousands of small logs would take too long.
+Rows are in the order in which they were written, one per rank and step. One child reads several files in turn,
+because starting a child for each of thousands of small logs would take too long.
 """
 
 import gc
@@ -19,9 +19,7 @@ CUT = "check that the file was copied whole"
 
 
 def read_console(path: Path) -> Log:
-    """Return the steps that torchtitan or this project's trainer printed, else the rows that another
-    trainer printed.
-    """
+    """Return the steps that torchtitan or this project's trainer printed, else another trainer's rows."""
     log = console.read(path)
     return log if log.lines else Log([], [], raw=console_table.read(path))
 

@@ -2,7 +2,7 @@
 
 An event file is a sequence of TFRecord records: uint64 length, its CRC, the bytes, their CRC (CRC-32C, masked). All
 CRCs are checked. After a wrong length the rest of the file is lost, as the start of the next record is unknown; wrong
-content only loses that record.
+content loses only that record.
 """
 
 import struct
@@ -18,7 +18,7 @@ from analyzers.columns import Column
 HEAD = struct.Struct("<QI")
 FOOT = struct.Struct("<I")
 SCALAR_BYTES = 1 << 14
-"""The length in bytes above which a record is skipped: longer ones hold images, graphs or histograms."""
+"""A record of more bytes is skipped: it holds an image, a graph or a histogram."""
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 WIDTHS = {FIXED64: 8, FIXED32: 4}
 Field = tuple[int, int, int | bytes]
@@ -96,7 +96,7 @@ TABLE = polynomial_table()
 
 
 FEW = 32
-"""Up to this many messages of equal length are processed one after the other, more of them together."""
+"""Up to so many messages of equal length are processed one after the other, more of them together."""
 TABLE_OF_INTS: list[int] = TABLE.tolist()
 
 
@@ -133,7 +133,7 @@ def crc32c(messages: list[bytes]) -> Column:
 def masked(crc: int) -> int:
     """Return a CRC in the form in which TFRecord stores it: rotated, with a constant added.
 
-    The reason is that the CRC of data which contains CRCs is weak.
+    TFRecord does so because the CRC of data that contains CRCs is weak.
     """
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 

@@ -1,8 +1,8 @@
 """Turn the metrics that torchtitan logs (TensorBoard scalars, console lines) into lines of a step log.
 
-They are logged every few steps and are means over these steps, which `covers` counts. The logged times are wrong in
-torchtitan's first lines (it divides by the logging interval even after a single step). So the time of a step is
-computed as the time between two records, divided by the number of steps between them.
+They are logged every few steps and are means over these steps, whose number is in `covers`. The logged times are
+wrong in torchtitan's first lines (it divides by the logging interval even after a single step). So the time of a step
+is computed as the time between two records, divided by the number of steps between them.
 """
 
 import math
@@ -20,9 +20,9 @@ DATA_WAIT = "time_metrics/data_loading(s)"
 ACTIVE_SHARE = "memory/max_active(%)"
 ACTIVE, RESERVED = "memory/max_active(GiB)", "memory/max_reserved(GiB)"
 OWN_TAGS = (LOSS, DATA_WAIT, ACTIVE, RESERVED, *RATES, "grad_norm", "loss", "memory")
-"""The tags of all versions of torchtitan, and of this project's trainer; a file without any is of another trainer."""
+"""The tags that all versions of torchtitan, and this project's trainer, log; a file with none is another trainer's."""
 NO_LOSS = -1.0
-"""The value that ranks without the last pipeline stage log as their loss."""
+"""The value that ranks without the last pipeline stage log in place of a loss."""
 
 Values = dict[str, float]
 

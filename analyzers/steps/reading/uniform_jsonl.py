@@ -53,8 +53,8 @@ def content_of(text: bytes) -> Content | None:
 def decoded(text: bytes, names: dict[str, list[str]]) -> list[Any]:
     """Return the lines of a step log as structs.
 
-    `names` lists the known names by field, such as the phases in field `phases`. A name that only the text has is added
-    to `names`.
+    `names` is {field: known names in it}, such as the phases in the field `phases`. Names that only the text has are
+    added to `names`.
 
     Raises:
         msgspec.MsgspecError: A line has other fields.
