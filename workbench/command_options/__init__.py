@@ -1,1 +1,1 @@
-"""The options of the commands, and the groups of options that several commands share."""
+"""The options of all commands; those that several commands share form groups."""

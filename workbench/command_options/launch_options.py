@@ -1,4 +1,4 @@
-"""The options of `workbench launch`, in dataclasses of related options."""
+"""The options of `workbench launch`; related options form a dataclass."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -29,7 +29,7 @@ class ProcessOptions:
 
 @dataclass(frozen=True)
 class ForeignOptions:
-    """Options for recording the command after `--`, which is any training job that the user starts."""
+    """Options that apply to the command after `--`, which may be any training job of the user."""
 
     timeout: Annotated[
         float | None,
@@ -52,12 +52,13 @@ class ForeignOptions:
 FAKE_DRY_RUN = {"--dry-run=fake": ("--comm.mode", "fake_backend")}
 """{option: trainer flags that replace it on the command line}.
 
-`--dry-run=fake` is replaced before Click parses it, because Click has no options whose value may be left out.
+`--dry-run=fake` is replaced before Click parses the command line, because `--dry-run` alone is an option without a
+value, and Click knows no options with an optional value.
 """
 
 
 class LaunchCommand(TyperCommand):
-    """The Click command `launch`, which does not parse the words after `--`; Click would mix them with its options."""
+    """The Click command `launch`; it keeps Click from parsing the words after `--` as its own options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words before `--`, and store the words after it in `ctx.obj`."""

@@ -1,4 +1,4 @@
-"""Let commands share groups of options: a command's function takes a dataclass, and Typer sees an option per field."""
+"""Let commands share groups of options: where a command's function has a dataclass, Typer sees an option per field."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -31,9 +31,9 @@ def spread_groups(function: Command) -> Command:
 
 
 def spread_parameters(function: Command, hints: Mapping[str, Any]) -> Iterator[Parameter]:
-    """Yield the parameters of a function for Typer; a dataclass parameter becomes one parameter for each field.
+    """Yield the parameters of a function as Typer is to see them: for a dataclass, one for each of its fields.
 
-    All parameters are keyword-only, so that their order does not matter.
+    `hints` is {parameter: its type}. All parameters are keyword-only, so that their order does not matter.
     """
     for parameter in signature(function).parameters.values():
         kind = hints[parameter.name]

@@ -19,7 +19,7 @@ class Format(StrEnum):
 
 
 class FailOn(StrEnum):
-    """The value of `--fail-on`: a command fails if a finding of its report is at least this severe."""
+    """The values of `--fail-on`: a command fails if its report has a finding that is at least this severe."""
 
     WARNING = "warning"
     ERROR = "error"
@@ -37,7 +37,10 @@ INPUT, OUTPUT = "Input", "Output"
 
 
 def complete_path(incomplete: str) -> list[str]:
-    """Return the files and folders that begin with a text, for the shell's completion of a path or URL."""
+    """Return the files and folders whose path begins with `incomplete`, for the shell's completion.
+
+    Folders end with `/`.
+    """
     folder, _, name = incomplete.rpartition("/")
     where = Path(f"{folder}/" if "/" in incomplete else ".")
     try:
@@ -194,8 +197,8 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 class ReadOptions:
     """Options of every command that reads files of a run.
 
-    They select a rank, the number of files to read at the same time, whether to use the cache, a memory limit, and a
-    cluster whose workers read.
+    They are: the rank to read, the number of files to read at the same time, whether to bypass the cache, a memory
+    limit, and the address of a cluster whose workers read.
     """
 
     rank: Rank = None
@@ -207,16 +210,16 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class StepReadOptions(ReadOptions):
-    """Options of commands that read files of a run and can be limited to the files of a single step."""
+    """Options of commands that read files of a run and can be limited to the files of one step."""
 
     step: Step = None
 
 
 @dataclass(frozen=True)
 class LogReadOptions(StepReadOptions):
-    """Options of commands that also read logs of other trainers, in which columns may have any names.
+    """Options of commands that also read logs of other trainers, whose columns may have any name.
 
-    `column_map` says which column holds which quantity, such as `loss=train/nll`.
+    `column_map` has texts such as `loss=train/nll`, which say which column has which quantity.
     """
 
     column_map: ColumnMap = None
@@ -244,7 +247,7 @@ class DocumentOptions:
 
     @property
     def asked_format(self) -> Format | None:
-        """The requested output format; None if the suffix of the output file decides."""
+        """The requested output format; None if the suffix of the output file decides, or for text."""
         return Format.JSON if self.as_json else self.printed
 
 
@@ -268,7 +271,7 @@ def on_terminal() -> bool:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Options that select a configuration of the trainer: a file, or a module and the name of its configuration."""
+    """Options that name a configuration of the trainer: a TOML file, or a model and one of its registry functions."""
 
     config: Config = None
     module: Module = None

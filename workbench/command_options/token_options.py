@@ -11,7 +11,10 @@ from workbench.command_options.options import INPUT, OUTPUT, MaxMemory, NoCache
 
 
 class ShiftedBy(StrEnum):
-    """What moves the labels by one position: the model, as those of Hugging Face, or the data, as in torchtitan."""
+    """What shifts the labels by one position against the tokens.
+
+    It is the model, as in Hugging Face's transformers, or the data, as in torchtitan.
+    """
 
     MODEL = "model"
     DATA = "data"
@@ -19,7 +22,7 @@ class ShiftedBy(StrEnum):
 
 @dataclass(frozen=True)
 class TokenOptions:
-    """Options for reading data sets of tokens, and for choosing the rows to show."""
+    """Options for reading data sets of tokens, and for choosing which of their rows are shown."""
 
     tokenizer: Annotated[
         Path | None,

@@ -1,1 +1,1 @@
-"""The code that the commands such as `workbench inspect` run after their options were parsed."""
+"""The code behind the commands such as `workbench inspect`; it runs after a command's options have been parsed."""

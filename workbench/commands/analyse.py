@@ -1,4 +1,4 @@
-"""Implement the commands that analyse files, such as `inspect` and `trace`: they open an app or write a report."""
+"""Implement the commands that analyse files, such as `inspect` and `trace`: each opens an app or writes a report."""
 
 import re
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ from workbench.progress import shown_progress
 
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
 UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-"""{unit: exponent of the power of two}, because `4G`, `4GB` and `4GiB` all mean 4 * 2**30 bytes."""
+"""{unit: exponent of the power of two that it stands for}; `4G`, `4GB` and `4GiB` all mean 4 * 2**30 bytes."""
 DIGITS_AT_MOST = 18
-"""The number of digits that a size may have; a file system cannot count more bytes."""
+"""The largest number of digits in a size; no file system can count more bytes."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class MemoryTables:
 
 
 def reader_options(read: ReadOptions) -> Options:
-    """Convert command-line options to the options of the analyzers."""
+    """Return the options for the analyzers that correspond to command-line options."""
     step = read.step if isinstance(read, StepReadOptions) else None
     peak = read.peak_tflops if isinstance(read, TraceReadOptions) else None
     column_map = read.column_map if isinstance(read, LogReadOptions) else None
@@ -63,7 +63,9 @@ def reader_options(read: ReadOptions) -> Options:
 
 
 def connected_workers(address: str | None, jobs: int) -> WorkerPool | None:
-    """Return the workers of the cluster at an address; None if no cluster is asked for.
+    """Return the workers of the Dask cluster at an address; None if the address is None.
+
+    `jobs` is the number of processes here that read what the workers cannot read.
 
     Raises:
         InputError: There is no cluster at the address.
@@ -108,9 +110,9 @@ def size_in_bytes(text: str | None, option: str = "--max-memory") -> int | None:
 def answer(
     room: str | None, paths: Sequence[Path], read: ReadOptions, show: ShowOptions, fail_on: FailOn | None
 ) -> Exit:
-    """Analyse the files at the paths, and open an app or print the report, as the options in `show` say.
+    """Analyse the files at the paths, and open an app or print the report, as `show` says.
 
-    `room` is the name of the analyzer, such as "memory"; None chooses it by the files. The exit status says whether a
+    `room` is the name of the analyzer, such as "memory"; with None the files decide. The exit status says whether a
     finding is at least as severe as `fail_on`.
     """
     options, run = reader_options(read), find_run(paths)
@@ -134,7 +136,7 @@ def open_folder(folder: Path) -> Exit:
 
 
 def open_app(run: Run, room: str, options: Options) -> Exit:
-    """Open the terminal app on a run, at the view of the analyzer named `room`."""
+    """Open the terminal app on a run, at the view of the analyzer that is named `room`."""
     # Textual is imported only here: a document need not wait for it.
     from workbench.tui.app import open_app
     from workbench.tui.subject import subject_of
@@ -158,8 +160,10 @@ def memory_with_tables(
 
 
 def prove_advice(paths: Sequence[Path], read: ReadOptions, document: DocumentOptions, fail_on: FailOn | None) -> Exit:
-    """Run the job of a failed allocation again with the best advice, or that of a NaN or a spike of the loss from its
-    last checkpoint with recorders on; print or write a report on it.
+    """Run a broken job again, and print or write a report on what that shows.
+
+    If an allocation failed, the job runs with the best advice; otherwise it runs from the last checkpoint before a
+    NaN or a spike of the loss, with recorders on.
     """
     from workbench.commands.prove.around_step import broken_step, run_again
     from workbench.commands.prove.command import prove
@@ -176,7 +180,7 @@ def prove_advice(paths: Sequence[Path], read: ReadOptions, document: DocumentOpt
 
 
 def failed_to_allocate(run: Run, options: Options) -> bool:
-    """Return whether the memory snapshots of a run have a finding that `--prove` can prove."""
+    """Return whether the memory snapshots of a run show a failed allocation, or memory that is close to the limit."""
     from workbench.commands.prove.recorded_run import FINDINGS
 
     if not run.of(*ROOMS["memory"]):
@@ -197,7 +201,7 @@ def trace_with_critical_path(
 
 
 def export_traces(paths: Sequence[Path], read: ReadOptions, target: Path, *, force: bool) -> Exit:
-    """Write the traces of all ranks in the last recorded step to one file that Perfetto can open."""
+    """Write the traces of all ranks, for the last recorded step, to one file that Perfetto can open."""
     from analyzers.traces.export.perfetto import export
 
     options = reader_options(read)

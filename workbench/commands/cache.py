@@ -1,4 +1,4 @@
-"""Implement `workbench cache`: show, limit or delete the stored results of reading large files."""
+"""Implement `workbench cache`: show, limit or delete what was stored when large files were read."""
 
 import time
 from pathlib import Path
@@ -12,7 +12,9 @@ from workbench.remote.mirror import REMOTE_FOLDER
 
 
 def manage(limit: int | None, *, clear: bool) -> Exit:
-    """Set the size limit of the cache in bytes if one is given; then delete its entries (`clear`) or describe them.
+    """Set the size limit of the cache, if one is given; then print what the cache holds, or delete all with `clear`.
+
+    `limit` is in bytes.
 
     Raises:
         UsageProblem: There is no folder for a cache, or the limit is too small for a single file.
@@ -30,13 +32,16 @@ def manage(limit: int | None, *, clear: bool) -> Exit:
 
 
 def cleared(folder: Path, copies: Path) -> str:
-    """Delete all entries of the cache, and return a sentence with their number and total size."""
+    """Delete all entries of the cache and all copies of remote files, and return a sentence on how much that was."""
     deleted = [*pruning.clear(folder), *pruning.clear(copies)]
     return f"deleted {quantity(len(deleted), 'entry')} ({total(deleted)}) from {folder}"
 
 
 def described(folder: Path, copies: Path) -> str:
-    """Return three or four lines of text about the cache: its folder, what it holds, and its limit."""
+    """Return three or four lines of text about the cache: its folder, what it holds, and its limit.
+
+    `copies` is the folder with copies of remote files.
+    """
     limit = size(pruning.limit_bytes(folder))
     lines = [f"folder  {folder}", f"holds   {contents(pruning.entries(folder))}"]
     if runs := pruning.entries(copies):

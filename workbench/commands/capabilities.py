@@ -1,4 +1,4 @@
-"""Implement `workbench capabilities`: describe all commands for scripts, from the functions that declare them."""
+"""Implement `workbench capabilities`: describe all commands for scripts, read from the functions that declare them."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ DOCUMENT_OF = {
     "capabilities": "capabilities",
     "config explain": "config",
 }
-"""The document that a command prints with `--json`, by its name in `workbench schema`."""
+"""{command: the document that it prints with `--json`, by its name in `workbench schema`}."""
 
 TYPES: dict[object, str] = {str: "text", int: "integer", float: "float", bool: "boolean", Path: "path"}
 
@@ -93,7 +93,7 @@ def skill() -> str:
 
 
 def describe_commands(app: typer.Typer, prefix: str = "") -> Iterator[Command]:
-    """Yield every command of an application; a command in a group is named with its group, such as `config show`."""
+    """Yield every command of an application; `prefix` is the group of a command, as in `config show`."""
     for info in app.registered_commands:
         assert info.callback is not None, "a command is registered with its function"
         name = f"{prefix}{info.name or info.callback.__name__}"
@@ -105,16 +105,16 @@ def describe_commands(app: typer.Typer, prefix: str = "") -> Iterator[Command]:
 
 
 def parameters(function: Callable[..., object]) -> list[Parameter]:
-    """Return the arguments and options of a function, each declared as `Annotated[type, typer.Option(...)]`."""
+    """Return the arguments and options of a command's function, which declares each as `Annotated[type, info]`."""
     hints = get_type_hints(function, include_extras=True)
     declared = [(parameter, get_args(hints[parameter.name])) for parameter in signature(function).parameters.values()]
     return [describe(parameter, hint[0], hint[1]) for parameter, hint in declared if len(hint) > 1]
 
 
 def describe(parameter: inspect.Parameter, kind: object, info: ParameterInfo) -> Parameter:
-    """Return the description of one parameter of a command's function, which is an option or an argument.
+    """Return the description of one parameter of a command's function.
 
-    Its annotation is `Annotated[kind, info]`.
+    Its annotation is `Annotated[kind, info]`; `info` says whether it is an option or an argument.
     """
     plain = next((inner for inner in get_args(kind) if inner is not type(None)), kind)
     many = get_origin(kind) is list or get_origin(plain) is list
@@ -134,7 +134,7 @@ def describe(parameter: inspect.Parameter, kind: object, info: ParameterInfo) ->
 
 
 def flags(name: str, info: OptionInfo) -> list[str]:
-    """Return the spellings of an option, such as `-V` and `--version`: as declared, else made from its name."""
+    """Return the spellings of an option, such as `-V` and `--version`: as declared, or else made from `name`."""
     # In an annotation Typer takes the first spelling for the default.
     spellings = [info.default, *(info.param_decls or ())]
     declared = [text for text in spellings if isinstance(text, str) and text.startswith("-")]

@@ -26,7 +26,7 @@ class ConfigData(msgspec.Struct, frozen=True):
 
 @contextmanager
 def trainer_errors_as_ours() -> Iterator[None]:
-    """Return a context in which a `ConfigError` of the trainer is raised as a `UsageProblem`, with the same text."""
+    """Return a context that turns a `ConfigError` of the trainer into a `UsageProblem` with the same text."""
     try:
         yield
     except trainer_config.ConfigError as error:
@@ -55,7 +55,7 @@ def explain(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> st
 
 
 def diff(a: Path, b: Path, overrides: Sequence[str], *, as_json: bool) -> str:
-    """Return the keys whose resolved values differ between two files or runs, as a table or as JSON."""
+    """Return the keys whose resolved values differ between two files or two runs, as a table or as JSON text."""
     with trainer_errors_as_ours():
         before, after = (dict(settings({"config": resolved(source, overrides)})) for source in (a, b))
     keys = [key for key in before | after if key != FILE_FLAG and before.get(key) != after.get(key)]
@@ -70,14 +70,17 @@ def diff(a: Path, b: Path, overrides: Sequence[str], *, as_json: bool) -> str:
 
 
 def resolved(source: Path, overrides: Sequence[str]) -> dict[str, object]:
-    """Return the resolved configuration of a TOML file with overrides, or that of the run in a folder."""
+    """Return the resolved configuration at `source`, which is a TOML file or the folder of a run.
+
+    `overrides` are trainer flags, applied to a file only.
+    """
     if source.is_dir():
         return run_config(source)
     return trainer_config.as_dict(trainer_config.load(source, overrides))
 
 
 def run_config(folder: Path) -> dict[str, object]:
-    """Return the configuration of the run in a folder, from its run.json.
+    """Return the configuration of the run in a folder, which its run.json has.
 
     Raises:
         UsageProblem: The folder has no run of our trainer.
@@ -102,16 +105,16 @@ def key_line(report: trainer_config.KeyReport) -> str:
 
 
 def next_step(report: trainer_config.KeyReport) -> str:
-    """Return what to do about a key that is refused or unknown, as the advice of a finding."""
+    """Return the advice of the finding about a refused or unknown key."""
     if report.refused:
         return report.suggestion or "remove the key"
     return f"write {report.suggestion}" if report.suggestion else "remove the key"
 
 
 def document(reports: Sequence[trainer_config.KeyReport]) -> Report[ConfigData]:
-    """Return the report on how the keys are handled, for `--json`.
+    """Return the report for `config explain --json`, on how each key is handled.
 
-    Unknown keys are errors, and so are refused keys, which would change the result of the training.
+    Unknown keys are errors, and so are refused keys, without which the training would have another result.
     """
     findings = ranked(
         Finding(

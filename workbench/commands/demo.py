@@ -1,4 +1,4 @@
-"""Implement `workbench demo`: run a small job on CPU that really fails, and explain the failure."""
+"""Implement `workbench demo`: run a small job on the CPU that really fails, and explain the failure."""
 
 import sys
 from pathlib import Path
@@ -44,11 +44,11 @@ RECORDERS = (
 """Trainer flags that turn all recorders on, and set a timeout that is short enough to wait for."""
 ABOUT_MEMORY = ("oom", "leak")
 SHORT_WINDOW = ("--profiling.memory_snapshot_window", "2")
-"""Trainer flags for incidents other than `ABOUT_MEMORY`: only two steps are recorded per snapshot, as each is slow."""
+"""Trainer flags for incidents that are not `ABOUT_MEMORY`: only two steps per snapshot are recorded, for speed."""
 
 
 def demonstrate(incident: str, nproc: int, folder: Path | None, *, tui: bool, as_json: bool) -> Exit:
-    """Run a job that fails by the named incident, and explain how it failed.
+    """Run a job with the named incident, and explain how it failed.
 
     The exit status is 0 unless the user interrupts the job, because the failure is intended.
     """
@@ -68,7 +68,7 @@ def demonstrate(incident: str, nproc: int, folder: Path | None, *, tui: bool, as
 
 
 def request(name: str, nproc: int, folder: Path) -> Request:
-    """Return the launch request for the debug model, which trains within seconds; `name` is the fault to cause."""
+    """Return the launch request for the debug model, which trains within seconds, with the incident `name`."""
     return Request(
         module="llama3",
         config="llama3_debugmodel",

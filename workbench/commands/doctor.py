@@ -76,7 +76,7 @@ def diagnosis() -> Report[DoctorData]:
 
 
 def other_trainers() -> dict[str, str | None]:
-    """Return {"torchtitan": its version}; empty if it is not installed."""
+    """Return {"torchtitan": its version}; empty if torchtitan is not installed."""
     found = installed_torchtitan(sys.path)
     return {"torchtitan": found.version} if found else {}
 
@@ -89,7 +89,7 @@ def installed_version(name: str) -> str | None:
 
 
 def problems(data: DoctorData) -> Iterator[Finding]:
-    """Yield a finding for each wrong setting and for each setting that limits what workbench can do."""
+    """Yield a finding for each wrong setting of the machine, and for each that limits what workbench can do."""
     yield from training_problems(data)
     yield from torchtitan_problems()
     yield from recorder_problems(data.variables)
@@ -133,7 +133,7 @@ def training_problems(data: DoctorData) -> Iterator[Finding]:
 
 
 def torchtitan_problems() -> Iterator[Finding]:
-    """Yield a finding for each package that is incompatible with an installed torchtitan."""
+    """Yield a finding for each package that does not suit an installed torchtitan."""
     found = installed_torchtitan(sys.path)
     for conflict in conflicts(found) if found else ():
         yield finding("doctor.torchtitan", Severity.WARNING, conflict.title, conflict.why, f"run `{conflict.command}`")
@@ -180,7 +180,7 @@ def finding(name: str, severity: Severity, title: str, why: str, fix: str) -> Fi
 
 
 def writable(folder: Path) -> bool:
-    """Return whether the folder, or its nearest existing parent, can be written to."""
+    """Return whether the folder can be written to or, if it does not exist, its nearest existing parent."""
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     return os.access(existing, os.W_OK)
 

@@ -1,6 +1,6 @@
-"""Implement `workbench estimate`: say how much memory each rank of a job will need, and whether it fits.
+"""Implement `workbench estimate`: say how much memory each rank of a job will need, and whether that fits.
 
-No device and no data are needed.
+Neither the devices nor the data of the job are needed.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,8 @@ NOT_COUNTED = (
 def estimate(request: Request, limit: int | None) -> Report[EstimateData]:
     """Return a report on the memory that each rank will need.
 
-    With a `limit` in bytes it also says whether the job fits, and which settings would need less memory.
+    With a `limit` in bytes it also says whether the job fits, and if it is tight, which settings would need less
+    memory.
 
     Raises:
         WorkbenchError: The configuration is wrong, or the packages for training are not installed.
@@ -40,7 +41,7 @@ def estimate(request: Request, limit: int | None) -> Report[EstimateData]:
 
 
 def estimate_report(found: TrainerEstimate, limit: int | None, alternatives: list[Alternative]) -> Report[EstimateData]:
-    """Return the report on an estimate, with settings that may need less memory."""
+    """Return the report on an estimate; `alternatives` are changed settings with the memory that they need."""
     data = EstimateData(
         **{name: getattr(found, name) for name in TrainerEstimate.__struct_fields__},
         limit_bytes=limit,
@@ -58,12 +59,15 @@ def estimate_report(found: TrainerEstimate, limit: int | None, alternatives: lis
 
 
 def subject(request: Request, script: Path | None = None) -> Run:
-    """Return a `Run` with the path of the configuration or script and no files: a report's heading needs a run."""
+    """Return a `Run` without files, at the path of the configuration or script: the heading of a report needs a run."""
     return Run(script or Path(request.config or "the defaults"), ())
 
 
 def trainer_estimate(request: Request, arguments: tuple[str, ...]) -> TrainerEstimate:
-    """Let the trainer do a step on tensors without values, in another process; return the memory that it would need."""
+    """Return the memory that a job of our trainer would need, from a step on tensors without values.
+
+    The step runs in another process. `arguments` are the trainer's arguments.
+    """
     configuration(arguments)
     ranks = request.processes_per_node * request.nnodes
     world = {"WORLD_SIZE": str(ranks), "CUDA_VISIBLE_DEVICES": ""}
@@ -83,7 +87,7 @@ def configuration(arguments: tuple[str, ...]) -> JobConfig:
 
 
 def smaller_settings(config: JobConfig, found: TrainerEstimate) -> Iterator[tuple[str, ...]]:
-    """Yield changes of the configuration, each of which reduces memory, as trainer flags.
+    """Yield changes of the configuration, as trainer flags, each of which reduces memory.
 
     `found` is the estimate with the unchanged configuration.
     """
@@ -119,13 +123,13 @@ def limit_findings(data: EstimateData) -> Iterator[Finding]:
 
 
 def place_of_peak(data: EstimateData) -> str:
-    """Return the part of a script's step, and its line, in which the memory is highest."""
+    """Return where in a script's step the memory is highest: the part of the step, and the source line if known."""
     fullest = data.ranks[0]
     return f"{fullest.peak_window} ({fullest.peak_line})" if fullest.peak_line else fullest.peak_window
 
 
 def advice(data: EstimateData) -> str:
-    """Return the advice to use the setting with the lowest peak, and whether the run fits with it."""
+    """Return the advice to use the setting with the lowest peak, and say whether the job fits with it."""
     if data.device:
         return advice_on_script(data)
     if not data.options:
@@ -138,7 +142,7 @@ def advice(data: EstimateData) -> str:
 
 
 def advice_on_script(data: EstimateData) -> str:
-    """Return the advice against what takes most of a script's memory."""
+    """Return the advice against the category that takes the most of a script's memory."""
     categories = data.ranks[0].categories
     if max(categories, key=lambda name: categories[name]) in ("parameters", "gradients", "optimizer_state"):
         return "Shard the model over more ranks (fully_shard), or use an optimizer with less state."
@@ -146,7 +150,7 @@ def advice_on_script(data: EstimateData) -> str:
 
 
 def verdict(data: EstimateData, findings: list[Finding]) -> Verdict:
-    """Return the verdict: the highest peak of any rank, and the memory that the estimate leaves out."""
+    """Return the verdict: the highest peak of any rank, and which memory the estimate leaves out."""
     mesh = " x ".join(f"{name} {degree}" for name, degree in data.mesh.items() if degree > 1) or "one rank"
     limit = f" of {size(data.limit_bytes)}" if data.limit_bytes else ""
     ranks = quantity(data.world_size, "rank")

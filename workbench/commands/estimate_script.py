@@ -1,6 +1,6 @@
-"""Implement `workbench estimate --script`: the memory of a training script that is not ours, before it runs for real.
+"""Implement `workbench estimate --script`: estimate the memory of any training script before it runs for real.
 
-The script runs in a process of its own, with limits, on tensors without values, to the end of its second step.
+The script runs in a process of its own, under limits, on tensors without values, to the end of its second step.
 """
 
 import os
@@ -25,18 +25,18 @@ from workbench.trainer_answers import EstimateData, Refusal, TrainerEstimate
 
 SECONDS = 900
 ADDRESS_SPACE_OF_TORCH = 16 << 30
-"""Addresses that the libraries of torch map without using memory for all of them."""
+"""Bytes of addresses that the libraries of torch map, without using memory for all of them."""
 DEVICES = ("cuda", "cpu")
 
 
 def estimate_script(
     script: Path, arguments: Sequence[str], request: Request, device: str, limit: int | None
 ) -> Report[EstimateData]:
-    """Return a report on the memory that a script will need on a device (cuda or cpu), as rank 0 of its ranks.
+    """Return a report on the memory that rank 0 of a script will need on a device (cuda or cpu).
 
     Raises:
         UsageProblem: Options contradict each other.
-        InputError: There is no such script, or it cannot be rehearsed.
+        InputError: There is no such script, or it cannot run on tensors without values.
     """
     if request.config or request.module:
         raise UsageProblem("--script and --config name two different trainings", "give one of them")
@@ -51,7 +51,7 @@ def estimate_script(
 
 
 def rehearsed(job: JobCommand, arguments: Sequence[str], device: str, ranks: int) -> TrainerEstimate | Refusal:
-    """Run the script on tensors without values in another process, and return its answer."""
+    """Run the script on tensors without values in another process; return its memory, or why there is none."""
     with tempfile.TemporaryDirectory() as folder:
         result, output = Path(folder, "result.json"), Path(folder, "output.txt")
         words = command("trainer.estimate.script", str(result), device, str(ranks), str(job.source), *arguments)
@@ -64,7 +64,10 @@ def rehearsed(job: JobCommand, arguments: Sequence[str], device: str, ranks: int
 
 
 def rank_variables(job: JobCommand, ranks: int) -> dict[str, str]:
-    """Return the environment variables of rank 0, as torchrun sets them, for a script that needs them."""
+    """Return the environment variables for a script, with which it sees no CUDA device.
+
+    If it needs them, those that torchrun sets for rank 0 are included.
+    """
     variables = {"CUDA_VISIBLE_DEVICES": ""}
     if ranks == 1 and not job.needs_ranks:
         return variables
@@ -73,7 +76,7 @@ def rank_variables(job: JobCommand, ranks: int) -> dict[str, str]:
 
 
 def run(words: Sequence[str], variables: dict[str, str], output: Path) -> int | None:
-    """Run a command under limits, with its output in a file; return its exit status, or None if its time was up."""
+    """Run a command under limits, with its output in a file; return its exit status, or None if it took too long."""
     limits = partial(limit_self, memory_of_machine() + ADDRESS_SPACE_OF_TORCH, SECONDS)
     with output.open("wb") as file, subprocess.Popen(
         words, env=variables, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
@@ -88,7 +91,7 @@ def run(words: Sequence[str], variables: dict[str, str], output: Path) -> int | 
 
 
 def kill_group(group: int) -> None:
-    """End the processes that a script has left, if there are any."""
+    """Kill the processes of a process group that a script has left behind."""
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
@@ -96,7 +99,7 @@ def kill_group(group: int) -> None:
 
 
 def unanswered(job: JobCommand, status: int | None, output: str) -> Refusal:
-    """Return the reason why a script gave no answer, from its exit status and its output.
+    """Return the reason why a script gave no estimate, from its exit status and output.
 
     Raises:
         MissingExtra: torch is not installed.

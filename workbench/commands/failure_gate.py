@@ -1,4 +1,4 @@
-"""Implement `workbench compare --fail-on`, with which a CI job fails if a run is worse than another.
+"""Implement `workbench compare --fail-on`: let a CI job fail if one run is worse than another.
 
 It fails by the severity of findings, or by limits on named measures such as `step_time>3%`.
 """
@@ -17,20 +17,20 @@ DEFAULT_LIMIT = 0.1
 
 @dataclass
 class Gate:
-    """The condition under which `workbench compare` fails, from the option `--fail-on`.
+    """The condition under which `workbench compare` fails, as the option `--fail-on` gives it.
 
-    It fails for a finding of at least `severity`, or if a measure in `limits` got worse by more than its limit, a
-    fraction (0.1: 10 %).
+    It fails for a finding of at least `severity`, or if a measure in `limits`, {measure: limit}, got worse by more
+    than its limit. Limits are fractions (0.1: 10 %).
     """
 
     severity: Severity | None = None
     limits: dict[str, float] = field(default_factory=dict)
 
     def fails(self, report: Report[object]) -> bool:
-        """Return whether the report has a finding that the gate does not allow.
+        """Return whether the report has a finding for which the comparison must fail.
 
-        That is a finding of at least `severity`, or one which says that a measure in `limits` got worse or cannot be
-        judged.
+        That is a finding of at least `severity`, or one that says that a measure in `limits` got worse or could not
+        be judged.
         """
         worst = report.worst()
         if self.severity and worst and worst.weight >= self.severity.weight:

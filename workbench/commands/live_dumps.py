@@ -14,18 +14,18 @@ from workbench.python_path import command, environment
 
 TIMEOUT_S = 120
 STACKS_FILE = ".stacks_"
-"""The beginning of the name of a file in `dumps` of a run's folder, which the recorder of a rank keeps open."""
+"""The beginning of the name of a file in the run folder's `dumps` that a rank's recorder keeps open."""
 DUMP_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 COMMAND_LENGTH = 80
 
 
 def paths_to_read(paths: Sequence[Path], run: Path | None, pids: Sequence[int]) -> list[Path]:
-    """Take dumps of the given run and processes; return `paths`, followed by the folders of these dumps.
+    """Take dumps of the given run and processes; return `paths` and the folders of these dumps.
 
     Ranks with our recorders write dumps themselves; of ranks without recorders, py-spy reads the stacks.
 
     Raises:
-        InputError: No rank of the run lives on this machine, or a process is neither a rank nor a launcher.
+        InputError: No rank of the run is on this machine, or a process is neither a rank nor a launcher.
         UsageProblem: No path, run or process was given.
     """
     if run is None and not pids and not paths:
@@ -51,7 +51,7 @@ def read_stacks(pid: int) -> Path:
 
 
 def collect_dumps(folder: Path) -> None:
-    """Collect one set of dumps from all ranks on this machine of the run in `folder`, in a separate process."""
+    """Take one set of dumps of all ranks on this machine of the run in `folder`, in a separate process."""
     note(f"asking the ranks of {folder} for their dumps, twice")
     collector = command("workbench.recorders.hang.collector", str(folder), "--once")
     try:
@@ -103,7 +103,7 @@ def command_line(pid: int) -> str:
 
 
 def without_recorder(pid: int) -> str:
-    """Return a hint how to get dumps of a process that was started without a recorder."""
+    """Return a hint that says how to get dumps of a process that was started without a recorder."""
     # Nothing is sent to sockets of the process: they belong to its own program.
     settings = environ(pid)
     if pipe := settings.get(DUMP_PIPE):

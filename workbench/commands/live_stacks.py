@@ -21,12 +21,12 @@ from workbench.console import note
 
 PY_SPY_TIMEOUT_S = 30
 PAUSES_S = (1.5, 3.0)
-"""Seconds between the three readings of the stacks: the stack of a rank that waits stays the same."""
+"""Seconds before the second and the third reading of the stacks; the stack of a waiting rank stays the same."""
 HELPERS = re.compile(
     r"^ {4}\S.*(?:_worker_loop|resource_tracker\.py|forkserver\.py|compile_worker|torch/distributed/(?:run|elastic))",
     re.MULTILINE,
 )
-"""Frames in the stacks of data-loader workers and other helper processes, which are no ranks."""
+"""Matches frames in the stacks of data-loader workers and other helper processes, which are not ranks."""
 SPAWNER = re.compile(r"^\s+\S*(?:join|start_processes) \(.*torch/multiprocessing/spawn\.py", re.MULTILINE)
 SPAWNED_INDEX = re.compile(r"^\s+_wrap \(.*torch/multiprocessing/spawn\.py.*\n(?:\s+.*\n)*?\s+i: (\d+)", re.MULTILINE)
 NO_PY_SPY = "pip install 'torch-workbench[stacks]', which brings py-spy; or add the recorders to the script"
@@ -35,7 +35,7 @@ NO_PY_SPY = "pip install 'torch-workbench[stacks]', which brings py-spy; or add 
 def stacks_of_job(pid: int) -> Path | None:
     """Write the stacks of all ranks of a job on this machine to a new folder, and return it.
 
-    The result is None if `pid` belongs to no job.
+    `pid` is a rank or the launcher of the job. The result is None if it belongs to no job.
 
     Raises:
         MissingExtra: py-spy is not installed.
@@ -72,7 +72,9 @@ def py_spy() -> str | None:
 
 
 def take_stacks(tool: str, ranks: Sequence[RankProcess], folder: Path, *, native: bool) -> None:
-    """Write the stacks of all ranks to `folder`, taken as nearly as possible at the same moment.
+    """Write the stacks of all ranks to `folder`, read as nearly as possible at the same moment.
+
+    `tool` is the path of py-spy. With `native` the stacks include C++ frames.
 
     Raises:
         InputError: No stack of any rank could be read.
@@ -94,8 +96,8 @@ PERMISSION = "run this as the user of the job, with sudo, or after: sysctl kerne
 def stack_of(tool: str, pid: int, *, native: bool = False, with_locals: bool = False) -> str:
     """Return the stacks of all threads of a process as text, or `Error: ` and the reason why they cannot be read.
 
-    With `native` they include C++ frames, which show whether a backward pass waits in a collective; if the system
-    cannot read C++ frames, they are left out. `tool` is the path of py-spy.
+    `tool` is the path of py-spy. With `native` the stacks include C++ frames, if the system can read these; they show
+    whether a backward pass waits in a collective. With `with_locals` they include local variables.
     """
     options = [*(["--native"] if native else []), *(["--locals"] if with_locals else [])]
     command = [tool, "dump", "--full-filenames", *options, "--pid", str(pid)]
@@ -113,8 +115,8 @@ def stack_of(tool: str, pid: int, *, native: bool = False, with_locals: bool = F
 def spawned_ranks(tool: str, pids: Sequence[int]) -> list[RankProcess]:
     """Return the ranks that a script started with torch.multiprocessing; `pids` are its PyTorch processes.
 
-    A rank's number is the index that `spawn` passed to it. If that cannot be read for all ranks, they are numbered in
-    the order in which they were started.
+    The number of a rank is the index that `spawn` passed to it. If that cannot be read for all ranks, they are
+    numbered in the order in which they were started.
     """
     stacks = {pid: stack_of(tool, pid, with_locals=True) for pid in pids}
     found = [pid for pid, text in stacks.items() if not HELPERS.search(text) and not SPAWNER.search(text)]
@@ -124,9 +126,10 @@ def spawned_ranks(tool: str, pids: Sequence[int]) -> list[RankProcess]:
 
 
 def write_side_files(dumps: Path, ranks: Sequence[RankProcess]) -> None:
-    """Write to `dumps` the files that recorders would have written about the ranks: their processes, and who is gone.
+    """Write to `dumps` the files that recorders would have written beside the stacks.
 
-    `groups_R.json` has the process id of rank R, and `collection.json` the ranks of this node without a process.
+    `groups_R.json` has the process id of rank R, and `collection.json` the ranks of this machine that have no
+    process.
     """
     dumps.mkdir(parents=True)
     world_size = max([rank.world_size for rank in ranks] + [ranks[-1].rank + 1])
@@ -157,7 +160,7 @@ def write_side_files(dumps: Path, ranks: Sequence[RankProcess]) -> None:
 
 
 def missing_ranks(ranks: Sequence[RankProcess], world_size: int) -> list[int]:
-    """Return the ranks that have no process; an empty list if some ranks run, or may run, on other machines."""
+    """Return the ranks of a job that have no process; empty if some ranks run, or may run, on other machines."""
     if not all(rank.local_size == world_size for rank in ranks):
         return []
     return sorted(set(range(world_size)).difference(rank.rank for rank in ranks))

@@ -47,10 +47,10 @@ def output_format(document: DocumentOptions) -> Format:
 
 @contextmanager
 def refusing_to_overwrite(path: Path, *, force: bool, inputs: Run | None = None) -> Iterator[None]:
-    """Return a context for writing the file `path`, which raises errors with a hint for the user.
+    """Return a context for writing the file `path`, which refuses to overwrite a file unless `force` is set.
 
     Raises:
-        UsageProblem: The file exists, and `--force` is not given or the file is one of `inputs`.
+        UsageProblem: The file exists, and `force` is not set or the file is one of `inputs`.
         InputError: The file cannot be written.
     """
     try:
@@ -65,7 +65,7 @@ def refusing_to_overwrite(path: Path, *, force: bool, inputs: Run | None = None)
 
 
 def is_one_of(path: Path, run: Run) -> bool:
-    """Return whether a path leads to a file of the run, even under another name such as a link."""
+    """Return whether a path leads to a file of the run, also by another name such as a link."""
     try:
         target = path.stat()
     except FileNotFoundError:

@@ -26,15 +26,15 @@ ALIKE = (
     *("--debug.deterministic", "--metrics.log_freq", "1"),
     *("--profiling.no_enable_profiling", "--profiling.no_enable_memory_snapshot"),
 )
-"""The trainer flags that all runs have, so that only the mesh differs."""
+"""The trainer flags of all runs, so that they differ only in the mesh."""
 BATCH = "training.local_batch_size"
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One of the runs to compare, as an option `--run` describes it in `text`.
+    """One of the runs to compare, as the option `--run` describes it (`text`).
 
-    `degrees` has the number of ranks of each mesh dimension; `flags` has trainer flags that only this run has.
+    `degrees` is {mesh dimension: number of ranks}; `flags` has trainer flags that only this run has.
     """
 
     text: str
@@ -43,7 +43,7 @@ class Variant:
 
     @property
     def ranks(self) -> int:
-        """The number of processes of the run: the product of all degrees except that of experts, which add no ranks."""
+        """The number of processes of the run: the product of all degrees except that of experts, which adds none."""
         return math.prod(degree for name, degree in self.degrees.items() if name != EXPERT)
 
     @property
@@ -52,7 +52,7 @@ class Variant:
         return self.degrees[REPLICATE] * self.degrees[SHARD]
 
     def sets(self, key: str) -> bool:
-        """Return whether this run sets the configuration key `key` itself."""
+        """Return whether an option of this run alone sets the configuration key `key`."""
         return f"--{key}" in self.flags
 
 
@@ -60,7 +60,7 @@ class Variant:
 class Comparison:
     """The options of `workbench parity`: the training to run, and the variants of it to compare.
 
-    All runs write below `folder`. `values` says whether sums over tensors are recorded, to name the first one that
+    All runs write below `folder`. With `values`, sums over tensors are recorded, to find the first tensor that
     differs.
     """
 
@@ -91,7 +91,7 @@ def variant(text: str) -> Variant:
 
 
 def flag(key: str, value: str) -> tuple[str, ...]:
-    """Return the words of the trainer flag that sets a key to a value.
+    """Return the trainer flag that sets a key to a value, as words of a command line.
 
     The words are `--KEY VALUE`; for true and false the flag is `--KEY` or `--SECTION.no_NAME`, without a value.
     """
@@ -103,8 +103,8 @@ def flag(key: str, value: str) -> tuple[str, ...]:
 def compare_meshes(comparison: Comparison, start: Start | None = None, tolerance: float | None = None) -> bool:
     """Train on all meshes, one after the other; return whether all runs succeeded, so that they can be compared.
 
-    `start` runs a job and returns its status (None: our launcher does so). `tolerance` is the relative difference that
-    is allowed (None: what rounding can cause).
+    `start` runs a job and returns its status; None means our launcher. `tolerance` is the relative difference that is
+    allowed; None allows what rounding can cause.
 
     Raises:
         UsageProblem: There are fewer than two runs, or the configuration does not fit a mesh; nothing was started.
@@ -135,7 +135,7 @@ def start_job(job: Plan) -> str:
 
 
 def tolerance_of(config: JobConfig) -> float:
-    """Return the relative difference that rounding can cause: 2e-2 with bfloat16, smaller with float32."""
+    """Return the relative difference that rounding can cause: 2e-2 if bfloat16 is used, less with float32 alone."""
     training = config.training
     return parity.TOLERANCE if "bfloat16" not in (training.mixed_precision_param, training.dtype) else 2e-2
 
@@ -153,7 +153,7 @@ def configuration(request: Request) -> JobConfig:
 
 
 def seed_job(comparison: Comparison) -> Plan:
-    """Return the plan of the job that saves the initial weights for all runs; it has one rank, whatever the mesh."""
+    """Return the plan of the job that saves the initial weights from which all runs start; it has one rank."""
     ones = (part for name in KEYS for part in (f"--parallelism.{KEYS[name]}", "1"))
     saving = ("--checkpoint.enable", "--checkpoint.create_seed_checkpoint", "--checkpoint.folder", "checkpoint")
     folder = ("--job.dump_folder", str(comparison.folder / SEED_FOLDER))
@@ -161,7 +161,7 @@ def seed_job(comparison: Comparison) -> Plan:
 
 
 def request_of(comparison: Comparison, base: JobConfig, one: Variant, folder: Path) -> Request:
-    """Return the launch request for run `one`, which writes to `folder`; `base` is the shared configuration."""
+    """Return the launch request of run `one`, which writes to `folder`; `base` is the shared configuration."""
     mesh = (part for name, degree in one.degrees.items() for part in (f"--parallelism.{KEYS[name]}", str(degree)))
     start = comparison.folder / SEED_FOLDER / "checkpoint" / "step-0"
     loading = ("--checkpoint.enable", "--checkpoint.load_only", "--checkpoint.initial_load_path", str(start))
@@ -173,13 +173,14 @@ def request_of(comparison: Comparison, base: JobConfig, one: Variant, folder: Pa
 
 
 def seed(comparison: Comparison) -> tuple[str, ...]:
-    """Return the words of the flag that sets a random seed for all runs; empty if the configuration has a seed."""
+    """Return the flag that sets the same random seed for all runs; empty if the configuration has a seed."""
     return () if configuration(comparison.request).debug.seed is not None else ("--debug.seed", str(SEED))
 
 
 def local_batch(comparison: Comparison, base: JobConfig, one: Variant) -> int:
-    """Return the local batch size (sequences per rank) with which run `one` trains on the same sequences as the first
-    run.
+    """Return the local batch size (sequences per rank) of run `one`.
+
+    With it the run trains on the same sequences in each step as the first run.
 
     Raises:
         UsageProblem: The sequences of a step cannot be divided evenly among the ranks.

@@ -19,12 +19,12 @@ NO_PLAN_CONFIDENCE, CONFIDENCE = 0.6, 0.8
 
 
 def plan(request: Request, limit: int, margin: float, device: str, count: int) -> Report[PlanData]:
-    """Return a report on the `count` fastest settings that fit into `limit` bytes of memory on each rank.
+    """Return a report on the `count` fastest settings that fit into `limit` bytes of memory per rank.
 
-    The fraction `margin` of these bytes stays free. `device` is the name of the device whose speed is used.
+    The fraction `margin` of these bytes stays free. `device` is the name of the device whose speed is assumed.
 
     Raises:
-        WorkbenchError: The configuration is wrong, or training is not installed.
+        WorkbenchError: The configuration is wrong, or the packages for training are not installed.
     """
     if not 0 <= margin < 1:
         raise UsageProblem(f"--margin {margin} is no share of the memory", "give a number from 0 to 0.9, such as 0.1")
@@ -66,7 +66,7 @@ def verdict(data: PlanData, findings: list[Finding]) -> Verdict:
 
 
 def too_large(data: PlanData) -> Finding:
-    """Return the finding that no settings fit: all for which a step was done without values need more memory."""
+    """Return the finding that no settings fit into memory: all that were tried on tensors without values need more."""
     return Finding(
         id="plan.too_large",
         severity=Severity.ERROR,

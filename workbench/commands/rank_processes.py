@@ -16,15 +16,18 @@ RANK_NAMES: tuple[Scheme, ...] = (
     ),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
-"""The environment variables of each kind of launcher: rank, world size, local rank, number of ranks on this node."""
+"""The environment variables of each kind of launcher: rank, world size, local rank, and number of local ranks.
+
+An empty name means that the launcher sets no such variable.
+"""
 JOB_NAMES = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE")
-"""The environment variables whose values are the same for all ranks of a job."""
+"""Environment variables whose values are the same for all ranks of a job, and so identify it."""
 TORCH_LIBRARY = b"libtorch"
 
 
 @dataclass(frozen=True)
 class RankProcess:
-    """A rank and the id of its process; sizes are numbers of ranks, in the job and on this node (0: unknown)."""
+    """A rank and the id of its process, with the numbers of ranks in the job and on this node (0: unknown)."""
 
     rank: int
     pid: int
@@ -34,9 +37,9 @@ class RankProcess:
 
 
 def find_ranks(pid: int) -> list[RankProcess]:
-    """Return the ranks of the job that process `pid` is part of, as a rank or as its launcher; empty if there are none.
+    """Return the ranks on this machine of the job to which process `pid` belongs; empty if there are none.
 
-    The list includes ranks on this machine that another launcher of the same job started.
+    `pid` is a rank or the launcher of the job. Ranks that another launcher of the same job started are included.
     """
     members = [member for member in descendants(pid) if uses_torch(member)]
     # Within a Slurm job torchrun itself has the variables of a task, and its ranks have both.
@@ -65,7 +68,7 @@ def torch_processes(pid: int) -> list[int]:
 
 
 def place_of(pid: int, scheme: Scheme) -> RankProcess | None:
-    """Return the rank that process `pid` is, read from its environment variables; None if it is no rank.
+    """Return the rank of process `pid`, read from its environment variables; None if it is not a rank.
 
     `scheme` has the names of the variables.
     """
@@ -75,7 +78,7 @@ def place_of(pid: int, scheme: Scheme) -> RankProcess | None:
 
 
 def job_of(pid: int) -> tuple[str, ...]:
-    """Return the values of the environment variables that are the same for all ranks of a job, such as MASTER_ADDR."""
+    """Return the values of `JOB_NAMES` in the environment of process `pid`, by which its job is recognised."""
     settings = environ(pid)
     return tuple(settings.get(name, "") for name in JOB_NAMES)
 
@@ -119,5 +122,5 @@ def read_proc(pid: int, name: str) -> bytes:
 
 
 def whole(text: str | None) -> int | None:
-    """Return the integer in the text of an environment variable; None if it is not a non-negative integer."""
+    """Return the value of an environment variable as a non-negative integer; None if it is not one."""
     return int(text) if text and text.isdecimal() else None

@@ -1,4 +1,4 @@
-"""Implement `workbench schema`: print the JSON Schema of a document that a command prints with `--json`."""
+"""Implement `workbench schema`: print the JSON Schema of a document that commands print with `--json`."""
 
 import msgspec
 

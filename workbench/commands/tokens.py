@@ -1,4 +1,4 @@
-"""Implement `workbench tokens`: show tokens beside their labels, of any data set or of our trainer's text."""
+"""Implement `workbench tokens`: show tokens beside their labels, of any data set or of our trainer's training data."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from workbench.launch.plan import Request, own_environment, trainer_arguments
 def show_tokens(
     words: list[str], data: TokenOptions, model: ModelOptions, document: DocumentOptions, fail_on: FailOn | None
 ) -> Exit:
-    """Print a report on the tokens of data sets or, without paths among the words, of the trainer's text."""
+    """Print a report on tokens and labels, of the data sets in `words` or else of the trainer's data."""
     paths, overrides = paths_and_overrides(words)
     if paths:
         if overrides or model.config or model.module:
@@ -34,7 +34,7 @@ def show_tokens(
 
 
 def paths_and_overrides(words: list[str]) -> tuple[list[Path], list[str]]:
-    """Split the words of the command line into paths and the trainer's `--section.key value`, which come last."""
+    """Split the words of a command line into paths and the trainer flags after them (`--section.key value`)."""
     first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
     return [Path(word) for word in words[:first]], words[first:]
 

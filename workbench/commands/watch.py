@@ -12,11 +12,11 @@ from workbench.watch.follow import follow
 def watch(folder: Path, *, tui: bool) -> Exit:
     """Show the job that writes to `folder` until it ends or the user leaves, and return the exit status.
 
-    The folder may be created later. With `tui` the terminal app shows it, if this process runs on a terminal; otherwise
-    lines of text are printed.
+    The folder may be created later. With `tui` the terminal app shows the job, if this process runs on a terminal;
+    otherwise lines of text are printed.
 
     Raises:
-        InputError: It is a file.
+        InputError: `folder` is a file.
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: not a folder", "give the folder that the job writes to, its job.dump_folder")

@@ -1,1 +1,1 @@
-"""Read artefacts that are on other machines: copy them from URLs, and let the workers of a cluster read them."""
+"""Read artefacts, the files that a job wrote, on other machines: copy them, or let a cluster's workers read."""

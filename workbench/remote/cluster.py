@@ -1,4 +1,4 @@
-"""Connect to a Dask cluster whose workers read artefacts; the analyzers see only an executor."""
+"""Connect to a Dask cluster whose workers read artefacts; to the analyzers it is an executor like any other."""
 
 import atexit
 import logging
@@ -10,14 +10,16 @@ from workbench.remote.urls import scrubbed
 
 CONNECT_S = 10
 LOGGERS = ("distributed", "distributed.client", "tornado.application", "asyncio")
-"""The loggers that Dask and what it needs write to stderr with, each of which has a level of its own."""
+"""The loggers with which Dask and its libraries write to stderr; each has a level of its own."""
 SIZE_AT_MOST = 256
-"""The highest number of artefacts that are ordered at the same time; a thread here waits for each."""
+"""Largest number of artefacts that are read at the same time; a thread of this process waits for each."""
 START = "start one with `dask scheduler`, its workers with `dask worker ADDRESS`, and give its address"
 
 
 def connect(address: str, jobs: int) -> WorkerPool:
-    """Return the workers of the cluster whose scheduler is at `address`; `jobs` is for what they cannot read.
+    """Return the workers of the cluster whose scheduler is at `address`.
+
+    `jobs` is the number of processes here that read what the workers cannot read.
 
     Raises:
         InputError: Dask is not installed, or no scheduler answers.
@@ -57,7 +59,10 @@ def connect(address: str, jobs: int) -> WorkerPool:
 
 
 def report_failure(failure: Refusal | BaseException) -> None:
-    """Say on stderr why files are read here and not by workers; an unreadable file is the report's business."""
+    """Say on stderr why files are read here and not by workers.
+
+    A file that is unreadable is left to the report, which says so in any case.
+    """
     if failure is Refusal.UNREADABLE:
         return
     if failure is Refusal.OTHER_VERSION:

@@ -1,4 +1,4 @@
-"""Download files into a mirror, several at a time, each completely or not at all."""
+"""Download files into a mirror (a folder of local copies), several at a time, each completely or not at all."""
 
 import threading
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ CHUNK = 1 << 20
 
 @dataclass
 class Download:
-    """A download of files into a mirror, and how far it is; `limit` is the number of bytes that it may take."""
+    """A download of files into a mirror, and its progress; `limit` is the number of bytes that it may receive."""
 
     url: str
     file_system: FileSystem
@@ -38,8 +38,8 @@ class Download:
         """Download all files.
 
         Raises:
-            InputError: A file cannot be read, or the files are larger than the limit. The files that are complete
-                by then stay in the mirror.
+            InputError: A file cannot be read, or the files are larger than the limit. Files that are complete by
+                then stay in the mirror.
         """
         with shown_text(self.describe):
             if self.file_system.async_impl:
@@ -50,7 +50,7 @@ class Download:
                 self._fetch(file)
 
     def describe(self) -> str:
-        """Return how far the download is, for the progress line."""
+        """Return a text on the progress of the download."""
         total = size(sum(file.size or 0 for file in self.files))
         count = quantity(len(self.files), "file")
         return f"downloading {self.done_files} of {count}, {size(self.done_bytes)} of {total}"
@@ -66,7 +66,7 @@ class Download:
                 raise
 
     def _fetch(self, file: RemoteFile) -> None:
-        """Make the copy of a file, which is left as it was if the file cannot be read to its end."""
+        """Copy a file into the mirror; if it cannot be read to its end, an older copy stays as it was."""
         path = self.mirror.path_of(file)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -80,10 +80,10 @@ class Download:
             self.done_files += 1
 
     def _chunks(self, file: RemoteFile) -> Iterator[bytes]:
-        """Yield the content of a remote file.
+        """Yield the content of a remote file in chunks.
 
         Raises:
-            Vanished: The file is gone.
+            Vanished: The file no longer exists.
             InputError: It cannot be read, ends early, or exceeds the limit.
         """
         url = f"{without_credentials(self.url)} ({file.copy})"
@@ -103,10 +103,10 @@ class Download:
             raise Vanished from None
 
     def _count(self, received: int) -> None:
-        """Count received bytes.
+        """Add to the number of received bytes.
 
         Raises:
-            InputError: There are more than the limit, whatever the listing said.
+            InputError: More bytes came than the limit allows, whatever the listing said, or the download was stopped.
         """
         with self._lock:
             self.done_bytes += received
@@ -117,7 +117,7 @@ class Download:
 
 
 def too_large(url: str, wanted: int, limit: int) -> InputError:
-    """Return the error for files that are larger than what the cache may hold."""
+    """Return the error for files with more bytes (`wanted`) than the cache may hold (`limit`)."""
     return InputError(
         f"{without_credentials(url)}: {size(wanted)} to download, and the cache may hold {size(limit)}",
         "raise it with `workbench cache --limit`, or give one folder or file of the run",

@@ -10,21 +10,21 @@ from workbench.remote.urls import scrubbed, without_credentials
 
 Value = TypeVar("Value")
 Details = Mapping[str, object]
-"""What a file system says about a file: `name`, `size`, `type`, and more that differs between protocols."""
+"""What a file system says about a file: `name`, `size`, `type`, and more that depends on the protocol."""
 PROTOCOL = re.compile(r"(?:^|(?<=::))([A-Za-z][A-Za-z0-9+.-]*)(?=://)")
 DISTRIBUTIONS = {"smbclient": "smbprotocol", "libarchive": "libarchive-c", "git": "gitpython"}
-"""The name under which pip installs a module, where that is another one."""
+"""{module: the name under which pip installs it}, for modules where the two differ."""
 
 
 class Vanished(Exception):  # never seen by a user
-    """A running job has deleted a file since it was listed."""
+    """A file was deleted after it was listed, as a running job may do."""
 
 
 class FileSystem(Protocol):
-    """The part of fsspec's file systems that is used here."""
+    """The methods of fsspec's file systems that are used here."""
 
     async_impl: bool
-    """Whether several threads may use it; others have one connection."""
+    """Whether several threads may use the file system at the same time; if not, it has one connection."""
 
     def ls(self, path: str, *, detail: bool) -> list[Details]:
         """Return the details of the files and folders in a folder."""
@@ -39,15 +39,15 @@ class FileSystem(Protocol):
         ...
 
     def invalidate_cache(self) -> None:
-        """Forget listings that were kept."""
+        """Discard cached listings."""
         ...
 
 
 def open_file_system(url: str) -> tuple[FileSystem, str]:
-    """Return the file system of a URL, and the path of the URL in it.
+    """Return (the file system of a URL, the path within it that the URL names).
 
     Raises:
-        InputError: The protocol is unknown, or its package is missing.
+        InputError: The protocol is unknown, or its package is not installed.
     """
     try:
         import fsspec
@@ -67,15 +67,16 @@ def open_file_system(url: str) -> tuple[FileSystem, str]:
 
 
 def missing_package(url: str, module: str, distribution: str) -> InputError:
-    """Return the error for a URL whose protocol needs a package that is not installed."""
+    """Return the error for a URL whose protocol needs `module`, which pip installs as `distribution`."""
     return InputError(f"{without_credentials(url)}: {module} is not installed", f"run `pip install '{distribution}'`")
 
 
 def asking(url: str, question: Callable[[], Value]) -> Value:
-    """Return the answer to a question to the file system of a URL.
+    """Return what `question`, a request to the file system of a URL, returns.
 
     Raises:
-        InputError: The file system gave none, for whatever reason.
+        InputError: The request failed, for whatever reason.
+        Vanished: The file no longer exists.
     """
     try:
         return question()
@@ -87,7 +88,7 @@ def asking(url: str, question: Callable[[], Value]) -> Value:
 
 
 def as_input_error(url: str, error: Exception) -> InputError:
-    """Return the error for a URL that a file system cannot read; its text holds no credentials."""
+    """Return the error to show for a failed request to a URL; its text has no credentials."""
     place = without_credentials(url)
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return InputError(

@@ -1,6 +1,6 @@
-"""List the files below a URL that can be artefacts, under names that cannot lead out of a local folder.
+"""List the files below a URL that may be artefacts, with names for local copies that cannot lead out of a folder.
 
-A listing comes from another machine and may be hostile: of each name only the last part is used, and parts such as
+A listing comes from another machine and may be hostile: only the last part of each name is used, and parts such as
 `..` are left out. Folders of checkpoints and files of weights, which are large and no artefacts, are not listed.
 """
 
@@ -19,24 +19,24 @@ from workbench.remote.file_system import Details, FileSystem
 from workbench.remote.urls import without_credentials
 
 NAME_BYTES = 255
-"""The number of bytes that the name of a file may have on this machine."""
+"""Largest number of bytes in the name of a file on this machine."""
 WEIGHTS = frozenset({".bin", ".ckpt", ".distcp", ".pt", ".pth", ".safetensors"})
 TIMES = ("LastModified", "last_modified", "Last-Modified", "mtime", "modified", "updated", "created", "date_time")
-"""The names by which file systems give the time at which a file was written."""
+"""The fields in which file systems give the time at which a file was written."""
 VERSIONS = (
     *TIMES,
     *("ETag", "etag", "md5", "md5Hash", "Content-MD5", "content_md5", "crc32c", "CRC", "checksum", "Digest"),
     *("generation", "VersionId", "version_id", "sha", "sha256", "hex"),
 )
-"""The names by which file systems give what changes with the content of a file."""
+"""The fields of a listing that change with the content of a file, in any file system."""
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file below a URL: its path in the file system, and the relative path of its copy.
+    """A file below a URL: its path in the file system, and the relative path of its local copy (`copy`).
 
-    `version` changes when its content does; None if the file system says nothing that would. `size` and `modified`
-    (seconds since the epoch) are None where they are unknown.
+    `version` changes when the content does; None if the file system says nothing that would. `size` is in bytes,
+    `modified` in Unix seconds; both are None if unknown.
     """
 
     path: str
@@ -48,7 +48,10 @@ class RemoteFile:
 
 @dataclass
 class Listing:
-    """The files at a URL, which is one file (`is_file`) or a folder, and the names in it that are not safe to use."""
+    """The files at a URL, which is a single file (`is_file`) or a folder.
+
+    `refused` has the names that are left out because they are not safe to use here.
+    """
 
     files: list[RemoteFile] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
@@ -60,7 +63,7 @@ def list_files(file_system: FileSystem, root: str) -> Listing:
 
     Raises:
         InputError: There are more than FILES_AT_MOST files.
-        Exception: What the file system raises if it cannot be listed.
+        Exception: The file system raised it, because the files cannot be listed.
     """
     details, listing = file_system.info(root), Listing()
     # The web knows no folders: there, a URL that ends with a slash is a page that lists files.
@@ -83,7 +86,10 @@ def list_files(file_system: FileSystem, root: str) -> Listing:
 
 
 def below(file_system: FileSystem, root: str, refused: list[str]) -> Iterator[tuple[Details, PurePosixPath]]:
-    """Yield the details of all files and folders below `root`, with the relative paths of their copies."""
+    """Yield the details of each file and folder below `root`, and the relative path of its local copy.
+
+    Unsafe names are added to `refused`.
+    """
     folders = [(root, PurePosixPath())]
     while folders:
         folder, place = folders.pop()
@@ -102,27 +108,30 @@ def below(file_system: FileSystem, root: str, refused: list[str]) -> Iterator[tu
 
 
 def last_part(name: str) -> str:
-    """Return the last part of a name in a listing, which may be a URL."""
+    """Return the last part of a path or URL in a listing."""
     return without_credentials(name).rstrip("/").rpartition("/")[2]
 
 
 def parent_of(name: str) -> str:
-    """Return a name in a listing, which may be a URL, without its last part."""
+    """Return a path or URL in a listing without its last part."""
     return without_credentials(name).rstrip("/").rpartition("/")[0].rstrip("/")
 
 
 def is_safe(name: str) -> bool:
-    """Return whether a name is that of a single file in a folder, which every file system can hold."""
+    """Return whether a name can be that of a single file in a folder, on every file system."""
     return name not in ("", ".", "..") and "\0" not in name and len(name.encode(errors="replace")) <= NAME_BYTES
 
 
 def is_wanted(copy: PurePosixPath) -> bool:
-    """Return whether a file may be an artefact: it is neither hidden nor a file of weights."""
+    """Return whether a file may be an artefact: it is not hidden, and not a file of weights."""
     return not copy.name.startswith(".") and (copy.suffix not in WEIGHTS or kind_by_name(Path(copy)) is not None)
 
 
 def remote_file(file_system: FileSystem, details: Details, copy: PurePosixPath) -> RemoteFile:
-    """Return a listed file; if the listing says nothing about its version, the file system is asked once more."""
+    """Return the `RemoteFile` for the details of a file in a listing.
+
+    If they say nothing about its version, the file system is asked for the details of this file.
+    """
     path = str(details["name"])
     if version_of(details) is None:
         details = {**details, **file_system.info(path)}
@@ -131,7 +140,7 @@ def remote_file(file_system: FileSystem, details: Details, copy: PurePosixPath) 
 
 
 def version_of(details: Details) -> str | None:
-    """Return a checksum of all that changes with a file's content: size, time, tags; None if only its size is known."""
+    """Return a checksum of all details that change with a file's content; None if only its size is known."""
     known = [f"{name}={details[name]}" for name in VERSIONS if details.get(name) is not None]
     if not known:
         return None
@@ -139,7 +148,7 @@ def version_of(details: Details) -> str | None:
 
 
 def modified(details: Details) -> float | None:
-    """Return when a file was written, in seconds since the epoch; None if that is unknown."""
+    """Return when a file was last written, in Unix seconds; None if unknown."""
     value = next((details[name] for name in TIMES if details.get(name) is not None), None)
     try:
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Return local paths for what the user names: paths stay as they are, URLs are downloaded to the cache first."""
+"""Return local paths for what the user names: paths as they are, files at a URL after copying them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +24,9 @@ def local_paths(sources: Sequence[str], *, keep: bool = True) -> list[Path]:
 
 
 def local_path(source: str, *, keep: bool = True) -> Path:
-    """Return a path as it is, and the path of the local copies of what is at a URL, which is downloaded if it changed.
+    """Return the local path of `source`: itself if it is a path, else that of copies of the files at the URL.
+
+    Files that changed since the last copy are downloaded. Without `keep`, copies are deleted when this process ends.
 
     Raises:
         InputError: The URL cannot be read.
@@ -36,7 +38,7 @@ def local_path(source: str, *, keep: bool = True) -> Path:
 
 
 def copied(url: str, *, keep: bool) -> Path:
-    """Download what is at a URL, except for files of which the cache has this version; return the path of the copies.
+    """Download the files at a URL of which the cache lacks the current version; return the path of the copies.
 
     Raises:
         InputError: The URL cannot be read, or has more bytes than the cache may hold.
@@ -59,13 +61,13 @@ def copied(url: str, *, keep: bool) -> Path:
 
 
 def report_refused(url: str, listing: Listing) -> None:
-    """Say on stderr how many files are left out because of their names."""
+    """Say on stderr how many files are left out because their names cannot be used here."""
     if listing.refused:
         count = quantity(len(listing.refused), "name")
         note(f"note: {without_credentials(url)}: left out {count} that no file here can have: {listing.refused[0]}")
 
 
 def report_copies(url: str, mirror: Mirror, download: Download, count: int) -> None:
-    """Say on stderr what was downloaded, and where the copies are, whose paths the report names."""
+    """Say on stderr what was downloaded, and in which folder the copies are; paths in the report lead there."""
     done = f"downloaded {quantity(download.done_files, 'file')} of {count}, {size(download.done_bytes)}"
     note(f"{without_credentials(url)}: {done if download.done_files else 'unchanged'}; read from {mirror.files}")

@@ -1,10 +1,10 @@
-"""The local copy of the files below one URL: a folder of the cache, with a list of the versions that it holds.
+"""The local copies of the files below one URL (a mirror): a folder of the cache, with a list of their versions.
 
     <cache>/remote/<checksum of the URL>/files/...     the copies, under the names that they have below the URL
     <cache>/remote/<checksum of the URL>/versions      one JSON line for each copy that is complete
 
-A copy gets its line after its file was renamed into place, so that a copy without a line, or with one of another
-version, is one to be made again: whatever is killed, part of a file never counts as the file.
+A copy gets its line only after it was written completely and renamed into place. A copy without a line, or with a
+line of another version, is made again, so that part of a file never counts as the file, whatever is killed.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ LIST_BYTES = 1 << 30
 
 
 class Copied(msgspec.Struct, array_like=True, frozen=True):
-    """A line of the list: the relative path of a copy, the version of the remote file, and the bytes of the copy."""
+    """A line of the list of copies: relative path of the copy, version of the remote file, and size in bytes."""
 
     copy: str
     version: str | None
@@ -43,7 +43,7 @@ class Mirror:
         self._copied = {copied.copy: copied for copied in self._read_list()}
 
     def _read_list(self) -> Iterator[Copied]:
-        """Yield the lines of the list; the last one may be incomplete, if the process that wrote it was killed."""
+        """Yield the lines of the list; incomplete lines, which a killed process may have left, are skipped."""
         try:
             lines = read_whole(self._list, LIST_BYTES).splitlines()
         except OSError:
@@ -59,7 +59,7 @@ class Mirror:
         return self.files / file.copy
 
     def holds(self, file: RemoteFile) -> bool:
-        """Return whether there is a complete copy of this version of a file."""
+        """Return whether there is a complete copy of the current version of a file; False if its version is unknown."""
         copied = self._copied.get(str(file.copy))
         if copied is None or copied.version is None or copied.version != file.version:
             return False
@@ -69,7 +69,7 @@ class Mirror:
             return False
 
     def add(self, file: RemoteFile) -> None:
-        """Note that the copy of a file is complete, and give it the file's time."""
+        """Record that the copy of a file is complete, and set its modification time to that of the remote file."""
         path = self.path_of(file)
         if file.modified is not None:
             os.utime(path, (file.modified, file.modified))
@@ -79,7 +79,7 @@ class Mirror:
             lines.write(b"\n" + msgspec.json.encode(copied))
 
     def remove_others(self, files: list[RemoteFile]) -> None:
-        """Delete the copies of files that are gone, what killed processes have left, and empty folders."""
+        """Delete all copies except those of `files`, what killed processes have left, and empty folders."""
         kept = {self.path_of(file) for file in files}
         for folder, _, names in os.walk(self.files, topdown=False):
             for path in (Path(folder, name) for name in names):
@@ -92,7 +92,7 @@ class Mirror:
 
 @contextmanager
 def opened_mirror(url: str, *, keep: bool) -> Iterator[Mirror]:
-    """Yield the mirror of a URL, which no other process changes meanwhile.
+    """Yield the mirror of a URL, locked against other processes.
 
     Without `keep` it is in a temporary folder, which is deleted at the end of this process.
 
@@ -109,10 +109,12 @@ def opened_mirror(url: str, *, keep: bool) -> Iterator[Mirror]:
 
 
 def usable_folder(name: str, *, keep: bool) -> Path:
-    """Create the folder of a mirror in the first cache that can be written, and return it.
+    """Create the folder of a mirror in the first cache folder that can be written, and return it.
+
+    `name` is the folder's name. Without `keep` only temporary folders are used.
 
     Raises:
-        CacheFailure: There is no such cache.
+        CacheFailure: No cache folder can be written.
     """
     failed = CacheFailure("no folder can be written to", "set WORKBENCH_CACHE to a folder of yours")
     for cache in locations.folders() if keep else locations.temporary_folders():

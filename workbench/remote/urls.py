@@ -4,13 +4,13 @@ import re
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:://|::.*://)")
 LOCAL = re.compile(r"(?:file|local)://")
-"""Matches URLs of files on this machine, which are read where they are."""
+"""Matches URLs of files on this machine, which are read in place."""
 USER = re.compile(r"(?<=://)(?:[^/\s@:]*:(?!\d+/)[^\s@]*@|[^/\s]*@)")
-"""Matches user and password in a URL; a secret may contain slashes, and `host:8080/` is neither."""
+"""Matches user and password in a URL; a password may contain slashes, but `host:8080/` is neither."""
 CONTAINER = re.compile(r"(?:abfss?|wasbs?)://")
-"""Matches URLs of Azure, in which the name of the container is before the `@`."""
+"""Matches the protocols of Azure, in whose URLs the name of the container stands before the `@`."""
 QUERY = re.compile(r"\?[^\s'\")>]*")
-"""Matches the query of a URL, in which signatures and tokens are passed."""
+"""Matches the query of a URL, which may contain signatures and tokens."""
 SECRET = re.compile(r"(?i)\b(\w*(?:secret|token|password|signature|credential|access_?key\w*)\w*['\"]?\s*[=:]\s*)\S+")
 LONGEST = 200
 
@@ -21,20 +21,20 @@ def is_url(text: str) -> bool:
 
 
 def local_part(url: str) -> str | None:
-    """Return the path in a URL such as `file:///data/run`; None if the URL is of another protocol."""
+    """Return the path in a URL such as `file:///data/run`; None if the URL has another protocol."""
     match = LOCAL.match(url)
     return url[match.end() :] if match else None
 
 
 def without_credentials(url: str) -> str:
-    """Return a URL without user, password and query, fit to be printed and to name a folder of the cache."""
+    """Return a URL without user, password and query, which can be printed and identifies a folder of the cache."""
     if "://" not in url:
         return url
     return QUERY.sub("", url if CONTAINER.match(url) else USER.sub("", url))
 
 
 def scrubbed(text: str) -> str:
-    """Return the first line of a library's message without credentials.
+    """Return the first line of a library's message, with credentials and tokens removed.
 
     >>> scrubbed("403: https://me:pw@host/run?X-Amz-Signature=1f token=abc")
     '403: https://host/run?... token=...'

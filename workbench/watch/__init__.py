@@ -1,1 +1,1 @@
-"""Show a job while it runs: its steps, ranks with problems, and why it hangs or failed, once it has written dumps."""
+"""Show a job while it runs: its steps, ranks with problems, and why it hangs or failed as soon as dumps say so."""

@@ -28,7 +28,7 @@ POLL_S = 0.5
 class WatchApp(TerminalApp[bool]):
     """Shows the state of a job until the user leaves.
 
-    `run()` returns True if the user wants to inspect the recorded files.
+    `run()` returns True if the user wants to inspect the files that were recorded.
     """
 
     TITLE = "workbench watch"
@@ -67,7 +67,7 @@ class WatchApp(TerminalApp[bool]):
 
     @work(thread=True, group="look")
     def _look(self) -> None:
-        """Read the state of the job in a thread, because the files of thousands of ranks may be on a slow disk."""
+        """Read the state of the job and show it, in a thread, because reading many ranks' files may be slow."""
         # A look may take longer than the time to the next one, and two at once would change the same logs.
         if self._paused or not self._looking.acquire(blocking=False):
             return
@@ -99,7 +99,7 @@ class WatchApp(TerminalApp[bool]):
         self._redraw()
 
     def action_sort(self) -> None:
-        """Switch between sorting the ranks by problems and by rank number."""
+        """Switch between two orders of the ranks: those with problems first, or by number."""
         self._troubled_first = not self._troubled_first
         self._redraw()
 

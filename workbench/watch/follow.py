@@ -1,6 +1,6 @@
 """Show a job until it ends, without the terminal app.
 
-The launcher shows a status that is redrawn if stderr is a terminal; otherwise lines of text are printed.
+If stderr is a terminal, the launcher shows a status that it redraws; otherwise lines of text are printed.
 """
 
 import sys
@@ -20,11 +20,11 @@ from workbench.watch.watched_job import JobWatcher, WatchedJob
 
 POLL_S = 0.25
 QUIET_S = 60.0
-"""Seconds without new files after which a job on another machine, whose processes cannot be seen, counts as ended."""
+"""Seconds without new files after which a job on another machine counts as ended; its processes cannot be seen."""
 
 
 def follow(folder: Path) -> None:
-    """Print the status of a job until it ends."""
+    """Print lines of text about a job until it ends."""
     watcher, log_lines = JobWatcher(folder), LogLines()
     while True:
         job = watcher.look()
@@ -45,10 +45,10 @@ def has_ended(job: WatchedJob) -> bool:
 
 
 class LiveDisplay:
-    """Shows a job that this process launches, in a separate thread: `with LiveDisplay(folder, since): ...`.
+    """Shows the job that this process launches, from a thread of its own: `with LiveDisplay(folder, since): ...`.
 
     Files last changed before `since` (Unix seconds) are ignored. With `trouble_only` it prints only lines about
-    problems and verdicts, because the output of the job itself shows the steps.
+    problems and verdicts, because the job itself prints its steps.
     """
 
     def __init__(self, folder: Path, since: float, *, trouble_only: bool = False) -> None:
@@ -67,9 +67,7 @@ class LiveDisplay:
         self._thread.join(timeout=5)
 
     def _states(self) -> Iterator[WatchedJob]:
-        """Yield the state of the job repeatedly; after the display is stopped, once more, so that the last steps are
-        shown.
-        """
+        """Yield the state of the job again and again, and once after the display is stopped, for the last steps."""
         while not self._stop.wait(POLL_S):
             yield self._watcher.look()
         yield self._watcher.look()

@@ -1,4 +1,4 @@
-"""State the facts about a watched job as short texts: its progress, what needs attention, and a row for each rank.
+"""State facts about a watched job as short texts: its progress, what needs attention, and a row for each rank.
 
 The terminal app, the lines of text and the live page show them.
 """
@@ -11,7 +11,7 @@ from analyzers.words import agree, duration, percent, quantity, rank_names, size
 from workbench.watch.watched_job import WatchedJob
 
 SMALLEST_SHARE = 0.05
-"""The smallest share of a phase, or of our recorders, that is shown, between 0 and 1."""
+"""A phase, or our recorders, are shown only if they take at least this share of the time (from 0 to 1)."""
 LOST_STATES = ("gone", "failed")
 
 
@@ -23,10 +23,10 @@ class Alert(NamedTuple):
 
 
 class RankRow(NamedTuple):
-    """The state of a rank as texts; those that do not apply are empty.
+    """The state of a rank as texts for a table; a text that does not apply is empty.
 
-    `seconds` says how long the rank has been in its phase, `room` how much memory it can still take, and `full_at` the
-    step in which its memory will be full if it grows on like this.
+    `seconds` says how long the rank has been in its phase, `room` how much memory it can still allocate, and
+    `full_at` the step in which its memory will be full if it keeps growing.
     """
 
     rank: str
@@ -72,7 +72,7 @@ def progress(now: JobState) -> list[str]:
 
 
 def alerts(job: WatchedJob) -> Iterator[Alert]:
-    """Yield what needs attention: a lost launcher, lost ranks, a stall, each finding, a failed analysis."""
+    """Yield what needs attention: a lost launcher, lost ranks, a stall, each finding, an analysis that failed."""
     now, lost = job.now, lost_ranks(job.now)
     if now.launcher_lost:
         yield Alert("error", LAUNCHER_LOST)
@@ -101,9 +101,9 @@ def lost_text(ranks: Sequence[int]) -> str:
 
 
 def stall_text(stall: StalledRanks) -> str:
-    """Return a sentence that says which ranks stall, in which phase, for how long, and what follows.
+    """Return a sentence that says which ranks stall, in which phase, for how long, and what will happen next.
 
-    What follows are the dumps, if they are not written yet, and the timeout of the collectives.
+    Next come the dumps, if they are not written yet, and the timeout of the collectives.
     """
     ranks, phase = rank_names(stall.ranks), f"{stall.phase} of step {stall.step}"
     text = f"{ranks} {agree(stall.ranks, 'has', 'have')} been in {phase} for {waiting_time(stall.stalled_s)}"

@@ -1,6 +1,6 @@
-"""The page of `workbench serve --live`: the state of a job that may still run, read again every second.
+"""The page of `workbench serve --live`: the state of a job that may still run, updated every second.
 
-Each part of the page is replaced only if it changed, and a zoom of the charts stays.
+A part of the page is replaced only if it has changed, and charts keep their zoom.
 """
 
 import time
@@ -29,11 +29,11 @@ from workbench.web.gestures import ALL, zoomed_range
 
 EVERY_MS = 1000
 YOUNG_S = 0.4
-"""Seconds for which several browsers get the same state of the job."""
+"""For this many seconds all browsers get the same state of the job, so that it is not read for each."""
 RANKS = 64
-"""The most ranks in the table; those with problems come first."""
+"""Largest number of ranks in the table; those with problems come first."""
 SMALLEST_BAR = 0.005
-"""The smallest share of a phase that gets a bar of its own; the others are shown together."""
+"""Smallest share of the time with which a phase gets a bar of its own; smaller ones are shown as "other"."""
 LABEL = "Memory, step time and loss of the last steps"
 SIGN_OF_STATUS = {
     JobStatus.FAILED: "error",
@@ -49,12 +49,12 @@ PARTS = (
     ("live-phases", "children"),
     ("live-ranks", "children"),
 )
-"""The parts of the page that are renewed, each as (id, attribute)."""
+"""The parts of the page that are updated, as (id of the component, attribute)."""
 COLUMNS = ("rank", "state", "step", "phase", "for", "memory", "room left", "full at step")
 
 
 class LiveJob:
-    """A job that several requests at once may look at."""
+    """A watched job whose state several requests may ask for at the same time."""
 
     def __init__(self, watcher: JobWatcher) -> None:
         self.folder = watcher.folder
@@ -71,13 +71,13 @@ class LiveJob:
             return self._job
 
     def version(self) -> object:
-        """Return a value that changes when the job has written a further step or recorded more."""
+        """Return a value that changes when the job's status or step changes, or when it has recorded more."""
         now = self.now().now
         return now.status, now.step, now.evidence
 
 
 def layout(job: LiveJob) -> html.Div:
-    """Return the page with its parts still empty; `install` fills them."""
+    """Return the page with empty parts; the callback of `install` fills them."""
     spoken: dict[str, Any] = {"role": "status", "aria-live": "polite"}
     title = html.H1([html.Span("workbench", className="brand"), clean(job.folder)], title=clean(job.folder))
     recorded = html.A("Report on what is recorded", href="open/recorded/", className="recorded")
@@ -128,7 +128,7 @@ def install(app: Dash, job: LiveJob) -> None:
 
 
 def page_parts(job: WatchedJob, zoomed: Span | None) -> list[tuple[str, object]]:
-    """Return the content of `PARTS`, each with a text that changes whenever the content does.
+    """Return (key, content) of each of `PARTS`; the key is a text that changes whenever the content does.
 
     `zoomed` is the range of steps that the charts show; None for all.
     """
@@ -150,7 +150,7 @@ def page_parts(job: WatchedJob, zoomed: Span | None) -> list[tuple[str, object]]
 
 
 def status(now: JobState) -> html.Section:
-    """Return whether the job runs, and its step, loss, speed and time left."""
+    """Return the part of the page with the job's status, step, loss, speed and time left."""
     sign = html.Span(LIVE_STATE_SIGNS.get(now.status, "?"), className=f"sign {SIGN_OF_STATUS.get(now.status, '')}")
     facts = [html.Span(clean(fact)) for fact in progress(now)] if now.recent or now.ranks else []
     waiting = [] if facts else [html.Span("the job has not written a step yet")]
@@ -158,7 +158,7 @@ def status(now: JobState) -> html.Section:
 
 
 def news(job: WatchedJob) -> list[Component]:
-    """Return what needs attention, and the verdict as soon as it is known."""
+    """Return the part of the page with what needs attention, and the verdict as soon as it is known."""
     lines: list[Component] = [
         html.P([html.Span(SEVERITY_SIGNS[severity], className=f"sign {severity}"), clean(text)], className="alert")
         for severity, text in alerts(job)
@@ -168,9 +168,9 @@ def news(job: WatchedJob) -> list[Component]:
 
 
 def shown_steps(zoom: object) -> Span | None:
-    """Return the range of steps that the charts are zoomed to; None if they show all.
+    """Return the range of steps to which the charts are zoomed; None if they show all.
 
-    `zoom` is what the browser stored at the last zoom.
+    `zoom` is what the browser stored when the user zoomed last.
     """
     steps = zoomed_range(zoom)
     return None if steps == ALL else steps
@@ -191,7 +191,7 @@ def step_charts(recent: Sequence[FinishedStep]) -> list[SmallChart]:
 
 
 def phases(now: JobState) -> list[Component]:
-    """Return the time and share of each phase in the last steps; our recorders apart, folded."""
+    """Return the time and share of each phase in the last steps, and a folded text on the time of our recorders."""
     if not now.phases:
         return []
     shares = {name: share for name, share in now.phases.items() if share >= SMALLEST_BAR}
@@ -207,7 +207,7 @@ def phases(now: JobState) -> list[Component]:
 
 
 def recorders(taken: float) -> html.Details:
-    """Return the share of our recorders in the whole time, which is no part of the phases."""
+    """Return a folded text with `taken`, the share of our recorders in the whole time; phases do not include it."""
     text = f"Our recorders took {percent(taken)} of the whole time; the phases are shares of the rest."
     return html.Details([html.Summary("Recorders"), html.P(text)])
 

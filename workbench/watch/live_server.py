@@ -18,7 +18,7 @@ from workbench.web.server import Place, dashboard, serve_app
 from workbench.web.uploads import Uploads
 
 RECORDED = "recorded"
-"""The name of the dashboard in the address: `open/recorded/`."""
+"""The name of the recorded files' dashboard in its address, `open/recorded/`."""
 
 
 def serve_live(folder: Path, place: Place) -> None:
@@ -32,9 +32,9 @@ def serve_live(folder: Path, place: Place) -> None:
 
 
 def assembled(folder: Path, sets: Path, door: Door, *, private: bool = True) -> AccessControl:
-    """Return the WSGI application: the live page, the dashboard of the recorded files, and those of dropped files.
+    """Return the WSGI application with the live page, the dashboard of the recorded files, and those of dropped files.
 
-    Dropped files are stored in `sets`.
+    Files that a user drops on the page are stored in `sets`. `door` has the access token and the address prefix.
     """
     job = LiveJob(JobWatcher(folder))
     app = new_app(f"{folder} (live)", door.prefix)
@@ -51,7 +51,7 @@ def recorded_dashboard(folder: Path, prefix: str) -> WSGIApplication:
 
 
 class Recorded:
-    """A WSGI application that `make` creates for the first page that is asked for, and again once there is more.
+    """A WSGI application that is created by `make` for the first page request, and again when there is more to show.
 
     `version` returns a value that changes when the job has recorded more.
     """

@@ -1,4 +1,4 @@
-"""Convert the states of a watched job to lines of text for a pipe or a log, each of which reports something new."""
+"""Convert successive states of a watched job to lines of text for a pipe or a log; each line reports something new."""
 
 from collections.abc import Iterator
 
@@ -11,9 +11,9 @@ from workbench.watch.watched_job import WatchedJob
 
 
 class LogLines:
-    """Converts the states of a watched job to lines of text; what one line has reported is not reported again.
+    """Converts successive states of a watched job to lines of text, without reporting anything twice.
 
-    An exception are the steps that a restarted job trains again. Without `with_steps` there are no lines about steps.
+    The exception is a step that a restarted job trains again. Without `with_steps` there are no lines about steps.
     """
 
     def __init__(self, *, with_steps: bool = True) -> None:

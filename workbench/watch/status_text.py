@@ -23,13 +23,16 @@ NUMBER_WIDTH = 12
 MEMORY_BAR_WIDTH = 8
 VERDICT_LINES = 12
 SPARE_LINES = 3
-"""Lines kept for the head of the table of ranks, the line about hidden ranks, and a summary that takes two lines."""
+"""Lines reserved for the head of the rank table, the line about hidden ranks, and a second summary line."""
 RANK_HEADS = " rank state       step phase          for    memory          room left full at"
 ANALYSING = "analysing the files that were recorded ..."
 
 
 def status_text(job: WatchedJob, width: int, height: int) -> RenderableType:
-    """Return the state of a job in `width` columns and `height` lines; ranks with problems come first."""
+    """Return the state of a job as text for a terminal of `width` columns and `height` lines.
+
+    If there are too many ranks, those with problems are shown.
+    """
     upper = [summary(job.now), *charts(job.now, width), *alert_lines(job)]
     verdict = [head(job.report)] if job.report else []
     room = height - len(upper) - (VERDICT_LINES if verdict else 0) - SPARE_LINES
@@ -41,13 +44,13 @@ def status_text(job: WatchedJob, width: int, height: int) -> RenderableType:
 
 
 def summary(now: JobState) -> Text:
-    """Return a line of text, which wraps, with status, step, loss, speed and time left."""
+    """Return a text with status, step, loss, speed and time left; it may wrap to several lines."""
     sign, colour = LIVE_STATE_SIGNS.get(now.status, "?"), LIVE_STATES.get(now.status, STATUSES["unknown"])
     return Text.assemble((f"{sign} {now.status}", f"bold {colour}"), "  ", "  ".join(progress(now)))
 
 
 def charts(now: JobState, width: int) -> list[Text]:
-    """Return the lines of two sparklines, loss and step time, and of a bar with the phases of a step."""
+    """Return lines with two sparklines, of the loss and the step time, and with a bar of the phases of a step."""
     if not now.recent:
         return []
     room = max(8, width - LABEL_WIDTH - 2 * NUMBER_WIDTH)
@@ -61,7 +64,7 @@ def charts(now: JobState, width: int) -> list[Text]:
 def sparkline(label: str, values: Sequence[float], room: int, written: Callable[[float], str]) -> Text:
     """Return a line such as `loss  6.1243  █▇▅▃▁  4.5123`: label, first value, sparkline, last value.
 
-    `room` is the width of the sparkline in characters; `written` formats a value.
+    `room` is the width of the sparkline in characters; `written` converts a value to text.
     """
     first, last = written(values[0]).rjust(NUMBER_WIDTH - 1), written(values[-1]).rjust(NUMBER_WIDTH - 2)
     line = (spark(values, room), STATUSES["ok"])
@@ -84,7 +87,7 @@ def phase_bar(shares: dict[str, float], width: int) -> Text:
 
 
 def alert_lines(job: WatchedJob) -> list[Text]:
-    """Return a line of text for each alert; a further line says that a verdict is being computed."""
+    """Return a line of text for each alert, and one more while a verdict is being computed."""
     lines = [
         Text.assemble((f"{SEVERITY_SIGNS[severity]} ", f"bold {SEVERITIES[severity]}"), clean(text))
         for severity, text in alerts(job)

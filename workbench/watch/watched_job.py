@@ -14,23 +14,23 @@ from analyzers.store import Options
 from workbench.ask import JOINED, ask
 
 SETTLED_S = 0.7
-"""Seconds without a new dump after which the dumps are analysed; those of many ranks arrive one after the other."""
+"""Dumps are analysed when no new one has come for this many seconds; the ranks write theirs one after the other."""
 EXIT_CODE_S = 8.0
-"""The same in seconds if the process of a rank has disappeared while the job continues.
+"""The same, if the process of a rank has disappeared while the job continues.
 
-The launcher records which signal ended the rank only after it has ended the other ranks.
+The launcher records which signal ended the rank only after it has ended all other ranks.
 """
 
 Evidence = tuple[tuple[tuple[str, int], ...], bool]
-"""(((path, size in bytes) of each file that a verdict is based on, ...), whether the job has failed)."""
+"""((path, size in bytes) of each file on which a verdict is based, whether the job has failed)."""
 NO_EVIDENCE: Evidence = ((), False)
 
 
 @dataclass(frozen=True)
 class WatchedJob:
-    """The state of a job at a moment, and the newest report on its dumps.
+    """The state of a job at one moment (`now`), and the newest report on its dumps and logs.
 
-    `analysing` says that a newer report is being computed; `problem` says why the last analysis of the dumps failed.
+    `analysing` says that a newer report is being computed; `problem` says why the last analysis failed, or is empty.
     """
 
     now: JobState
@@ -40,7 +40,10 @@ class WatchedJob:
 
 
 class JobWatcher:
-    """Reads the state of a job from its folder, and starts analyses of its dumps in the background."""
+    """Reads the state of a job from its folder again and again, and analyses its dumps and logs in the background.
+
+    Files last changed before `since` (Unix seconds) are ignored.
+    """
 
     def __init__(self, folder: Path, since: float = 0.0) -> None:
         self.folder = folder
@@ -53,7 +56,7 @@ class JobWatcher:
         self._thread: threading.Thread | None = None
 
     def look(self) -> WatchedJob:
-        """Return the current state of the job."""
+        """Return the current state of the job; if its dumps or logs are new and complete, start an analysis of them."""
         now = self._follower.look()
         vanished = any(rank.state is RankStatus.GONE for rank in now.ranks)
         patience_s = EXIT_CODE_S if vanished and not now.ended else SETTLED_S
@@ -64,7 +67,7 @@ class JobWatcher:
 
     @property
     def analysing(self) -> bool:
-        """Whether an analysis of newer dumps is running."""
+        """Whether dumps or logs are being analysed, or will be soon."""
         return self._newest != self._analysed or self._busy
 
     @property
@@ -74,8 +77,7 @@ class JobWatcher:
     def _analyse_if_settled(self, evidence: Evidence, patience_s: float) -> None:
         """Start an analysis of the job's dumps and logs if these are new and have not changed for `patience_s` seconds.
 
-        When the job fails, they are analysed once more. `evidence` says which files there are, and whether the job has
-        failed.
+        They also count as new when the job fails, which `evidence` says.
         """
         if evidence != self._newest:
             self._newest, self._newest_since = evidence, time.monotonic()

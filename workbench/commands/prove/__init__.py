@@ -1,4 +1,5 @@
-"""Implement `workbench inspect RUN --prove`, for a run in which a memory allocation failed.
+"""Implement `workbench inspect RUN --prove`: run a broken job again, to prove advice or to find where it began.
 
-It applies the best advice against the failure to the job's settings, and runs a few steps with them.
+After a failed allocation, the best advice is applied to the job's settings and a few steps are run. After a NaN or a
+spike of the loss, the job is run again from the last checkpoint before it, with recorders on.
 """

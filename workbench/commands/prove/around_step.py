@@ -24,15 +24,15 @@ from workbench.rerun_data import SPIKE, RerunData
 NOT_FINITE = "steps.nonfinite_loss"
 STEP_FOLDER = re.compile(r"step-(\d{1,12})")
 STEPS_AT_MOST = 500
-"""The most steps of a second run; a recorded step takes up to three times as long as the job's own."""
+"""The largest number of steps of a second run; a step with recorders takes up to three times as long."""
 BEFORE_SPIKE = 4
-"""The number of steps before a spike with which its gradients are compared, if the checkpoints allow it."""
+"""The number of steps before a spike that are run too, if a checkpoint allows it, to compare gradients with."""
 SAME = 1e-3
-"""Losses that differ by less than this fraction are the same; kernels may add in another order."""
+"""Two losses count as equal if they differ by less than this fraction; kernels may add in another order."""
 
 
 def broken_step(run: Run, options: Options) -> Finding | None:
-    """Return the finding on the first NaN, or else on the highest spike of the loss; None if the run has neither."""
+    """Return the finding on the first NaN in the loss, or else on its highest spike; None if the run has neither."""
     if not run.of(*TIMED):
         return None
     findings = steps_report(run, options).findings
@@ -40,7 +40,9 @@ def broken_step(run: Run, options: Options) -> Finding | None:
 
 
 def run_again(run: Run, event: Finding) -> Report[RerunData]:
-    """Run the job of a broken step again from the last checkpoint before it, and return the report on where it began.
+    """Run the job again from the last checkpoint before the step of `event`; return the report on where it began.
+
+    `event` is the finding on a NaN or on a spike of the loss.
 
     Raises:
         InputError: No run.json says what was run.
@@ -66,9 +68,10 @@ def run_again(run: Run, event: Finding) -> Report[RerunData]:
 
 
 def starting_step(folder: Path, manifest: Mapping[str, Any], step: int, before: int) -> tuple[int | None, str]:
-    """Return the step of the last checkpoint before `step`, 0 for the start of training, or (None, why not).
+    """Return (step after which the second run starts, ""), or (None, why it cannot start).
 
-    If there is a start after which at least `before` steps come before `step`, it is the last such one.
+    The start is the last checkpoint that is at least `before` steps before `step`, or else the last one before
+    `step`; 0 means the start of training. `manifest` is the content of run.json.
     """
     config = manifest.get("config")
     if not isinstance(config, dict):
@@ -96,9 +99,10 @@ def checkpoints(folder: Path) -> list[int]:
 
 
 def settings_around(folder: Path, config: Mapping[str, Any], start: int, step: int, *, is_spike: bool) -> Settings:
-    """Return the settings of the second run: from the checkpoint after `start` to `step`, with the recorders on.
+    """Return the settings of the second run, with recorders on: it resumes after step `start` and ends with `step`.
 
-    The learning rate follows the schedule of the first run.
+    The learning rate follows the schedule of the first run. `is_spike` selects the recorder: of values, or of what is
+    not finite.
     """
     scheduled = config["lr_scheduler"]["total_steps"] or config["training"]["steps"]
     recorder = "debug.record_values" if is_spike else "debug.check_finite"
@@ -123,7 +127,11 @@ def settings_around(folder: Path, config: Mapping[str, Any], start: int, step: i
 def answer(
     first: Run, second: Run, event: Finding, start: int, words: list[str], config: Mapping[str, Any]
 ) -> RerunData:
-    """Return what the second run shows: whether the step broke again, which tensor jumped first, and the batch."""
+    """Return what the second run shows: whether the step broke again, which tensor jumped first, and the step's batch.
+
+    `start` is the step after which the second run began, `words` its command, `config` the configuration of the
+    first.
+    """
     step = event.step or 0
     recorded, repeated = losses_of(first, step, "loss"), losses_of(second, step, "loss")
     before, after = mean(recorded), mean(repeated)
@@ -148,7 +156,7 @@ def answer(
 
 
 def sequences_of(config: Mapping[str, Any], run: Run) -> int:
-    """Return the number of sequences of one step over all ranks."""
+    """Return the number of sequences in one step over all ranks."""
     training, mesh = config["training"], run.manifest().get("mesh")
     sizes = mesh if isinstance(mesh, dict) else {}
     ranks = int(sizes.get("dp_replicate", 1)) * int(sizes.get("dp_shard", 1))
@@ -158,14 +166,17 @@ def sequences_of(config: Mapping[str, Any], run: Run) -> int:
 
 
 def is_same(before: float | None, after: float | None) -> bool:
-    """Return whether two losses are the same; None stands for one that is not finite."""
+    """Return whether two losses are equal up to rounding; None, a loss that is not finite, only equals None."""
     if before is None or after is None:
         return before is after
     return abs(after - before) <= SAME * abs(before)
 
 
 def losses_of(run: Run, step: int, name: str) -> dict[int, float]:
-    """Return {rank: loss} of a step as our step logs have it, with NaN for a loss that is not finite."""
+    """Return {rank: loss} of a step from our step logs; `name` is the field, such as "local_loss".
+
+    A loss that is not finite is NaN or infinite in the result.
+    """
     losses = {}
     for artefact in run.of(Kind.STEPS):
         for line in read_whole(artefact.path).splitlines():

@@ -1,4 +1,4 @@
-"""Choose the changes of our trainer's settings to try against a failed allocation, in the order of the advice."""
+"""Choose the changes of our trainer's settings to try after a failed allocation, in the order of the advice."""
 
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
@@ -19,7 +19,7 @@ BATCH_TENSORS, TOKEN_BYTES = 2, 8
 
 
 def reason_against_settings(run: RecordedRun) -> str:
-    """Return a sentence that says why no setting can mend the failed allocation; empty if a setting may."""
+    """Return a sentence that says why no setting can prevent the failed allocation; empty if a setting may."""
     oom = run.device.oom
     if oom is None:
         return ""
@@ -36,7 +36,7 @@ def reason_against_settings(run: RecordedRun) -> str:
 
 
 def reason_outside_settings(run: RecordedRun) -> str:
-    """Return a sentence on what filled the memory of a run although its settings should fit.
+    """Return a sentence on what filled the memory of a run whose settings should fit into it.
 
     They should fit because a rehearsal, a step on tensors without values, stays below the limit.
     """
@@ -58,7 +58,7 @@ def is_validation(run: RecordedRun) -> bool:
 
 
 def changes(run: RecordedRun) -> Iterator[Settings]:
-    """Yield the changes of settings to compare, as {key: new value}, first the one that the finding advises."""
+    """Yield the changes of settings to try, as {key: new value}; first those that the finding advises."""
     config = run.manifest["config"]
     if is_validation(run):
         for batch in halved(config["validation"]["local_batch_size"]):
@@ -77,7 +77,7 @@ def changes(run: RecordedRun) -> Iterator[Settings]:
 
 
 def against_activations(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Settings]:
-    """Yield changes that make activations smaller: recomputation, smaller batches with accumulation, and both."""
+    """Yield changes that reduce activations: recomputation, smaller batches with accumulation, and both."""
     recompute, batches = checkpointing(config), list(smaller_batches(config, run))
     yield from [recompute] if recompute else []
     yield from batches
@@ -85,7 +85,7 @@ def against_activations(config: Mapping[str, Any], run: RecordedRun) -> Iterator
 
 
 def against_state(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Settings]:
-    """Yield changes that make parameters, gradients and the optimizer's state smaller."""
+    """Yield changes that reduce the memory of parameters, gradients and optimizer state."""
     mesh = run.manifest.get("mesh") or {}
     copies = mesh.get("dp_replicate", 1)
     if copies > 1:
@@ -98,14 +98,14 @@ def against_state(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Setti
 
 
 def checkpointing(config: Mapping[str, Any]) -> Settings:
-    """Return the change of settings to recompute all activations; empty if the run does so already."""
+    """Return the change that recomputes all activations; empty if the run does so already."""
     return {} if config["activation_checkpoint"]["mode"] == "full" else dict(FULL)
 
 
 def smaller_batches(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Settings]:
-    """Yield changes to a smaller local batch, the batch of one forward pass; several passes accumulate gradients.
+    """Yield changes to a smaller local batch, with more forward passes that accumulate gradients.
 
-    So each change keeps the global batch, the sequences of a step over all ranks.
+    Each change keeps the global batch, the number of sequences in a step over all ranks.
     """
     batch = config["training"]["local_batch_size"]
     for smaller in halved(batch):
@@ -113,18 +113,18 @@ def smaller_batches(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Set
 
 
 def smallest_batch(config: Mapping[str, Any], run: RecordedRun) -> Settings:
-    """Return the change to the smallest local batch (that of one forward pass); empty if it cannot be halved."""
+    """Return the change to the smallest local batch (sequences per forward pass); empty if it cannot be halved."""
     return ([{}, *smaller_batches(config, run)])[-1]
 
 
 def sequences_a_step(config: Mapping[str, Any], run: RecordedRun) -> int:
-    """Return the number of sequences of one step over all ranks, the global batch."""
+    """Return the global batch: the number of sequences in one step over all ranks."""
     asked, mesh = config["training"]["global_batch_size"], run.manifest.get("mesh") or {}
     copies = mesh.get("dp_replicate", 1) * mesh.get("dp_shard", 1)
     return int(asked) if asked > 0 else int(config["training"]["local_batch_size"]) * copies
 
 
 def halved(number: int) -> Iterator[int]:
-    """Yield half of a number, a quarter and so on, as long as the halves are whole numbers: 12 gives 6 and 3."""
+    """Yield half of a number, a quarter and so on, as long as the result is a whole number: 12 gives 6 and 3."""
     parts = (number // 2**power for power in range(1, HALVINGS) if number % 2**power == 0)
     yield from takewhile(lambda part: part > 0, parts)

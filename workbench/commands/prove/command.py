@@ -1,6 +1,6 @@
-"""Choose the advice against a failed allocation, run the job with it, and compare predicted and measured memory.
+"""Choose advice against a failed allocation, run the job with it, and compare predicted with measured memory.
 
-Predictions come from a rehearsal, a step on tensors without values, or are scaled from the request that failed.
+The memory is predicted by a rehearsal, a step on tensors without values, or by scaling the request that failed.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,10 +33,10 @@ Predict = Callable[[Settings], int]
 
 
 def prove(run: Run, options: Options) -> Report[ProofData]:
-    """Apply the best advice against the failed allocation of a run, run the job again, and return a report on that.
+    """Run a job that ran out of memory, or nearly did, again with the best advice, and return a report on that.
 
     Raises:
-        WorkbenchError: The run has no failed allocation, or cannot be started again.
+        WorkbenchError: The run has no failed allocation and is not near its limit, or cannot be started again.
     """
     recorded = recorded_run(run, options)
     data = proof_of_trainer(recorded) if recorded.is_own_trainer else proof_of_command(recorded)
@@ -44,7 +44,10 @@ def prove(run: Run, options: Options) -> Report[ProofData]:
 
 
 def unproved(run: RecordedRun, why: str, needed: int | None = None) -> ProofData:
-    """Return the data of a proof without a second run; `why` says why there is none, `needed` is the predicted peak."""
+    """Return the data of a proof for which no second run was made.
+
+    `why` says why there is none, and `needed` is the predicted peak in bytes, if it is known.
+    """
     return ProofData(
         finding=run.finding, limits=run.limits, room_bytes=run.room_bytes, needed_bytes=needed, basis=None,
         considered=[], rerun=None, not_applied=why,
@@ -69,7 +72,7 @@ def proof_of_trainer(run: RecordedRun) -> ProofData:
 
 
 def proof_of_command(run: RecordedRun) -> ProofData:
-    """Run a user's command again with a smaller batch, and return the proof.
+    """Return the proof for a user's command, which is run again with a smaller batch.
 
     If no flag of the command sets the batch size, nothing is run, and the proof says why.
     """
@@ -87,9 +90,10 @@ def proof_of_command(run: RecordedRun) -> ProofData:
 def decided(
     run: RecordedRun, candidates: Iterator[Settings], predict: Predict, basis: Basis, needed: int | None
 ) -> ProofData:
-    """Compare changes of settings in turn, run the job with those that fit until one run passes; return the proof.
+    """Try changes of settings in turn, and return the proof: the first run that passes, or what was tried.
 
-    A change fits if its predicted memory is available. `needed` is the predicted peak with unchanged settings.
+    `predict` returns the bytes that a change needs, and `basis` says how; the job is run with each change that fits.
+    `needed` is the predicted peak with unchanged settings, None if unknown.
     """
     considered, runs = list[Considered](), list[Rerun]()
     stated = margin(basis, run.manifest)
@@ -128,7 +132,7 @@ def in_words(change: Settings) -> str:
 def rehearsed_peak(run: RecordedRun, folder: Path, change: Settings) -> int:
     """Return the highest peak memory of a rank in bytes with changed settings, from a step on tensors without values.
 
-    The changed configuration is written to `folder`.
+    The configuration with the change is written to `folder`.
     """
     path = written(configuration(run.manifest["config"], change, folder), folder)
     request = Request(config=str(path), nproc=run.ranks)
@@ -136,9 +140,9 @@ def rehearsed_peak(run: RecordedRun, folder: Path, change: Settings) -> int:
 
 
 def scaled(run: RecordedRun, change: Settings) -> int:
-    """Return the memory in bytes that the failed request would have needed with a smaller batch.
+    """Return the bytes that would have been in use at the failed request with a smaller batch.
 
-    The part of the memory that grows with the batch is scaled. The peak of the step may come after this request.
+    The part of the memory that grows with the batch is scaled. The peak of the step may come later than this request.
     """
     [(key, value)] = change.items()
     named = batch_flag(run.manifest.get("command") or [])

@@ -1,7 +1,7 @@
-"""State how far a predicted peak may be from the measured one, from measurements of estimates against real runs.
+"""State how far a predicted memory peak may be from the measured one.
 
-Each margin covers the largest error in the tables of docs/reference/accuracy.md that its program measures again:
-`benchmarks.estimate` and `benchmarks.advice.plans` (data parallelism), `benchmarks.parallelisms` (the other meshes).
+Each margin covers the largest error in the tables of docs/reference/accuracy.md. These programs measure it again:
+`benchmarks.estimate` and `benchmarks.advice.plans` (data parallelism), `benchmarks.parallelisms` (other meshes).
 """
 
 from collections.abc import Mapping
@@ -10,18 +10,21 @@ from typing import Any
 from workbench.proof_data import Basis
 
 DATA_PARALLEL = 0.05
-"""Of 24 jobs of one rank, DDP, FSDP and HSDP the estimates were from 3.9 % below the peak to 4.6 % above it."""
+"""Margin for one rank, DDP, FSDP and HSDP: in 24 jobs, estimates were 3.9 % too low to 4.6 % too high."""
 OTHER_MESHES = 0.10
-"""Of 45 ranks of other meshes the peak was up to 9.2 % above: gloo keeps copies of what it gathers and reduces."""
+"""Margin for other meshes: on 45 ranks, the peak was up to 9.2 % above the estimate, as gloo keeps copies."""
 EXPERTS = 0.06
-"""Which rank gets how many tokens no estimate knows: up to 5.3 % above."""
+"""Margin for expert parallelism: the peak was up to 5.3 % above, as no estimate knows how tokens are routed."""
 BEFORE_PEAK = 0.20
-"""The prediction is for the request that failed, and the peak comes later: the one measured case failed at 95 %."""
+"""Margin for a prediction of the failed request, after which the peak comes: the measured case failed at 95 %."""
 MESH_KEYS = ("tp", "cp", "pp")
 
 
 def margin(basis: Basis, manifest: Mapping[str, Any]) -> float:
-    """Return the relative error that a prediction on this basis may have for the mesh of a run."""
+    """Return the relative error that a prediction may have: for its basis, and for the mesh of the run.
+
+    `manifest` is the content of the run's run.json.
+    """
     if basis is Basis.FAILED_REQUEST:
         return BEFORE_PEAK
     mesh = manifest.get("mesh") or {}
@@ -31,5 +34,5 @@ def margin(basis: Basis, manifest: Mapping[str, Any]) -> float:
 
 
 def usable_share(stated: float) -> float:
-    """Return the fraction of the room for tensors that a prediction with the margin `stated` may take."""
+    """Return the fraction of the memory for tensors that a predicted peak may take, if its margin is `stated`."""
     return 1 - stated

@@ -1,4 +1,4 @@
-"""Read the run in which an allocation failed: its `run.json` and the finding that its memory snapshots give."""
+"""Read a run that ran out of memory, or nearly did: its `run.json`, and the finding from its memory snapshots."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,17 +41,17 @@ class RecordedRun:
 
     @property
     def limits(self) -> dict[str, int]:
-        """The memory limits that the processes of the run inherited, in bytes by name."""
+        """The memory limits that the run's processes inherited, as {name: bytes}."""
         return dict(self.manifest.get("memory_limits") or {})
 
     @property
     def room_bytes(self) -> int:
-        """The bytes that tensors may take: allocated plus free bytes at the failure, or the limit if nothing failed."""
+        """The bytes that tensors may take: allocated plus free ones at the failure, or the limit if nothing failed."""
         oom = self.device.oom
         return oom.allocated_bytes + oom.device_free_bytes if oom else self.device.limit_bytes or 0
 
     def growing_bytes(self) -> int:
-        """Return how many of the bytes that were allocated or requested at the failure grow with the batch."""
+        """Return how many of the bytes in use or requested at the failure grow with the batch."""
         half = next((saving for saving in self.device.savings if saving.remedy is Remedy.HALF_BATCH), None)
         oom = self.device.oom
         requested = oom.requested_bytes if oom else 0
@@ -62,7 +62,7 @@ def recorded_run(run: Run, options: Options) -> RecordedRun:
     """Return the run with its finding about a failed allocation, or about memory that is close to the limit.
 
     Raises:
-        InputError: The folder has no finding to prove, or no run.json.
+        InputError: The run has no such finding, or no run.json.
     """
     report = memory_report(run, options)
     finding = next((finding for finding in report.findings if finding.id in FINDINGS), None)

@@ -1,4 +1,4 @@
-"""Write the report of a proof: whether the run fits with the advice, and how far off the predicted memory was."""
+"""Write the report on a proof: whether the run fits with the advice, and how far off the predicted memory was."""
 
 from analyzers.report import Evidence, Finding, Report, Severity, Verdict, status_of, tool_version
 from analyzers.report import Status as Light
@@ -57,7 +57,7 @@ def finding(run: RecordedRun, data: ProofData) -> Finding:
 
 
 def margin_phrase(data: ProofData) -> str:
-    """Return whether the error of the prediction is within the stated margin, as a phrase after its number."""
+    """Return a phrase that says whether the error of the prediction is within the stated margin."""
     if data.margin is None or data.is_within_margin is None:
         return ""
     return f", {'within' if data.is_within_margin else 'BEYOND'} the margin of {percent(data.margin)}"

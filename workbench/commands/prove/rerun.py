@@ -20,21 +20,21 @@ from workbench.proof_data import Rerun, Settings
 from workbench.python_path import command, environment
 
 STEPS = 2
-"""The number of steps: the first one creates the optimizer's state, so the second one has the full memory."""
+"""The number of steps of a second run: the first creates the optimizer's state, the second has the full memory."""
 LIMITS = {"data": resource.RLIMIT_DATA, "address_space": resource.RLIMIT_AS}
 LONGEST_S = 900.0
 WAIT_S = 30.0
 
 
 def proof_folder(run: Path) -> Path:
-    """Return the folder of the second run: that of the first run with `-proof` at its end."""
+    """Return the folder of the second run: the name of the first run's folder with `-proof` at its end."""
     return run.resolve().with_name(f"{run.resolve().name}-proof")
 
 
 def configuration(config: Mapping[str, Mapping[str, Any]], changes: Settings, folder: Path) -> str:
     """Return the configuration of the second run as TOML text.
 
-    It is that of the first run, `config`, with `changes` and with settings that record a few steps in `folder`.
+    It is that of the first run, `config`, with `changes`, and with settings that record a few steps in `folder`.
     """
     new: dict[str, dict[str, Any]] = {section: dict(keys) for section, keys in config.items()}
     recorded: Settings = {
@@ -56,7 +56,7 @@ def configuration(config: Mapping[str, Mapping[str, Any]], changes: Settings, fo
 
 
 def written(text: str, folder: Path) -> Path:
-    """Write a configuration into a folder and return the file's path.
+    """Write the TOML text of a configuration into a folder, and return the file's path.
 
     Raises:
         InputError: The folder cannot be written.
@@ -88,7 +88,11 @@ def rerun(arguments: Sequence[str], folder: Path, limits: Mapping[str, int]) -> 
 
 
 def run_limited(words: Sequence[str], limits: Mapping[str, int]) -> int:
-    """Run a command under memory limits and return its exit status; it is interrupted if it takes too long."""
+    """Run a command under memory limits, {name: bytes}, and return its exit status.
+
+    Raises:
+        subprocess.TimeoutExpired: It took longer than `LONGEST_S` seconds, and was interrupted.
+    """
     with subprocess.Popen(
         words,
         env=environment(),
@@ -106,7 +110,7 @@ def run_limited(words: Sequence[str], limits: Mapping[str, int]) -> int:
 
 
 def limited_by(limits: Mapping[str, int]) -> Callable[[], None]:
-    """Return a function that sets soft memory limits on the process that calls it."""
+    """Return a function that sets soft memory limits, {name: bytes}, on the process that calls it."""
     wanted = [(LIMITS[name], bytes_) for name, bytes_ in limits.items() if name in LIMITS]
 
     def limit() -> None:
@@ -117,7 +121,7 @@ def limited_by(limits: Mapping[str, int]) -> Callable[[], None]:
 
 
 def failed_allocation(run: Run) -> bool:
-    """Return whether a snapshot of a run ends with a failed allocation."""
+    """Return whether a memory snapshot of a run shows a failed allocation."""
     return any(device.oom for device in memory_report(run, Options()).data.devices) if run.of(Kind.SNAPSHOT) else False
 
 

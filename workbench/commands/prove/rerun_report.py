@@ -1,4 +1,4 @@
-"""Write the report on a second run around a NaN or a spike of the loss."""
+"""Write the report on a second run that was made to find the origin of a NaN or a spike of the loss."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from workbench.rerun_data import SPIKE, RerunData
 
 
 def rerun_report(data: RerunData, not_finite: Sequence[Finding]) -> Report[RerunData]:
-    """Return the report on a second run; `not_finite` are the findings of its check for values that are not finite."""
+    """Return the report on a second run; `not_finite` are the findings from its check for NaN and infinities."""
     findings = [*not_finite, *([jump_finding(data, data.jumps)] if data.jumps else [])]
     if not findings and is_batch(data):
         findings = [batch_finding(data)]
@@ -37,19 +37,22 @@ def rerun_report(data: RerunData, not_finite: Sequence[Finding]) -> Report[Rerun
 
 
 def missing(data: RerunData) -> list[str]:
-    """Return what the second run did not show."""
+    """Return what the report lacks: if the second run did not break, a sentence with its loss; else nothing."""
     if data.not_run or data.reproduced:
         return []
     return [f"the same loss in step {data.step}: the second run has {loss(data.repeated_loss)}"]
 
 
 def is_batch(data: RerunData) -> bool:
-    """Return whether the batch is all that can have raised the loss: it rose again, and nothing in the model jumped."""
+    """Return whether the batch explains a spike, given that no gradient jumped.
+
+    It does if the loss rose again in the second run, and enough steps before it were recorded to compare with.
+    """
     return data.event == SPIKE and data.reproduced and data.steps_compared >= STEPS_BEFORE
 
 
 def batch_finding(data: RerunData) -> Finding:
-    """Return the finding on a spike that the batch of its step makes, by exclusion."""
+    """Return the finding that the batch of the step caused the spike; it follows by exclusion."""
     late = worst_rank(data)
     return Finding(
         id="rerun.batch",
@@ -85,7 +88,7 @@ def jump_finding(data: RerunData, jumps: Jumps) -> Finding:
 
 
 def reason(jumps: Jumps) -> str:
-    """Return the numbers behind the jump: its size, how many parameters have one, and the forward pass."""
+    """Return the numbers about a jump of gradients: its size, how many parameters have one, and the forward pass."""
     first, largest = jumps.gradient, jumps.largest
     return (
         f"It is {times(first)} its largest norm before ({number(first.before)} -> {number(first.norm)})."
@@ -95,7 +98,7 @@ def reason(jumps: Jumps) -> str:
 
 
 def forward_sentence(jumps: Jumps) -> str:
-    """Return a sentence on the forward pass of that step: the first output that jumped, if one did."""
+    """Return a sentence on the forward pass of the step with the jump: the first output that jumped, if one did."""
     if jumps.forward is None:
         return "No output of a module jumped in that step: weights and inputs are as before, the loss is what changed."
     name = value_name_of(jumps.forward.kind, jumps.forward.tensor)
@@ -103,7 +106,11 @@ def forward_sentence(jumps: Jumps) -> str:
 
 
 def advice(data: RerunData, jumps: Jumps) -> str:
-    """Return what to do: gradients that jump before the loss are clipped; with the loss, the batch is looked at."""
+    """Return what to do about a jump.
+
+    If it came before the spike of the loss, that is to clip gradients; if in the same step, to lower the learning
+    rate or to look at the batch.
+    """
     if jumps.step < data.step:
         return (
             f"Clip gradients (training.max_norm) or lower the learning rate before step {jumps.step}: its update made"
@@ -117,7 +124,7 @@ def advice(data: RerunData, jumps: Jumps) -> str:
 
 
 def evidence(data: RerunData, jumps: Jumps) -> list[str]:
-    """Return the facts on a jump, and the first gradient of an activation that jumped."""
+    """Return the facts as sentences, before them the first gradient of an activation that jumped, if one did."""
     if jumps.backward is None:
         return facts(data)
     name = value_name_of(jumps.backward.kind, jumps.backward.tensor)
@@ -126,7 +133,7 @@ def evidence(data: RerunData, jumps: Jumps) -> list[str]:
 
 
 def facts(data: RerunData) -> list[str]:
-    """Return the batch of the step, the loss of each rank and of both runs, and the command of the second run."""
+    """Return sentences on the batch of the step, the losses of ranks and runs, and the second run's command."""
     texts = [f"batch of step {data.step}: {batch(data)}"]
     if len(data.losses) > 1:
         parts = (f"rank {rank} {number(value)}" for rank, value in sorted(data.losses.items()))
@@ -137,12 +144,12 @@ def facts(data: RerunData) -> list[str]:
 
 
 def batch(data: RerunData) -> str:
-    """Return the sequences of the step's batch as a phrase."""
+    """Return the batch of the step as a phrase, such as `sequences 8 to 15 of the data`."""
     return f"sequences {data.first_sequence} to {data.last_sequence} of the data"
 
 
 def worst_rank(data: RerunData) -> int | None:
-    """Return the rank with the highest loss if it is above the others' by more than a tenth; None otherwise."""
+    """Return the rank with the highest loss, if that is at least a tenth above the next highest; else None."""
     ordered = sorted(data.losses.items(), key=lambda item: -item[1])
     if len(ordered) < 2 or ordered[0][1] < 1.1 * ordered[1][1]:
         return None
@@ -150,7 +157,7 @@ def worst_rank(data: RerunData) -> int | None:
 
 
 def nothing_finding(data: RerunData) -> Finding:
-    """Return the finding that the second run did not show the origin, or that there was none, and why."""
+    """Return the finding that the origin is not known: the second run did not show it, or was not made, and why."""
     if data.not_run:
         title, why = f"Step {data.step} was not run again", f"{data.not_run}."
         advice_ = (
@@ -177,7 +184,7 @@ def nothing_finding(data: RerunData) -> Finding:
 
 
 def times(jump: Jump) -> str:
-    """Return by what factor a norm jumped."""
+    """Return by what factor a norm jumped, as text."""
     return f"{jump.factor:.3g} times" if math.isfinite(jump.factor) else "not finite, unlike"
 
 
@@ -187,5 +194,5 @@ def number(value: float) -> str:
 
 
 def loss(value: float | None) -> str:
-    """Return a loss as text; None is one that is not finite or not known."""
+    """Return a loss as text; None means that it is not finite or not logged."""
     return "NaN, infinite or not logged" if value is None else f"{value:.6g}"

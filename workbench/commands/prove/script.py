@@ -1,4 +1,4 @@
-"""Change the batch size on the command line of a user's job, to try it against a failed allocation."""
+"""Change the batch size on the command line of a user's job, to try it after a failed allocation."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from workbench.proof_data import Settings
 BATCH_FLAG = re.compile(
     r"--?(?:(?:local|train|micro|per_device(?:_train)?|per_gpu(?:_train)?|device|train_micro)_)?batch_?size|--?bs"
 )
-"""The flags that set a batch size, after dashes in their names were replaced by underscores."""
+"""Matches flags that set a batch size, with underscores in place of the dashes within their names."""
 
 
 def batch_flag(command: Sequence[str]) -> tuple[int, str, int] | None:
@@ -52,8 +52,9 @@ def changed_command(run: RecordedRun, change: Settings, folder: Path) -> list[st
 
 
 def moved(word: str, old: Path, new: Path) -> str:
-    """Return a word of a command with the path of the folder `old` replaced by `new`, if the word is that path or one
-    below it.
+    """Return a word of a command with the folder `old` replaced by `new`, if it is a path in `old`.
+
+    A flag such as `--out=PATH` may come before the path.
     """
     flag, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
     path = Path(value).resolve() if value else None
@@ -63,7 +64,7 @@ def moved(word: str, old: Path, new: Path) -> str:
 
 
 def launch_options(run: RecordedRun, folder: Path) -> list[str]:
-    """Return the options of `workbench launch` with which the first run was started, but with `folder` for outputs."""
+    """Return the options of `workbench launch` that start the first run again, but with its outputs in `folder`."""
     words = [word for word in run.manifest.get("argv", []) if isinstance(word, str)]
     given = words[words.index("launch") + 1 : words.index("--")] if "launch" in words and "--" in words else []
     kept: list[str] = []
