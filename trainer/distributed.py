@@ -52,7 +52,7 @@ def backend(device: torch.device, *, offload: bool) -> str:
 
 
 def own_device() -> torch.device:
-    """Return the device of this rank: the accelerator numbered by its local rank, or the CPU."""
+    """Return the device of this rank: the CUDA device with the number of its local rank, or the CPU without CUDA."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))

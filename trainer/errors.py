@@ -18,7 +18,7 @@ class ConfigError(TrainerError):
 
 
 class DataError(TrainerError):
-    """The training data cannot be read, or there is too little of it."""
+    """The data cannot be read, or there are too few of them."""
 
 
 class CheckpointError(TrainerError):

@@ -64,7 +64,7 @@ class RegisteredNames(tuple[object, ...]):
 
 
 def convert(model: object, config: "JobConfig") -> None:
-    """Apply the model converters to `model` in the order in which the configuration names them."""
+    """Apply the configured model converters to `model`, in the order of `model.converters`."""
     for name in config.model.converters:
         if function := REGISTERED.get(name):
             function(model, config)

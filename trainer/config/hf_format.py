@@ -194,7 +194,7 @@ def check_span(form: Format, folder: Path, length: int) -> None:
 
 
 def keys(form: Format) -> dict[str, str]:
-    """Return {field of the model's shape: key in config.json}."""
+    """Return {field of the model's shape: key in config.json} of all fields that have a key."""
     return {name: key for name, key in {**SETTINGS, **form.settings}.items() if name not in form.derived}
 
 
@@ -219,7 +219,7 @@ def stated_settings(form: Format, folder: Path) -> dict[str, Any]:
 
 
 def check_supported(form: Format, path: Path, described: Mapping[str, object]) -> None:
-    """Raise ConfigError if a config.json describes another type of model, or settings that ours lacks.
+    """Raise ConfigError if a config.json describes another type of model, or settings that our model does not have.
 
     `described` is the content of the file.
     """

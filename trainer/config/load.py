@@ -163,7 +163,7 @@ def asked_for(reports: Sequence[KeyReport]) -> dict[str, bool]:
 
 
 def unique(texts: Iterable[str | None]) -> list[str]:
-    """Return the texts without None and duplicates, in the order of first occurrence."""
+    """Return the texts in the order of their first occurrence, without duplicates and None."""
     return list(dict.fromkeys(filter(None, texts)))
 
 
@@ -261,7 +261,7 @@ def missing_data(key: str, config: JobConfig) -> tuple[str, str] | None:
 
 
 def data_source(key: str, config: JobConfig) -> Training | Validation:
-    """Return the section of `key`, which is one of DATA_SETS."""
+    """Return the section of the configuration, training or validation, that has the key `key`, one of DATA_SETS."""
     return config.validation if key == "validation.dataset" else config.training
 
 
@@ -281,7 +281,9 @@ def apply(resolved: Resolved, written_keys: list[WrittenKey], own: Mapping[str, 
 
 
 def classify(written: WrittenKey, values: dict[str, object], own: Mapping[str, Option]) -> KeyReport:
-    """Return the report on one key; `values` holds all written values by key, `own` the keys that a user's module adds.
+    """Return the report on one key that the user wrote.
+
+    `values` is {key: value} of all that the user wrote, and `own` has the options that a user's module adds.
 
     Raises:
         ConfigError: The key does not accept this value.

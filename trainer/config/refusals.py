@@ -1,7 +1,7 @@
-"""Keys of torchtitan that this trainer does not support, and keys that have no effect here.
+"""Keys of torchtitan that this trainer refuses, and keys that have no effect here.
 
-`REFUSED` has the keys that would change a run (its results, its files, its devices or its cost), with the values that
-are supported. `WITHOUT_EFFECT` has the keys that would change none of these.
+`REFUSED` has the keys that would change a run (its results, files, devices or cost), with the values that are
+accepted. `WITHOUT_EFFECT` has the keys that would change none of these.
 """
 
 from collections.abc import Mapping

@@ -10,23 +10,22 @@ HELD_OUT_DOCUMENTS = 100
 
 
 def training_documents(seed: int) -> Iterator[str]:
-    """Return the synthetic documents to train on."""
+    """Yield the synthetic documents to train on, the first 2,000 that `synthetic_documents` yields."""
     return islice(synthetic_documents(seed), SYNTHETIC_DOCUMENTS)
 
 
 def held_out_documents(seed: int) -> Iterator[str]:
     """Yield synthetic documents for validation, on which the model is not trained.
 
-    They are made of the same words as the training documents: the generator with this seed yields them after the
-    training documents.
+    They follow the training documents in the output of `synthetic_documents`, so they have the same words.
     """
     return islice(synthetic_documents(seed), SYNTHETIC_DOCUMENTS, SYNTHETIC_DOCUMENTS + HELD_OUT_DOCUMENTS)
 
 
 def synthetic_documents(seed: int) -> Iterator[str]:
-    """Yield texts of a hundred invented words without end.
+    """Yield an endless series of texts, made of a hundred invented words.
 
-    Only four words may follow each word, so the text is easy to learn.
+    After each word only four words may follow, so the text is easy to learn.
     """
     # A text that is the same for each seed is wanted here, not a secret.
     rng = random.Random(seed)  # noqa: S311

@@ -38,7 +38,7 @@ class Tokenizer(Protocol):
         """Return (tokens of a text without special ones, (begin, end) of each token as characters of the text)."""
 
     def name(self, token: int) -> str:
-        """Return the text of a token."""
+        """Return the text that a token id stands for."""
 
 
 class ByteTokenizer:
@@ -107,7 +107,10 @@ class FileTokenizer:
 
 
 def tokenizer_config(folder: Path) -> dict[str, Any]:
-    """Return the content of `tokenizer_config.json` in a folder, with the template of `chat_template.jinja`, if any."""
+    """Return the content of `tokenizer_config.json` in a folder; empty if there is no such file.
+
+    If the folder has a `chat_template.jinja`, that is added under the key "chat_template".
+    """
     result: dict[str, Any] = {}
     try:
         if (folder / "tokenizer_config.json").exists():

@@ -89,7 +89,7 @@ def start(case: Case) -> Connection:
 
 
 def send(sending: Connection, case: Case) -> None:
-    """Compute the memory of one case and send the result, or the error, through the pipe."""
+    """Compute the memory of one case; send the result, or the error, through the pipe `sending`."""
     torch.set_num_threads(1)  # the threads of OpenMP are not there after a fork
     gc.freeze()  # to look for garbage among torch's own objects takes a sixth of the time
     try:

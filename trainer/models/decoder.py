@@ -129,7 +129,7 @@ def init_weights(model: Decoder, seed: int, draw: Draw = draw) -> None:
 
 @torch.no_grad()
 def set_whole(parameter: Tensor, full: Tensor) -> None:
-    """Copy the whole tensor `full`, which every rank has, into a parameter that may be sharded."""
+    """Copy `full`, a whole tensor that every rank has, into a parameter that may be sharded."""
     if isinstance(parameter, DTensor):
         # Every rank has drawn the same values: with the default, rank 0 would send its own to all.
         full = distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)

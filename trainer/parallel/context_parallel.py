@@ -56,10 +56,10 @@ class Layout:
         return [position for chunk in self.chunks(rank) for position in range(chunk * size, (chunk + 1) * size)]
 
     def visible(self, rank: int) -> Iterator[tuple[int, int, int, bool]]:
-        """Yield (query, rank, index, is_same) for each pair of chunks between which rank `rank` computes attention.
+        """Yield (index, owner, index there, is_same) for each pair of chunks between which rank `rank` has to attend.
 
-        `query` is the index of the attending chunk on `rank`. `rank` and `index` say which rank has the chunk that is
-        attended to, and its index on that rank. It is the same chunk (`is_same`), to which attention is causal, or an
+        The first is the index of an own chunk. The second and third say which rank has the chunk that it attends to,
+        and that chunk's index on its rank. It is the same chunk (`is_same`), to which attention is causal, or an
         earlier one, which is fully visible.
         """
         for own, number in enumerate(self.chunks(rank)):
@@ -106,9 +106,10 @@ def attend_masked(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
 
 
 class RingAttention(torch.autograd.Function):
-    """Causal attention of this rank's queries to the keys and values of all ranks, (B, N, T, H) each; only on a CPU.
+    """Causal attention of this rank's queries to the keys and values of all ranks, for CPU tensors.
 
-    Only this rank's tensors are kept for the backward pass, which gathers those of the other ranks again.
+    All tensors are (B, N, T, H): B sequences, N heads, the T tokens of this rank, H features. Only this rank's
+    tensors are kept for the backward pass, which gathers those of the other ranks again.
     """
 
     @staticmethod
@@ -160,7 +161,7 @@ def in_chunks(tensor: Tensor, layout: Layout) -> list[Tensor]:
 
 
 def gather_keys_values(k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return the keys and values of all ranks in one tensor: (ranks, 2, B, N, T, H)."""
+    """Return the keys and values of all ranks in one tensor (ranks, 2, B, N, T, H): index 0 has keys, 1 values."""
     own = torch.stack((k, v))
     keys_values_of_all = own.new_empty(dist.get_world_size(group), *own.shape)
     all_gather(keys_values_of_all.flatten(0, 1), own, group=group)

@@ -1,4 +1,4 @@
-"""Data parallelism: DDP copies the model to every rank, FSDP2 shards it, HSDP copies the shards."""
+"""Data parallelism: DDP copies the model to every rank, FSDP2 shards it among ranks, HSDP copies the shards."""
 
 from functools import partial
 from typing import NamedTuple

@@ -129,7 +129,7 @@ class PipelinedStep(OptimizerStep):
 
     @property
     def knows_loss(self) -> bool:
-        """Whether this rank computes the loss, because it has the pipeline's last part."""
+        """Whether this rank computes the loss: it does if it has the last part of the model."""
         return any(model.part.last for model in self.models)
 
     def build_schedule(self) -> Schedule:

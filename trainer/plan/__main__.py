@@ -84,7 +84,7 @@ def tiers(choices: Sequence[Candidate], config: JobConfig) -> Iterator[list[Cand
 
 
 def described(one: Plan) -> dict[str, object]:
-    """Return a plan as a dict: its settings, its peak memory in bytes, and the estimated time of a step."""
+    """Return a plan as a dict for JSON: its settings, its peak memory in bytes, and the estimated time of a step."""
     return {
         "settings": one.candidate.settings(),
         "peak_bytes": one.peak,

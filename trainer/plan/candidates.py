@@ -19,7 +19,7 @@ CONTEXT_TOKENS_AT_LEAST = 8192
 ROUNDS_AT_MOST = 8
 """Largest batch to try in a pipeline, in sequences per stage: with 4 stages, 32 sequences.
 
-More microbatches make a pipeline hardly faster.
+Still more microbatches make a pipeline hardly faster.
 """
 RECOMPUTATION = (("none", "2"), ("selective", "op"), ("full", "2"))
 """(mode, selective_ac_option) of each kind of activation checkpointing to try; the first keeps most activations."""
@@ -119,7 +119,7 @@ def meshes(config: JobConfig, world_size: int) -> Iterator[tuple[int, int, int, 
 
 
 def recomputation(config: JobConfig) -> list[tuple[str, str]]:
-    """Return the kinds of activation checkpointing to try, with the configured one among them."""
+    """Return (mode, selective_ac_option) of each kind of activation checkpointing to try, with the configured one."""
     own = config.activation_checkpoint.mode, config.activation_checkpoint.selective_ac_option
     known = own[0] in ("none", "full") or own in RECOMPUTATION or own[0] == "memory_budget"
     return [*RECOMPUTATION] if known else [*RECOMPUTATION, own]

@@ -69,7 +69,7 @@ class ModelSize:
 
     @property
     def activations(self) -> int:
-        """The number of values per token that a block keeps for its backward pass; see analyzers.memory.job."""
+        """The number of values per token that a layer keeps for its backward pass, as in `analyzers.memory.job`."""
         return 4 * self.dim + 5 * self.attention_dim + 4 * self.hidden_dim
 
     @property

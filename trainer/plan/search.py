@@ -29,7 +29,7 @@ It is below 1, so that no candidate is discarded that may fit.
 PATIENCE = 30.0
 """Seconds after the deadline within which memory measurements must end."""
 NEVER_LOWER = 0.5
-"""Smallest factor by which a measured peak may correct the formula for candidates with other batch sizes."""
+"""Smallest factor by which a measured peak may reduce the formula's estimate for other batch sizes."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ class Search:
     def corrected(self, choice: Candidate) -> float:
         """Return the estimated peak memory of a candidate in bytes: the formula's value times a measured correction.
 
-        The correction comes from the measured candidate that differs only in the batch size, by the least. If there is
-        none, the estimate is optimistic, so that a candidate that may fit is measured.
+        The correction comes from the measured candidate that differs only in the batch size, the nearest one if there
+        are several. If there is none, the estimate is optimistic, so that a candidate that may fit is measured.
         """
         family = [(abs(known.batch - choice.batch), known) for known in self.rehearsed if known.family == choice.family]
         if not family:

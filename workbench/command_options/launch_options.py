@@ -13,7 +13,7 @@ FOREIGN = "A command after --"
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """Options that set the number of processes and the scheduler that starts them."""
+    """Options that set the numbers of processes and nodes, the trainer, and the scheduler that starts them."""
 
     nproc: Annotated[
         int | None, typer.Option(help="Number of processes on this node.", show_default="devices, else 2")

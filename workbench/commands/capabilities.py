@@ -88,7 +88,7 @@ def capabilities(app: typer.Typer) -> Report[CapabilitiesData]:
 
 
 def skill() -> str:
-    """Return the instructions for a coding agent that works with this tool."""
+    """Return instructions, as text, for a coding agent that works with this tool."""
     return files("workbench").joinpath("SKILL.md").read_text(encoding="utf-8")
 
 

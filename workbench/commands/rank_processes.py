@@ -89,7 +89,7 @@ def processes() -> list[int]:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yield `pid` and the ids of all its child processes, recursively, in the order of their start."""
+    """Yield `pid` and the ids of all processes that it or its children have started, in the order of their start."""
     yield pid
     for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
         for child in read_proc(pid, f"task/{task.name}/children").split():

@@ -1,6 +1,6 @@
-"""Analyse the command after `--` in `workbench launch -- COMMAND`: does it start ranks itself, or is it one?
+"""Analyse the command after `--` in `workbench launch -- COMMAND`, which decides how the ranks are started.
 
-It is a Python program to run once per rank, a launcher such as torchrun, or any other program.
+It is a Python program to run once per rank, a launcher such as torchrun that starts the ranks, or another program.
 """
 
 import re

@@ -55,7 +55,7 @@ def run(request: Request) -> Exit:
 
 
 def dry_run(job: Plan) -> Exit:
-    """Run a single process that simulates all ranks, and print its log; nothing is recorded."""
+    """Run one step in a single process that simulates all ranks, and show its output; nothing is recorded."""
     # torchtitan does all steps that its configuration asks for.
     steps = "" if job.module else "one step in "
     note(f"{steps}one process, in place of {quantity(int(job.environment['NGPU']), 'rank')}")

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 class RecorderOptions:
     """Options of all recorders, named as in torchtitan's profiling and comm sections.
 
-    Frequencies and windows are in steps, sizes in entries, timeouts in seconds; folders are relative to `folder`.
-    `memory_until` is the step after which a table of the memory is printed, or None.
+    Frequencies and windows are numbers of steps, `trace_buf_size` is a number of collectives, timeouts are in
+    seconds; folders are relative to `folder`. `memory_until` is the step after which a table of the memory is
+    printed, or None.
     """
 
     folder: str = "outputs"

@@ -55,7 +55,7 @@ class Mirror:
                 continue
 
     def path_of(self, file: RemoteFile) -> Path:
-        """Return the path of the copy of a file."""
+        """Return the path of the local copy of a remote file, whether or not there is one."""
         return self.files / file.copy
 
     def holds(self, file: RemoteFile) -> bool:

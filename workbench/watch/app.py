@@ -1,4 +1,4 @@
-"""Define the terminal app of `workbench watch`, which shows the status of a job while the job runs."""
+"""Define the terminal app of `workbench watch`, which shows the state of a job while the job runs."""
 
 from pathlib import Path
 from threading import Lock

@@ -46,7 +46,7 @@ def assembled(folder: Path, sets: Path, door: Door, *, private: bool = True) -> 
 
 
 def recorded_dashboard(folder: Path, prefix: str) -> WSGIApplication:
-    """Return the dashboard of what a job has recorded so far."""
+    """Return the dashboard of the files that a job has recorded so far; `prefix` is its address."""
     return dashboard(discover(folder), prefix, Options())
 
 

@@ -1,4 +1,4 @@
-"""Read the current state of a job, and analyse the dumps that it has written so far."""
+"""Read the current state of a job again and again, and analyse the dumps and logs that it has written so far."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Answer with a stated value when a script reads a tensor that has none, and remember the line that did so."""
+"""Answer with a fixed value when a script reads a tensor that has no values, and remember the line that did so."""
 
 from typing import Any
 

@@ -21,7 +21,7 @@ RECURRENT = "recurrent layers one operation at a time; what cuDNN reserves for t
 
 
 class Notes:
-    """Collects sentences on how a real run may differ from the rehearsal, each once."""
+    """Collects sentences on how a real run may differ from the rehearsal, without duplicates."""
 
     def __init__(self) -> None:
         self.sentences: dict[str, None] = {}

@@ -47,7 +47,10 @@ class Llama4(Llama3):
             moe.reset_buffers()
 
     def flops_per_token(self, length: int) -> int:
-        """Return the floating-point operations per token; experts that a token does not use are not counted."""
+        """Return the floating-point operations per token, for sequences of `length` tokens.
+
+        Weights of experts that a token does not use are not counted.
+        """
         experts = sum(p.numel() for moe in moe_layers(self) for p in moe.experts.parameters())
         idle = experts - experts * self.args.top_k // self.args.n_experts
         return super().flops_per_token(length) - 6 * idle

@@ -190,6 +190,6 @@ def losses_of(run: Run, step: int, name: str) -> dict[int, float]:
 
 
 def mean(losses: Mapping[int, float]) -> float | None:
-    """Return the mean over ranks; None if it is not finite or not logged."""
+    """Return the mean of the losses of all ranks; None if it is not finite or no loss is logged."""
     value = sum(losses.values()) / len(losses) if losses else float("nan")
     return value if abs(value) < float("inf") else None

@@ -31,7 +31,7 @@ def proof_report(run: RecordedRun, data: ProofData) -> Report[ProofData]:
 
 
 def finding(run: RecordedRun, data: ProofData) -> Finding:
-    """Return the finding of a proof: the advice works, does not work, or was not applied."""
+    """Return the finding of a proof: the advice works, the advice does not work, or none was applied."""
     if data.rerun is None or data.applied is None:
         return not_applied(run, data)
     passed, measured = data.rerun.passed, data.rerun.peak_bytes

@@ -70,10 +70,10 @@ def one_process(request: Request) -> dict[str, str]:
 
 
 def check_packages(found: Torchtitan, options: tuple[str, ...]) -> list[str]:
-    """Return a note on each package that is incompatible with torchtitan.
+    """Return a note on each package that does not suit the installed torchtitan.
 
     Raises:
-        InputError: One of them prevents training.
+        InputError: A package prevents training.
     """
     try:
         wrong = conflicts(found, options)

@@ -51,7 +51,7 @@ class Cause:
 
     @property
     def second_round_after_s(self) -> float:
-        """Seconds between the two rounds of dumps: a slow rank differs between them, a stuck one does not."""
+        """Seconds between the two rounds of dumps; a slow rank has moved on in the second one, a stuck rank has not."""
         if self.reason == "stalled":
             return min(SECOND_ROUND_AFTER * self.timeout_s, SECOND_ROUND_AT_MOST_S)
         return SECOND_ROUND_BY_HAND_S if self.job_continues else SECOND_ROUND_ENDING_S
@@ -78,7 +78,7 @@ class Plan:
 
 
 class Collector:
-    """Watches the ranks of one node until all of them have ended, and takes dumps when one stalls, fails or dies."""
+    """Watches the ranks of one node until all of them have ended; takes dumps when a rank stalls, fails or dies."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -222,7 +222,7 @@ class Collector:
 
 
 def is_deleted(folder: Path) -> bool:
-    """Return whether a folder no longer exists; False if a shared disk does not answer."""
+    """Return whether a folder no longer exists; False if that is unknown, because a shared disk does not answer."""
     try:
         folder.stat()
     except FileNotFoundError:

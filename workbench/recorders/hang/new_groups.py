@@ -41,7 +41,7 @@ class NewGroups:
             setattr(dist.distributed_c10d, NAMING, self._naming(self._original))
 
     def remove(self) -> None:
-        """Restore PyTorch's original function."""
+        """Restore PyTorch's original function that names new groups."""
         if self._original:
             setattr(dist.distributed_c10d, NAMING, self._original)
 

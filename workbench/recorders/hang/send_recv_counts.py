@@ -76,7 +76,7 @@ class SendRecvCounts:
             setattr(process_group, operation, self._noting_root(operation))
 
     def remove(self) -> None:
-        """Restore the original methods."""
+        """Restore the original methods of `ProcessGroup`."""
         for verb, original in self._originals.items():
             setattr(process_group, verb, original)
 

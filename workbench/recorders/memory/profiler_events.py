@@ -61,11 +61,11 @@ class FrameTable:
         self._stacks: dict[tuple[int, ...], list[Frame]] = {}
 
     def frame(self, name: str, filename: str, line: int) -> Frame:
-        """Return the shared dict that represents a source line."""
+        """Return the dict for a source line; the same line always gives the same dict object."""
         return self._frames.setdefault((name, filename, line), {"name": name, "filename": filename, "line": line})
 
     def stack(self, frames: list[Frame]) -> list[Frame]:
-        """Return the shared list that represents a stack of these frames."""
+        """Return a list of these frames; the same frames always give the same list object."""
         return self._stacks.setdefault(tuple(map(id, frames)), frames)
 
 

@@ -152,15 +152,16 @@ class MemoryRecorder:
         self._hooks.close()
 
     def _is_wanted(self, step: int) -> bool:
-        """Return whether `step` is recorded from its beginning.
+        """Return whether allocations are recorded from the beginning of step `step`.
 
-        It is for a snapshot or a trace; on CUDA and under a memory limit, all steps are.
+        On CUDA, and in a process with a memory limit, they are recorded in all steps; otherwise for snapshots and
+        traces.
         """
         traced = self.traces is not None and self.traces.is_traced(step)
         return self._on_device or traced or self._plan.covers(step) or memory_room().limit is not None
 
     def _begin(self) -> None:
-        """Record allocations from now to the end of the step."""
+        """Record allocations from now on, to the end of the step."""
         self.is_recording = True
         self._history.begin((self._last_finished_step or 0) + 1)
         self._contexts.enter_context(self._hooks.note_saved_tensors())

@@ -69,7 +69,7 @@ class Segment(TypedDict):
 
 
 class Mark(TypedDict):
-    """The start or end of a step, a phase or an optimizer call; `stage` is START or END."""
+    """The start or end of a step, a phase or an optimizer call; `stage` is "START" or "END"."""
 
     stage: str
     name: str

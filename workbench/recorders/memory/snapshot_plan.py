@@ -8,7 +8,7 @@ WINDOW = 5
 
 @dataclass(frozen=True)
 class SnapshotPlan:
-    """The schedule of memory snapshots: one after every `freq` steps; the last `window` steps before it are recorded.
+    """The schedule of memory snapshots: a snapshot after every `freq` steps, for which `window` steps are recorded.
 
     If `last_step` is given, the `window` steps that end with it are recorded too, for a table of the memory after
     that step. Example: with `freq` 10 and `window` 3, steps 8, 9, 10, 18, 19, 20, ... are recorded.

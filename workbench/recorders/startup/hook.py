@@ -37,7 +37,7 @@ def recording() -> "Recording":
 
 
 def safely(act: Callable[[], object]) -> None:
-    """Call `act`; if it raises an exception, print that and let the script continue."""
+    """Call `act`; if it raises an exception, print the exception and let the script continue."""
     try:
         act()
     except Exception as error:  # noqa: BLE001

@@ -29,7 +29,7 @@ from workbench.recorders.timing.step_log import StepRecorder
 
 BACKWARD = "bwd"
 OTHERS_STEPS = 100
-"""If other optimizers take this number of steps while the one that counts takes none, another is chosen."""
+"""If others step this number of times while the optimizer that counts steps does not, another one counts them."""
 
 
 class Recording:
@@ -54,7 +54,7 @@ class Recording:
         self._failed = False
 
     def attach(self) -> None:
-        """Start the recorders of hangs and of steps; called after the process group was created."""
+        """Start the recorders of hangs and of steps; call it after the process group was created."""
         if Attached.now is not None:
             return
         steps = self._steps or self._start_steps()

@@ -29,7 +29,7 @@ MOST_OPERATIONS = 200_000
 """The log is cleared after this number of operations; without an optimizer step it would grow forever."""
 LIBRARY = (str(Path(torch.__file__).parent), str(Path(__file__).resolve().parents[1]))
 Given = tuple[tuple[object, ...], dict[str, object] | None]
-"""Positional and keyword arguments."""
+"""The positional and the keyword arguments of an operation."""
 BACKWARD, FORWARD, INPUT = "backward", "forward", "input"
 
 

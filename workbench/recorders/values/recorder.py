@@ -117,7 +117,7 @@ class ValueRecorder:
             yield module.register_forward_hook(self._after_forward(name))
 
     def _observed(self, model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-        """Yield the name of each module whose values are recorded, and the module."""
+        """Yield (name, module) of each module of `model` whose outputs are recorded."""
         whole = f"({WHOLE})" if hasattr(model, WHOLE) else WHOLE
         for name, module in model.named_modules():
             is_wrapper = hasattr(module, "_checkpoint_wrapped_module")

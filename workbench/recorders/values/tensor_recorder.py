@@ -31,7 +31,7 @@ STEPS = 100
 TENSORS_AT_MOST = 16
 """At most this number of tensors is recorded of one call of a module: a cache of keys and values may have many."""
 CALLS_AT_MOST = 64
-"""Number of calls of a module in one forward pass that get names of their own; all later calls share the last name."""
+"""Number of calls of a module in one forward pass that get different names; all later calls share the last one."""
 
 
 class TensorRecorder(ValueRecorder):

@@ -69,7 +69,7 @@ def projection(values: Tensor) -> Tensor:
 
 @lru_cache(maxsize=64)
 def signature(length: int, device: str) -> Tensor:
-    """Return a vector of normal random numbers that is the same in every run and on every device."""
+    """Return a vector of `length` normal random numbers, which is the same in every run and on every device."""
     generator = torch.Generator().manual_seed(length)
     return torch.randn(length, dtype=torch.float64, generator=generator).to(device)
 
