@@ -21,15 +21,16 @@ Data = TypeVar("Data")
 AnalyzerReport = Report[MemoryData] | Report[HangData] | Report[TraceData] | Report[StepsData] | Report[LogsData]
 
 MOST_SNAPSHOTS = 32
-"""If there are more snapshots, only those of the last step are read, which are enough for a verdict."""
+"""How many memory snapshots are read; if there are more, those of the last step are enough for a verdict."""
 
 
 @dataclass
 class AnalyzerReports:
     """The report of each analyzer; None if it had nothing to read, or failed.
 
-    `problems` has the errors of analyzers that failed, and `unreadable` the findings on those that could read none of
-    their files. `not_finite` has the finding on the operation at which values stopped being finite, if there is one.
+    `problems` has the errors of analyzers that failed, and `unreadable` the findings on analyzers that could read
+    none of their files. `not_finite` has the finding on the operation that first returned NaN or infinity, if there
+    is one.
     """
 
     memory: Report[MemoryData] | None = None
@@ -43,7 +44,7 @@ class AnalyzerReports:
     unreadable: list[Finding] = field(default_factory=list)
 
     def by_name(self) -> dict[str, AnalyzerReport]:
-        """Return the existing reports by the analyzer's name, which the ids of its findings begin with."""
+        """Return {analyzer's name: its report} of the existing reports; the ids of findings begin with this name."""
         reports: Mapping[str, AnalyzerReport | None] = {
             "memory": self.memory,
             "hang": self.hang,
@@ -55,7 +56,7 @@ class AnalyzerReports:
 
     @property
     def ended_cleanly(self) -> bool:
-        """Whether all ranks marked a clean end and no launcher reported a failure; no error in a log was fatal then."""
+        """Whether all ranks marked a clean end and no launcher reported a failure; then no error in a log was fatal."""
         failed = self.logs and any(event.kind == EventKind.TORCHRUN_ROOT_CAUSE for event in self.logs.data.events)
         return bool(self.hang and self.hang.data.ended_cleanly) and not failed
 
@@ -65,7 +66,7 @@ class AnalyzerReports:
 
 
 def run_analyzers(run: Run, options: store.Options) -> AnalyzerReports:
-    """Return the reports of all analyzers on their own artefacts of a run."""
+    """Return the reports of all analyzers; each reads its own files of the run."""
     reports = AnalyzerReports(not_finite=not_finite_findings(run.of(Kind.NOT_FINITE)))
     if snapshots := snapshots_to_read(run):
         reports.memory = try_analyzer(reports, snapshots, "memory", lambda: memory.analyze(snapshots, options))
@@ -109,7 +110,7 @@ def has_failed_rank(manifest: Mapping[str, object]) -> bool:
 def is_foreign_end(run: Run) -> bool:
     """Return whether all ranks marked a clean end in a run whose trainer is not that of this project.
 
-    Such a trainer writes no run.json; if this project's launcher started it, run.json holds its command.
+    Such a trainer writes no `run.json`. If this project's launcher started it, `run.json` holds its command.
     """
     manifest = run.manifest()
     is_foreign = not manifest or "command" in manifest
@@ -121,7 +122,7 @@ def try_analyzer(
 ) -> Report[Data] | None:
     """Call `question`, which runs the analyzer `name` on `files`, and return its report.
 
-    The result is None after an error, which is added to the problems in `reports`.
+    If it fails, the result is None, and the error is added to `reports.problems`.
     """
     try:
         # Half of the time: the rest is left to the other analyzers.

@@ -2,8 +2,8 @@
 
 Several analyzers may describe one incident. If rank 3 runs out of memory, the memory analyzer reports that, the hang
 analyzer reports that rank 3 exited and that the others wait for it, and the other ranks report broken connections.
-`chain_of` tries possible causes in a fixed order, causes before consequences, and returns the chain of the first
-match:
+`chain_of` tries possible causes in a fixed order, causes before consequences, and returns the chain of the first one
+that applies:
 
     rank 3 ran out of memory at step 6  ->  ranks 0-2 wait in all_gather #91 of process group default_pg for it
 """
@@ -31,7 +31,7 @@ DEEPEST = (
     LogClass.UNUSED_PARAMETERS,
     LogClass.STARTUP,
 )
-"""Failures that logs explain better than dumps, which only show that a rank died."""
+"""Classes of failures that logs explain better than dumps, which only show that a rank died."""
 SYSTEM_EXIT = re.compile(r"SystemExit\b")
 WAITS = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
 CRASHED = "incident.crashed"
@@ -42,7 +42,10 @@ LOST = "incident.launcher_lost"
 
 @dataclass(frozen=True)
 class Waiting:
-    """The victims of a culprit, and an operation in which one of them waits, with the label of its process group."""
+    """The victims of a hang's culprit, and an operation in which one of them waits (None: not known).
+
+    `group` is the label of the operation's process group.
+    """
 
     culprit: Culprit
     operation: Wait | None = None
@@ -53,8 +56,9 @@ class Waiting:
 class Event:
     """One event in the chain from cause to effect, before its sentence is written.
 
-    The sentence is `title` if an analyzer gave one, else it is made from `crash`, `waiting` or `launcher`. `culprit` is
-    set if `title` is about the culprit of a hang.
+    The sentence is `title` if an analyzer gave one, else it is made from `crash`, `waiting` or `launcher`. `findings`
+    are the ids of the findings that the event is based on. `culprit` is set if `title` is about the culprit of a
+    hang.
     """
 
     kind: str
@@ -69,7 +73,10 @@ class Event:
 
 
 def chain_of(reports: AnalyzerReports, crash: Crash | None, manifest: Mapping[str, object]) -> list[Event]:
-    """Return the chain of events from the first cause to the last effect; empty if nothing is wrong."""
+    """Return the chain of events from the first cause to the last effect; empty if nothing is wrong.
+
+    `crash` is the first uncaught exception of the run, `manifest` the content of `run.json`.
+    """
     completed = is_completed(manifest) or reports.ended_cleanly
     failed_by = None if completed else crash
     questions: Sequence[Callable[[], list[Event]]] = (
@@ -94,7 +101,7 @@ def chain_of(reports: AnalyzerReports, crash: Crash | None, manifest: Mapping[st
 def crashed(crash: Crash) -> Event:
     """Return the event of an uncaught exception.
 
-    An exception that another rank's failure caused names no culprit: the rank that raised it is a victim.
+    If another rank's failure caused the exception, the event blames no rank: the rank that raised it is a victim.
     """
     if crash.is_symptom:
         return Event(IncidentClass.UNKNOWN, findings=[CRASHED], crash=crash)
@@ -102,9 +109,9 @@ def crashed(crash: Crash) -> Event:
 
 
 def lost_launcher(manifest: Mapping[str, object]) -> list[Event]:
-    """Return, in a list, the event that the launcher was killed and its watchdog process ended the ranks.
+    """Return, in a list, the event that the launcher was killed, after which its watchdog process ended the ranks.
 
-    The list is empty if that did not happen.
+    The list is empty if that did not happen; `manifest` is the content of `run.json`.
     """
     launcher = manifest.get("launcher")
     if not isinstance(launcher, dict) or not launcher_is_lost(manifest):
@@ -113,7 +120,7 @@ def lost_launcher(manifest: Mapping[str, object]) -> list[Event]:
 
 
 def out_of_memory(reports: AnalyzerReports) -> list[Event]:
-    """Return the event that a rank ran out of memory, then the events of ranks that wait for it; empty if none did."""
+    """Return the event that a rank ran out of memory, then those of ranks that wait for it; empty if none did."""
     culprits = reports.hang.data.culprits if reports.hang else []
     dead = [c for c in culprits if c.out_of_memory]
     if reports.memory and reports.memory.verdict.kind == IncidentClass.OOM:
@@ -131,9 +138,10 @@ def out_of_memory(reports: AnalyzerReports) -> list[Event]:
 
 
 def hung(reports: AnalyzerReports, *, undecided: bool = False) -> list[Event]:
-    """Return the events of a hang: one for each culprit, followed by one for its victims; empty without a hang.
+    """Return the events of a hang: for each culprit, one for it and one for its victims; empty without a hang.
 
-    With `undecided`, culprits are also returned if the verdict on the hang is unknown.
+    With `undecided`, culprits are also returned if the verdict on the hang is unknown. The list is empty, too, if the
+    step log explains a slow rank better.
     """
     if reports.hang is None or is_explained_by_steps(reports):
         return []
@@ -169,10 +177,10 @@ def count_findings(reports: AnalyzerReports, culprit: Culprit) -> list[str]:
 
 
 def printed_failure(reports: AnalyzerReports, kinds: Collection[LogClass] | None = None) -> list[Event]:
-    """Return the event of the failure that the text logs show, then the events of ranks that wait for its ranks.
+    """Return the event of the failure that the text logs show, then those of ranks that wait for the failed ranks.
 
-    The list is empty if the logs show no failure. With `kinds`, it is also empty if the failure is of another class, or
-    if the finding on it is not certain.
+    The list is empty if the logs show no failure. With `kinds`, it is also empty if the failure is of another class,
+    or if the finding on it is not certain.
     """
     if reports.logs is None or reports.logs.verdict.status not in (Status.ERROR, Status.WARNING):
         return []
@@ -185,7 +193,7 @@ def printed_failure(reports: AnalyzerReports, kinds: Collection[LogClass] | None
 
 
 def printed_reason(reports: AnalyzerReports) -> list[Event]:
-    """Return the events of the failure in the text logs that explains why ranks ended, if the dumps do not explain it.
+    """Return the events of a failure in the text logs that explains why ranks ended, where the dumps do not.
 
     It is one of five: an error that a rank caught before it skipped collectives; a stack in the log that shows a rank
     outside of the collective; a loss that is not finite, after which a rank called `sys.exit`; an exception that a
@@ -213,8 +221,8 @@ def printed_reason(reports: AnalyzerReports) -> list[Event]:
 def swallowed_failure(reports: AnalyzerReports) -> list[Event]:
     """Return the events of a rank that left the others in a collective although all ranks ended with exit code 0.
 
-    The handler of an error may end the rank as if nothing had happened; the others, whose collective then fails, end by
-    the same handler. Their connections are lost in the middle of the job all the same, and their logs say so.
+    A program may handle an error by ending the rank as if nothing had happened. The collective of the other ranks
+    then fails, and they end in the same way; but their logs say that they lost a connection in the middle of the job.
     """
     is_left = reports.logs is not None and reports.logs.verdict.kind == LogClass.EARLY_EXIT
     return printed_failure(reports) if is_left else []
@@ -228,10 +236,10 @@ def is_hidden(data: LogsData, ranks: Collection[int]) -> bool:
 
 
 def waiting(reports: AnalyzerReports, culprit: Culprit) -> list[Event]:
-    """Return, in a list, the event that the victims of a culprit wait, with an operation in which a victim waits.
+    """Return, in a list, the event that the victims of a culprit wait, with an operation in which one of them waits.
 
-    An operation that waits for the culprit itself is preferred to an operation that waits for another victim. The list
-    is empty if the culprit has no victims.
+    An operation that waits for the culprit itself is preferred to one that waits for another victim. The list is
+    empty if the culprit has no victims.
     """
     if not culprit.victims or reports.hang is None:
         return []
@@ -251,8 +259,8 @@ def group_label(data: HangData, name: str) -> str:
 def broken_loss(reports: AnalyzerReports) -> list[Event]:
     """Return the events of values and losses that are not finite (NaN or infinite).
 
-    The first is the operation that made the first such value, if that is known; then follows one for each finding about
-    the loss.
+    The first is that of the operation that made the first such value, if it is known; then follows one for each
+    finding about the loss.
     """
     findings = reports.steps.findings if reports.steps else []
     kind = Problem.NONFINITE_LOSS
@@ -263,9 +271,10 @@ def broken_loss(reports: AnalyzerReports) -> list[Event]:
 
 
 def warnings(reports: AnalyzerReports) -> list[Event]:
-    """Return an event for each bad verdict of a run that neither hung nor died, the most severe first.
+    """Return an event for each bad verdict on a run that neither hung nor died, the most severe first.
 
-    Traces only show how a step could be faster, which is no incident: they count only for a run without a step log.
+    Traces only show how a step could be faster, which is no incident, so they count only for a run without a step
+    log.
     """
     asked: list[AnalyzerReport | None] = [reports.steps or reports.trace, reports.memory]
     asked += [] if is_explained_by_steps(reports) else [reports.hang]

@@ -12,35 +12,35 @@ from analyzers.run import Run
 
 LONGEST_MESSAGE = 300
 NOT_FINITE = re.compile(r"\bnan\b|finite", re.IGNORECASE)
-"""Words in the errors of checks by PyTorch and users, such as "loss is NaN" or "non-finite gradients"."""
+"""Matches the errors of checks by PyTorch and users, such as "loss is NaN" or "non-finite gradients"."""
 
 
 @dataclass(frozen=True)
 class Crash:
-    """An uncaught exception, and the path of the file that holds it (`source`)."""
+    """An uncaught exception, as a rank recorded it (`exit_file`), and the path of the file that holds it (`source`)."""
 
     exit_file: ExitFile
     source: str
 
     @property
     def is_symptom(self) -> bool:
-        """Whether the exception was raised because a different rank ended or did not arrive."""
+        """Whether the exception was raised because a different rank ended or did not arrive in time."""
         return hangs.is_victim(self.exit_file)
 
     @property
     def message(self) -> str:
-        """The exception with its message, as Python prints it: `ValueError: no tokens`."""
+        """The exception as Python prints it, with its class and message: `ValueError: no tokens`."""
         own = f"{self.exit_file.error}: {self.exit_file.message}".removesuffix(": ").removeprefix(": ")
         return first_error(self.exit_file.message) or own
 
     @property
     def ranks(self) -> list[int]:
-        """The rank that raised the exception, as a list; empty if it is unknown."""
+        """The rank that raised the exception, in a list; empty if it is unknown."""
         return [self.exit_file.rank] if self.exit_file.rank >= 0 else []
 
     @property
     def line(self) -> Frame | None:
-        """The innermost frame of the user's own code; None without one."""
+        """The innermost frame of the user's own code in the exception's traceback; None without one."""
         return next((f for f in self.exit_file.traceback if not is_library(f.filename)), None)
 
     @property
@@ -61,7 +61,10 @@ def first_crash(run: Run) -> Crash | None:
 
 
 def launchers_cause(cause: object) -> Crash | None:
-    """Return the error in the field `cause` of run.json, which has no traceback; None if it names no error."""
+    """Return the error that the launcher recorded in the field `cause` of `run.json`; None if it names no error.
+
+    It has no traceback.
+    """
     if not isinstance(cause, dict) or not (cause.get("error") or cause.get("message")):
         return None
     rank = cause.get("rank")
@@ -79,5 +82,5 @@ def first_line(text: str) -> str:
 
 
 def is_completed(manifest: Mapping[str, object]) -> bool:
-    """Return whether run.json records that the run ended without an error."""
+    """Return whether `run.json` (`manifest`) records that the run ended without an error."""
     return manifest.get("status") == "completed"

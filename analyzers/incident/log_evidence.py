@@ -20,13 +20,13 @@ OWN_END = (
     EventKind.TORCHRUN_ROOT_CAUSE,
     EventKind.NAN,
 )
-"""Events that show how a rank ended, printed by the rank or its launcher."""
+"""The kinds of log events that show how a rank ended, printed by the rank or its launcher."""
 LINES_AT_MOST = 2
 TEXT_LENGTH = 240
 
 
 def with_log_evidence(findings: Iterable[Finding], reports: AnalyzerReports) -> list[Finding]:
-    """Return all findings, with lines of the text logs added as evidence to those on hangs, memory and crashes.
+    """Return all findings; those on hangs, memory and crashes have lines of the text logs added to their evidence.
 
     The lines are about the ranks or the operation of the finding.
     """
@@ -42,7 +42,10 @@ def is_of_another_analyzer(finding: Finding) -> bool:
 
 
 def matching(finding: Finding, events: Sequence[LogEvent], reports: AnalyzerReports) -> list[LogEvent]:
-    """Return the events in the logs that show how the finding's ranks ended, or timeouts in its culprit's operation."""
+    """Return log events that show how the finding's ranks ended, or timeouts in its culprit's operation.
+
+    The operation of a hang's culprit is the one in which its victims wait.
+    """
     ended = [e for e in events if e.kind in OWN_END and e.rank is not None and e.rank in finding.ranks]
     culprits = [c for c in reports.hang.data.culprits if f"hang.{c.kind}" == finding.id] if reports.hang else []
     operations = {(name, c.seq) for c in culprits if c.seq is not None for name in (c.group, c.group_desc)}

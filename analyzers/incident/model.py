@@ -39,7 +39,11 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IncidentData(msgspec.Struct, frozen=True, kw_only=True):
-    """The `data` of each analyzer that found something to read, and the chain of events, first cause first."""
+    """The field `data` of the JSON document `workbench.incident/1`.
+
+    It has the `data` of each analyzer, None if the analyzer found nothing to read, and the chain of events, first
+    cause first.
+    """
 
     memory: MemoryData | None
     hang: HangData | None

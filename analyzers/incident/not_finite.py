@@ -1,6 +1,6 @@
 """Report the operation, module and tensor at which values first became NaN or infinite.
 
-Each rank's file `not_finite/rank_R.json` is written by `recorders.check_finite`.
+They are in each rank's file `not_finite/rank_R.json`, which `recorders.check_finite` writes.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ from analyzers.words import rank_names
 
 FINDING = "values.not_finite"
 LARGE_PARAMETER = 1e6
-"""A parameter this large has diverged: trained weights stay below some hundreds."""
+"""The absolute value from which on a parameter has diverged: trained weights stay below some hundreds."""
 BACKWARD, INPUT = "backward", "input"
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A tensor that an operation read, and its largest absolute value (`nan` and `inf` as text).
+    """A tensor that an operation read, and its largest absolute value (a text for `nan` and `inf`).
 
     `name` is the name of the parameter or buffer, or else of the operation that made the tensor.
     """
@@ -30,9 +30,10 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The first operation whose result is not finite.
+    """The first operation whose result is not finite, or the first tensor that is not.
 
-    `kind` is forward, backward, or input; input means a tensor that no operation of the step wrote.
+    `kind` is `forward`, `backward` or `input`; `input` means that `tensor` was not written by any operation of the
+    step. `line` is the user's line, `inputs` are the tensors that the operation read.
     """
 
     kind: str
@@ -69,8 +70,8 @@ class NotFinite(msgspec.Struct, frozen=True):
 def not_finite_findings(artefacts: Sequence[Artefact]) -> list[Finding]:
     """Return, in a list, the finding on the first operation whose result was not finite; empty without a readable file.
 
-    If several ranks wrote a file, only those with the earliest step count, and of these only the ranks that made the
-    value, unless all of them received it.
+    If several ranks wrote a file, only those with the earliest step count. Of these, only the ranks count that made
+    the value, unless all of them received it from elsewhere.
     """
     files = [(artefact, content) for artefact in artefacts if (content := read(artefact))]
     if not files:
@@ -82,7 +83,7 @@ def not_finite_findings(artefacts: Sequence[Artefact]) -> list[Finding]:
 
 
 def read(artefact: Artefact) -> NotFinite | None:
-    """Return the content of a file; None if it is damaged."""
+    """Return the content of a rank's file; None if it is damaged."""
     try:
         return msgspec.convert(read_json(artefact.path), NotFinite, strict=False)
     except (OSError, ValueError, msgspec.ValidationError):
@@ -90,12 +91,15 @@ def read(artefact: Artefact) -> NotFinite | None:
 
 
 def came_from_outside(content: NotFinite) -> bool:
-    """Return whether the value came from a tensor that no operation of the step wrote and that has no name."""
+    """Return whether the value came from a tensor that no operation of the step wrote and that has no name.
+
+    Such a tensor is the batch, or was received from another rank.
+    """
     return content.origin is not None and content.origin.kind == INPUT and not content.origin.tensor
 
 
 def finding(files: Sequence[tuple[Artefact, NotFinite]]) -> Finding:
-    """Return the finding on the ranks in which values first stopped being finite; `files` are those of these ranks."""
+    """Return the finding on the ranks on which values first stopped being finite; `files` are those of these ranks."""
     _, content = files[0]
     ranks = sorted(content.rank for _, content in files)
     return Finding(
@@ -115,7 +119,7 @@ def finding(files: Sequence[tuple[Artefact, NotFinite]]) -> Finding:
 
 
 def what(content: NotFinite) -> str:
-    """Return, as a phrase, which tensor or operation is not finite first."""
+    """Return a phrase on which tensor or operation is not finite first."""
     origin = content.origin
     if origin is None:
         return f"the {content.seen_in} of {first_name(content)} is not finite, by no operation of its own"
@@ -128,14 +132,14 @@ def what(content: NotFinite) -> str:
 
 
 def operation_of(origin: Origin) -> str:
-    """Return an operation as a name: `log`, or `div in the backward pass of Sqrt`."""
+    """Return the short name of an operation: `log`, or `div in the backward pass of Sqrt`."""
     name, _, node = origin.operation.partition(" in ")
     short = name.removeprefix("aten.").partition(".")[0]
     return f"{short} in the backward pass of {node.rstrip('0123456789').removesuffix('Backward')}" if node else short
 
 
 def module_of(origin: Origin) -> str:
-    """Return the module of an operation as a phrase."""
+    """Return a phrase that names the module of an operation, or says that it is outside of the modules."""
     return f"module {origin.module}" if origin.module else "code outside of the modules, such as the loss"
 
 
@@ -160,12 +164,12 @@ def reasons(content: NotFinite) -> list[str]:
 
 
 def number(value: float | str) -> str:
-    """Return a value as short text."""
+    """Return a number as short text; a text (`nan`, `inf`) is returned unchanged."""
     return value if isinstance(value, str) else f"{value:.3g}"
 
 
 def advice(content: NotFinite) -> str:
-    """Return a sentence on what to do about the operation or tensor that first was not finite."""
+    """Return a sentence on what to do about the operation or tensor that was not finite first."""
     origin, largest = content.origin, content.largest_parameter
     if largest and largest.value >= LARGE_PARAMETER:
         return (
@@ -184,7 +188,7 @@ def advice(content: NotFinite) -> str:
 
 
 def fact(content: NotFinite) -> str:
-    """Return the evidence from one rank: the operation or tensor that first was not finite there, and the step."""
+    """Return a phrase on what one rank recorded: what was not finite first there, and the step."""
     origin = content.origin
     made = f"{operation_of(origin) or origin.tensor or 'an input'} ({origin.kind})" if origin else "no operation"
     return f"rank {content.rank}: {made} in step {content.step}"

@@ -73,10 +73,10 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
 
 
 def log_findings(reports: AnalyzerReports, chain: Sequence[Event]) -> list[Finding]:
-    """Return the findings on text logs that the report shows.
+    """Return the findings on text logs that the report shows; `chain` is the causal chain of the run.
 
-    If the causal chain (`chain`) comes from other analyzers, only findings about ranks outside of the chain are
-    returned: log lines about ranks in the chain become evidence of the chain's own findings.
+    If the chain comes from other analyzers, only findings about ranks outside of the chain are returned: log lines
+    about ranks in the chain become evidence of the chain's own findings.
     """
     if reports.logs is None:
         return []
@@ -100,7 +100,10 @@ def in_order_of(chain: Sequence[Event], findings: Sequence[Finding]) -> list[Fin
 def verdict(
     reports: AnalyzerReports, chain: Sequence[Event], manifest: Mapping[str, object], findings: Sequence[Finding]
 ) -> Verdict:
-    """Return the verdict of the run, with the class and ranks of the first cause."""
+    """Return the verdict on the run, with the class and ranks of the first cause in `chain`.
+
+    `findings` are those of the whole report, `manifest` is the content of `run.json`.
+    """
     missing = reports.problems + [lack for report in reports_behind(reports, chain) for lack in report.verdict.missing]
     if not chain:
         return uneventful(reports, manifest, missing)
@@ -131,8 +134,8 @@ def reports_behind(reports: AnalyzerReports, chain: Sequence[Event]) -> list[Ana
 def uneventful(reports: AnalyzerReports, manifest: Mapping[str, object], missing: list[str]) -> Verdict:
     """Return the verdict on a run for which no cause of a problem was found.
 
-    It is healthy, unknown, or the verdict of the text logs. `missing` lists the evidence that the analyzers lacked, and
-    becomes a part of the verdict.
+    It is healthy, unknown, or the verdict of the text logs. `missing` lists the evidence that the analyzers lacked,
+    and becomes part of the verdict. `manifest` is the content of `run.json`.
     """
     outcome = outcome_of(reports, manifest)
     # Whether the job hangs or ended is said before what its steps or memory were like.
@@ -180,7 +183,7 @@ def is_open(logs: Report[LogsData]) -> bool:
 
 
 def of_logs(logs: Report[LogsData], missing: list[str]) -> Verdict:
-    """Return the verdict of the text logs as that of the run, because other analyzers do not decide how it went.
+    """Return the verdict on the text logs as that on the run, because no other analyzer shows how the run went.
 
     `missing` lists the evidence that was lacking so far; it is put before the list of the logs' own verdict.
     """
@@ -188,7 +191,7 @@ def of_logs(logs: Report[LogsData], missing: list[str]) -> Verdict:
 
 
 def outcome_of(reports: AnalyzerReports, manifest: Mapping[str, object]) -> Outcome:
-    """Return how a run ended, by the status in run.json and what the hang analyzer found.
+    """Return how a run ended, by the status in `run.json` and what the hang analyzer found.
 
     A run that completed without any step has an outcome of its own.
     """
@@ -207,7 +210,7 @@ def outcome_of(reports: AnalyzerReports, manifest: Mapping[str, object]) -> Outc
 
 
 def has_steps(reports: AnalyzerReports, manifest: Mapping[str, object]) -> bool:
-    """Return whether anything shows that the run trained: a last step in run.json, a step log, or other recordings.
+    """Return whether anything shows that the run trained: a last step in `run.json`, a step log, or other recordings.
 
     A script that does nothing ends with the status "completed" too.
     """

@@ -12,7 +12,7 @@ from analyzers.words import agree, capitalised, exit_reason, joined_sentences, q
 
 
 class Outcome(StrEnum):
-    """How a run ended for which no cause of a problem was found, or that it is still running."""
+    """How a run ended for which no cause of a problem was found; `RUNNING` if it has not."""
 
     FAILED = "failed"
     INTERRUPTED = "interrupted"
@@ -56,7 +56,7 @@ def text_of(event: Event) -> str:
 
 
 def launcher_text(launcher: Mapping[str, object]) -> str:
-    """Return the sentence on a launcher that was killed.
+    """Return the sentence on a launcher that was killed; `launcher` is the field of that name in `run.json`.
 
     For example `launcher lost: process 71 on n1 was killed, and its guard ended 4 processes of the job`.
     """
@@ -66,7 +66,7 @@ def launcher_text(launcher: Mapping[str, object]) -> str:
 
 
 def waiting_text(waiting: Waiting, *, with_operation: bool = True) -> str:
-    """Return where victims wait for a culprit: `ranks 0-2 wait in all_reduce #412 of process group dp for it`.
+    """Return a phrase on victims that wait: `ranks 0-2 wait in all_reduce #412 of process group dp for it`.
 
     The culprit is only called `it` or `them`, as the text before names it. Without `with_operation` the operation is
     left out.
@@ -82,7 +82,7 @@ def waiting_text(waiting: Waiting, *, with_operation: bool = True) -> str:
 
 
 def launcher_finding(launcher: Mapping[str, object]) -> Finding:
-    """Return the finding about a launcher that was killed."""
+    """Return the finding about a launcher that was killed; `launcher` is the field of that name in `run.json`."""
     return Finding(
         id=LOST,
         severity=Severity.ERROR,
@@ -97,7 +97,7 @@ def launcher_finding(launcher: Mapping[str, object]) -> Finding:
 
 
 def crash_text(crash: Crash) -> str:
-    """Return an exception as `rank 1 failed with ValueError: no tokens in load (me/data.py:3)`."""
+    """Return a sentence on an exception: `rank 1 failed with ValueError: no tokens in load (me/data.py:3)`."""
     name = rank_names(crash.ranks) if crash.ranks else "a rank"
     did = "gave up waiting for a different rank:" if crash.is_symptom else "failed with"
     where = f" in {crash.line.name} ({source_line(crash.line.filename, crash.line.line)})" if crash.line else ""
@@ -146,8 +146,8 @@ def names_operation(root: Event, waiting: Waiting) -> bool:
 def outcome_sentence(outcome: Outcome, manifest: Mapping[str, object], analyzer_sentence: str = "") -> str:
     """Return a sentence on how a run ended for which no cause of a problem was found.
 
-    It includes the exit codes if the run failed or was interrupted, else `analyzer_sentence`: the verdict of one
-    analyzer, such as that on memory, or an empty text.
+    It includes the exit codes if the run failed or was interrupted; otherwise `analyzer_sentence`, which is the
+    verdict of one analyzer, such as that on memory, or an empty text.
     """
     codes = manifest.get("exit_codes") if outcome in (Outcome.FAILED, Outcome.INTERRUPTED) else None
     if isinstance(codes, dict) and codes:

@@ -1,4 +1,4 @@
-"""Compute by how much the curves of two runs differ, and which tensor is the first that differs."""
+"""Compute by how much the curves (losses, gradient norms) of two runs differ, and which tensor differs first."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,11 @@ from analyzers.store import Columns
 
 PHASE_OF_KIND = np.array([PHASES[kind] for kind in KINDS], dtype=np.int8)
 LISTED = KINDS.index(ValueKind.GRADIENT)
-"""Gradients of parameters are sorted as in the model, as a backward pass computes the last ones first."""
+"""The kind `GRADIENT`, whose recorded order must be reversed.
+
+A recording lists the gradients of parameters in the order of the model, but a backward pass computes the last one
+first.
+"""
 KEY = ["step", "kind", "name"]
 
 
@@ -22,7 +26,8 @@ def curve_difference(
 ) -> CurveDifference | None:
     """Return how a logged quantity (`curve`, such as the loss) differs between two runs; None without a common step.
 
-    `before` and `after` are its values in the two runs, by step.
+    `before` and `after` map steps to its values in the first and the second run. `tolerance` is the relative
+    difference that is allowed.
     """
     steps = sorted(before.keys() & after.keys())
     if not steps:
@@ -38,7 +43,7 @@ def curve_difference(
 def relative_difference(a: float, b: float) -> float:
     """Return the absolute difference of two numbers, divided by the larger of their absolute values.
 
-    If a value is NaN or infinite, the result is 0 where both values are the same, else infinite.
+    If a number is NaN or infinite, the result is 0 if both are the same, else infinite.
     """
     if not (math.isfinite(a) and math.isfinite(b)):
         # By text, because NaN is not equal to itself.
@@ -49,8 +54,9 @@ def relative_difference(a: float, b: float) -> float:
 def value_table(columns: Columns) -> pd.DataFrame:
     """Return a table of the recorded tensors of a run, with one row per tensor and step.
 
-    It has the step, kind, name and dtype of the tensor, `phase`, `file` and `row`, by which the tensors of a step are
-    ordered, and sums of its values.
+    It has the step, kind (index in `KINDS`), name and dtype of the tensor, and sums over its values: `sum`,
+    `absolute` and `square`. Sorted by `phase`, `file` and `row`, the rows of a step are in the order in which the
+    step computes the tensors.
     """
     names = np.array(columns.meta["names"], dtype=object)
     table = pd.DataFrame({name: np.asarray(columns[name]) for name in columns})
@@ -68,7 +74,8 @@ def value_table(columns: Columns) -> pd.DataFrame:
 def common_values(a: pd.DataFrame, b: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
     """Return the tensors that both runs recorded, with their difference, in the order in which a step computes them.
 
-    The order is taken from the run with fewer pipeline stages. `columns` are further columns to keep of both runs.
+    The columns of the runs `a` and `b` have the suffixes `_a` and `_b`. The order is taken from the run with fewer
+    pipeline stages. `columns` are further columns of both runs to keep.
     """
     ordered = a if a["file"].abs().max() <= b["file"].abs().max() else b
     kept = [*KEY, "sum", "absolute", "square", *columns]
@@ -80,11 +87,11 @@ def common_values(a: pd.DataFrame, b: pd.DataFrame, columns: Sequence[str] = ())
 
 
 def differences(both: pd.DataFrame) -> Floats:
-    """Return, for each tensor, by how much it differs between the two runs.
+    """Return, for each row of `both`, the relative difference of a tensor between the two runs.
 
-    This is the largest of three relative differences: of its norm, of the sum of its absolute values, and of its sum.
-    The sum is compared relative to the sum of absolute values: it may itself be close to zero because positive and
-    negative values cancel.
+    It is the largest of three: that of its norm, of the sum of its absolute values, and of its sum. The sum is
+    compared relative to the sum of absolute values, because it may itself be close to zero if positive and negative
+    values cancel. It is infinite if the tensor is finite in only one run, and 0 if in neither.
     """
     norms = [np.sqrt(both[f"square_{side}"].to_numpy(np.float64)) for side in "ab"]
     sizes = [both[f"absolute_{side}"].to_numpy(np.float64) for side in "ab"]
@@ -103,7 +110,7 @@ def differences(both: pd.DataFrame) -> Floats:
 def first_difference(both: pd.DataFrame, tolerance: float) -> ValueDifference | None:
     """Return the first tensor that differs between two runs by more than the tolerance; None if none does.
 
-    `both` has the tensors of both runs in the order in which the steps compute them.
+    `both` has the tensors of both runs in the order in which a step computes them.
     """
     beyond = np.flatnonzero(both["difference"].to_numpy() > tolerance)
     if not len(beyond):

@@ -48,7 +48,11 @@ NO_COMMON = "a step and tensor that both runs recorded"
 
 
 def findings_of(data: BisectData) -> list[Finding]:
-    """Return the finding on the first difference, and one on the first value where the first is that of a dtype."""
+    """Return the finding on the first difference of two runs.
+
+    If that is a difference of dtypes, a finding on the first difference of values follows. Runs without a difference
+    that are not identical get a note instead.
+    """
     different = [one for one in (data.first, data.value if data.value != data.first else None) if one]
     findings = [finding(one, data) for one in different]
     if not findings and data.inexact:
@@ -57,7 +61,7 @@ def findings_of(data: BisectData) -> list[Finding]:
 
 
 def finding(one: Divergence, data: BisectData) -> Finding:
-    """Return the finding on a difference."""
+    """Return the finding on one difference between the runs; `data` is the whole comparison."""
     is_soft = one.cause in (Cause.PRECISION, Cause.DRIFT)
     return Finding(
         id=f"bisect.{one.cause}",
@@ -72,7 +76,10 @@ def finding(one: Divergence, data: BisectData) -> Finding:
 
 
 def rounding(one: Divergence) -> Finding:
-    """Return the note on two runs that agree within the tolerance, but are not identical."""
+    """Return the note that two runs agree within the tolerance, but are not identical.
+
+    `one` is the first tensor that is not identical.
+    """
     return Finding(
         id="bisect.rounding",
         severity=Severity.INFO,
@@ -91,7 +98,7 @@ def title(one: Divergence) -> str:
 
 
 def words(one: Divergence) -> dict[str, object]:
-    """Return the values to fill into the sentences of `TITLES` and `NEXT`, by name."""
+    """Return the values to fill into the sentences of `TITLES` and `NEXT`, by their names there."""
     kind = f" ({one.module_type})" if one.module_type else ""
     name = SETTINGS.get(one.tensor, one.tensor)
     return {
@@ -108,7 +115,7 @@ def words(one: Divergence) -> dict[str, object]:
 
 
 def why(one: Divergence) -> str:
-    """Return the numbers behind a difference: norms, the relative difference, and what is allowed."""
+    """Return a text with the numbers behind a difference: norms, the relative difference, and what is allowed."""
     if one.elements_a != one.elements_b:
         size = f"It has {one.elements_b} elements instead of {one.elements_a}."
     elif one.cause is Cause.PRECISION:
@@ -123,7 +130,7 @@ def why(one: Divergence) -> str:
 
 
 def number_text(one: Divergence) -> str:
-    """Return the tensor's norm in run B and in run A as text; a norm that is not finite is called so."""
+    """Return the tensor's norm in run B and in run A as text; a norm that is not finite is named as such."""
     if math.isfinite(one.a) and math.isfinite(one.b):
         return norm_text(one.b, one.a)
     names = [f"{norm:.6g}" if math.isfinite(norm) else "NaN or infinite" for norm in (one.b, one.a)]
@@ -131,17 +138,17 @@ def number_text(one: Divergence) -> str:
 
 
 def difference_text(one: Divergence) -> str:
-    """Return the relative difference in words."""
+    """Return the relative difference of a tensor in words, or that it is not finite in one run."""
     return f"difference {relative(one.difference)}" if math.isfinite(one.difference) else "not finite in one run"
 
 
 def after(one: Divergence) -> str:
-    """Return a phrase that names the last tensor before the one that differs; empty if there is none."""
+    """Return a phrase that names the tensor computed just before the one that differs; empty if there is none."""
     return value_name_of(one.after_kind, one.after) if one.after_kind else ""
 
 
 def evidence(one: Divergence, data: BisectData) -> list[str]:
-    """Return what else is known about a difference."""
+    """Return sentences on what else is known about a difference, such as how many other tensors differ."""
     texts = []
     if one.of > 1:
         texts.append(f"{one.alike} of {one.of} tensors of this kind differ in step {one.step}")
@@ -183,7 +190,7 @@ def verdict(data: BisectData, findings: Sequence[Finding]) -> Verdict:
 
 
 def equal_sentence(data: BisectData) -> str:
-    """Return how closely two runs agree that differ nowhere by more than the tolerance."""
+    """Return a sentence on how closely two runs agree, which differ nowhere by more than the tolerance."""
     tensors, steps = quantity(data.compared, "tensor"), quantity(data.steps, "step")
     if data.is_same_layout and data.inexact is None:
         return f"both runs compute the same: {tensors} of {steps} are identical by norm, sums and projection"

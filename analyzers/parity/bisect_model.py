@@ -8,9 +8,11 @@ from analyzers.parity.model import ValueKind
 
 
 class Cause(StrEnum):
-    """The kind of the first difference of two runs, named after what got the same in both and returned something else.
+    """The kind of the first difference of two runs: what got the same input in both and returned something else.
 
-    `BETWEEN` is code between two modules. `DRIFT` has no single origin: differences have grown little by little.
+    `DATA`: the batch. `WEIGHTS`: the weights before the first step. `BETWEEN`: code between two modules.
+    `WEIGHT_GRADIENT`: summing or clipping the gradients of parameters. `UPDATE`: the weights after an optimizer step.
+    `PRECISION`: only the dtypes differ. `DRIFT`: there is no single origin, differences have grown little by little.
     """
 
     DATA = "data"
@@ -27,12 +29,12 @@ class Cause(StrEnum):
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
-    """The first tensor that differs between two runs, and the module that got the same and computed it otherwise.
+    """The first tensor that differs between two runs, and the module that got the same input and computed it otherwise.
 
-    `tensor` and `kind` are the tensor's, `module` is the module's name (empty: no module), `module_type` its class, and
-    `after` the tensor before it, of `after_kind`, which agrees. `a` and `b` are norms; NaN where a norm is not finite.
-    `difference` is relative, and infinite if only one run is finite or the sizes differ; `tolerance` is what its dtype
-    allows. The `agreed` tensors before it differ by at most `agreed_to`.
+    `tensor` and `kind` are the tensor's name and kind; `module` is the module's name (empty: none) and `module_type`
+    its class. `after` is the tensor before it, which agrees, and `after_kind` its kind. `a` and `b` are the norms in
+    both runs (NaN: not finite). `difference` is relative, and infinite if only one run is finite or the sizes differ;
+    `tolerance` is what is allowed. The `agreed` tensors before it differ by at most `agreed_to`.
     """
 
     step: int
@@ -54,13 +56,16 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     agreed: int = 0
     agreed_to: float = 0.0
     alike: int = 1
-    """The number of tensors of the same kind that differ in this step."""
+    """The number of tensors of the same kind that differ in this step by more than is allowed."""
     of: int = 1
     """The number of tensors of the same kind that were compared in this step."""
 
 
 class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the two runs: its ranks, its mesh, and the steps whose tensors it recorded."""
+    """One of the two runs: its folder, its number of ranks, its mesh, and the steps whose tensors it recorded.
+
+    `mesh` maps each mesh dimension to its degree; `tensors` counts recorded tensors over all steps.
+    """
 
     folder: str
     ranks: int
@@ -73,10 +78,12 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
 class BisectData(msgspec.Struct, frozen=True, kw_only=True):
     """The comparison of run `b` with run `a`, tensor by tensor in the order of computation.
 
-    `first` is the first difference: that of a dtype, or that of a value. `value` is the first difference of a value
-    beyond the tolerance. `inexact` is the first tensor that is not identical, if both have the same mesh.
-    `only_a` and `only_b` are the first names of tensors that one run alone has in a common step. `tolerance` is the
-    relative difference that the user allows (None: that of `tolerances`, by dtype).
+    `first` is the first difference, which may be one of dtypes only. `value` is the first difference of values beyond
+    the tolerance. `inexact` is the first tensor that is not identical, if both runs have the same mesh
+    (`is_same_layout`). `only_a` and `only_b` are the first names of tensors that only one run has in a common step.
+    `tolerance` is the relative difference that the user allows; if it is None, `tolerances` has those used, by dtype.
+    `longest_sum` is the number of terms of the longest sum in the model, which decides how much rounding can do.
+    `not_finite` counts tensors that are not finite in both runs.
     """
 
     a: RecordedRun

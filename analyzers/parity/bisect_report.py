@@ -34,7 +34,10 @@ BisectReport = Report[BisectData]
 
 @dataclass(frozen=True)
 class Recording:
-    """The tensors that a run recorded, and the types of its modules."""
+    """What a run recorded: facts about the run, a table of its tensors (see `value_table`), and its modules' classes.
+
+    `types` maps the name of a module's input or output to the class of the module.
+    """
 
     run: RecordedRun
     table: pd.DataFrame
@@ -48,7 +51,7 @@ def bisect(
     options: store.Options | None = None,
     tolerance: float | None = None,
 ) -> Report[BisectData]:
-    """Return a report on the first operation of run `b` that gets the same as in run `a` and returns something else.
+    """Return a report on the first operation that gets the same input in both runs and returns something else in `b`.
 
     `tolerance` is the relative difference that is allowed; None: what rounding in the dtype of a tensor can cause.
 
@@ -71,7 +74,7 @@ def bisect(
 def compared_runs(
     a: Run, b: Run, options: store.Options, tolerance: float | None
 ) -> tuple[Recording, Recording, Compared]:
-    """Return what both runs recorded, and their common tensors with the differences.
+    """Return (what `a` recorded, what `b` recorded, their common tensors with the differences).
 
     `tolerance` is the relative difference that is allowed; None: what rounding in the dtype of a tensor can cause.
 
@@ -87,7 +90,11 @@ def compared_runs(
 
 
 def recording(source: Run, options: store.Options) -> Recording:
-    """Return the tensors that a run recorded."""
+    """Return what a run recorded.
+
+    Raises:
+        InputError: It recorded no tensors.
+    """
     files = source.of(Kind.VALUES)
     if not files:
         raise InputError(f"{source.root}: no recorded tensors there", HINT)
@@ -107,16 +114,19 @@ def recording(source: Run, options: store.Options) -> Recording:
 
 
 def computed_steps(table: pd.DataFrame) -> list[int]:
-    """Return the steps of a table of tensors, without a last step of which it has only the weights.
+    """Return the steps that a table of tensors has, without a last step of which it has only the weights.
 
-    These are what the update before it left; a run that ends after three steps has the weights of a fourth.
+    Those weights are the result of the update before: a run that ends after three steps has the weights of a fourth.
     """
     computed = table.loc[~table["kind"].isin((PARAMETER, BUFFER)), "step"]
     return sorted(map(int, (computed if len(computed) else table["step"]).unique()))
 
 
 def types_in(meta: Mapping[str, Any]) -> dict[str, str]:
-    """Return the class of each module, by the name of its input or output."""
+    """Return {name of a module's input or output: class of the module}.
+
+    `meta` is the dict that `reading.read` returns beside the columns.
+    """
     return {str(name): str(kind) for name, kind in meta["types"].items()}
 
 

@@ -3,7 +3,7 @@
 | view | one row |
 |---|---|
 | `operation_table` | a tensor of a step: its norms in both runs, their difference, and what its dtype allows |
-| `around` | the same, of the module that returned something else, and of the tensors before and after it |
+| `around` | the same, only for tensors near the first difference, and those of the module that caused it |
 | `step_table` | a step: its largest difference, and how many tensors differ by more than is allowed |
 """
 
@@ -19,14 +19,14 @@ from analyzers.run import Run
 from analyzers.store import Options
 
 NEIGHBOURS = 2
-"""The number of tensors before and after the first difference that `around` has."""
+"""How many tensors before and after the first difference `around` returns."""
 
 
 def operation_table(a: Run, b: Run, options: Options, tolerance: float | None = None) -> pd.DataFrame:
     """Return a row for each tensor that both runs recorded, in the order in which the steps compute them.
 
-    Columns: `step`, `kind`, `name`, `module`, `type` (the class of the module), `dtype_a`, `dtype_b`, the norms `a` and
-    `b`, `difference` (relative; infinite where only one run is finite, or the sizes differ), `tolerance`, and
+    Columns: `step`, `kind`, `name`, `module`, `type` (the class of the module), `dtype_a`, `dtype_b`, the norms `a`
+    and `b`, `difference` (relative; infinite if only one run is finite, or the sizes differ), `tolerance`, and
     `position`, which counts the tensors of a step from 1.
 
     Raises:
@@ -67,8 +67,8 @@ def module_of(name: str, kind: ValueKind) -> str:
 def around(table: pd.DataFrame, first: Divergence) -> pd.DataFrame:
     """Return the rows of `operation_table` that show the first difference.
 
-    These are the tensors of the module that returned something else, in the step of the difference, and the two tensors
-    before and after the difference.
+    These are, in the step of the difference, the tensors of the module that returned something else, and the
+    `NEIGHBOURS` tensors before and after the tensor that differs.
     """
     step = table[table["step"] == first.step]
     at = step[(step["name"] == first.tensor) & (step["kind"] == str(first.kind))]["position"]
@@ -79,7 +79,10 @@ def around(table: pd.DataFrame, first: Divergence) -> pd.DataFrame:
 
 
 def step_table(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each step: the `largest` difference, the number `beyond` its tolerance, and `tensors`."""
+    """Return a row for each step of `operation_table`, whose result is `table`.
+
+    Columns: the `largest` difference, how many tensors are `beyond` their tolerance, and the number of `tensors`.
+    """
     beyond = table["difference"] > table["tolerance"]
     grouped = table.assign(beyond=beyond).groupby("step")
     return pd.DataFrame(

@@ -21,15 +21,15 @@ ROUNDOFF = {
     "float8_e4m3fn": 2.0**-4,
     "float8_e5m2": 2.0**-3,
 }
-"""Half of the machine epsilon: the largest relative error of one rounding."""
+"""The unit roundoff of each dtype (half of the machine epsilon): the largest relative error of one rounding."""
 EXACT = ("int64", "int32", "int16", "int8", "uint8", "bool")
 DEVIATIONS = 4
 SETTING = 1e-6
-"""The settings of an optimizer, such as the learning rate, are not rounded by a mesh."""
+"""The tolerance for settings of an optimizer, such as the learning rate, which no mesh rounds."""
 DRIFT = 10
-"""A difference is drift if it is less than this many times its tolerance and the largest difference before it.
+"""Factor below which a difference counts as drift: relative to its tolerance, and to the largest difference before it.
 
-Rounding grows by small factors from one tensor to the next; a mistake jumps.
+Rounding errors grow by small factors from one tensor to the next; a mistake makes a jump.
 """
 PROJECTED = ("square", "projection")
 EXTRA = ("projection", "dtype", "elements", "calls", "length")
@@ -40,7 +40,12 @@ ACTIVATION, OPTIMIZER = KINDS.index(ValueKind.ACTIVATION), KINDS.index(ValueKind
 
 @dataclass(frozen=True)
 class Compared:
-    """The common tensors of two runs in the order of computation, with their difference and tolerance."""
+    """The tensors that two runs have in common, compared.
+
+    `both` has a row for each, in the order of computation, with its `difference` and `tolerance`. `types` has the
+    classes of modules, `longest_sum` the number of terms of the longest sum in the model. `not_compared` counts
+    common tensors that cannot be compared. `is_same_layout` says whether the runs have the same ranks and mesh.
+    """
 
     both: pd.DataFrame
     types: dict[str, str]
@@ -52,9 +57,10 @@ class Compared:
 def tolerance_of(dtype: str, length: int) -> float:
     """Return the relative difference that rounding can cause in a tensor of `dtype`, after sums of `length` terms.
 
-    It is 4 (u + sqrt(n) v): u is the unit roundoff of the dtype, and v that of the sum, which is float32 for shorter
-    dtypes. Errors of a sum are random, so that n roundings give sqrt(n) v, and 4 of these are exceeded once in a
-    thousand times (Higham and Mary, 2019, theorem 2.4: with probability 2 exp(-8) at most). Whole numbers are exact.
+    It is 4 (u + sqrt(n) v): u is the unit roundoff of the dtype, n is `length`, and v is the unit roundoff in which
+    sums are computed, which is float32's for shorter dtypes. Errors of a sum are random, so n roundings give an error
+    of about sqrt(n) v, and four times that is exceeded less than once in a thousand cases (Higham and Mary, 2019,
+    theorem 2.4: with probability 2 exp(-8) at most). Whole numbers are exact.
     """
     if dtype in EXACT:
         return 0.0
@@ -67,9 +73,9 @@ def compare_values(
 ) -> Compared:
     """Return the tensors that two runs have in common, with their differences and tolerances.
 
-    `tolerance` replaces the tolerances that follow from the dtypes. On other meshes, only tensors whose parts have the
-    same number of elements in total can be compared, and no gradients of inputs: of these a rank may have a term of a
-    sum.
+    `a` and `b` are tables as `value_table` returns them. `tolerance` replaces the tolerances that follow from the
+    dtypes. If the runs have different meshes, only tensors with equally many elements can be compared, and no
+    gradients of inputs, because a rank may have only one term of the sum that such a gradient is.
     """
     a, b = with_absent_state(a, b), with_absent_state(b, a)
     both = common_values(a, b, EXTRA)
@@ -87,7 +93,7 @@ def compare_values(
 
 
 def with_absent_state(table: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with zeros added for states of the optimizer that only the other run has in a common step."""
+    """Return `table` with zeros added for states of the optimizer that only the other run has in a common step."""
     wanted = other[(other["kind"] == OPTIMIZER) & other["step"].isin(table["step"])]
     present = pd.MultiIndex.from_frame(table[KEY])
     absent = wanted[~pd.MultiIndex.from_frame(wanted[KEY]).isin(present)].copy()
@@ -98,9 +104,11 @@ def with_absent_state(table: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 
 
 def projected_difference(both: pd.DataFrame) -> Floats:
-    """Return the difference of the projections relative to the norm; 0 where they cannot be compared.
+    """Return the difference of the projections relative to the norm, for each row of `both`.
 
-    Another division into microbatches multiplies each element by another random number.
+    A projection is the scalar product of a tensor with a fixed random vector; it shows elements that changed places,
+    which sums do not. The result is 0 where the runs cannot be compared: another number of microbatches gives each
+    element another random factor.
     """
     squares, projections = ([both[f"{name}_{side}"].to_numpy(np.float64) for side in "ab"] for name in PROJECTED)
     norm = np.sqrt(np.maximum(*squares))
@@ -112,7 +120,12 @@ def projected_difference(both: pd.DataFrame) -> Floats:
 
 
 def allowed(both: pd.DataFrame, length: int, tolerance: float | None) -> Floats:
-    """Return the tolerance of each tensor: that of the shortest dtype up to it, as its errors are passed on."""
+    """Return the tolerance of each tensor: the largest of its own and of those before it, whose errors are passed on.
+
+    `both` has the tensors in the order of computation, and `length` is the number of terms of the longest sum.
+    `tolerance` replaces these tolerances if it is not None. Whole numbers must be equal, and settings of the
+    optimizer nearly so.
+    """
     pairs = zip(both["dtype_a"], both["dtype_b"], strict=True)
     own = np.array([max(tolerance_of(a, length), tolerance_of(b, length)) for a, b in pairs], dtype=np.float64)
     result: Floats = np.maximum.accumulate(own) if tolerance is None else np.full(len(both), tolerance)
@@ -128,13 +141,16 @@ def first_value(compared: Compared) -> Divergence | None:
 
 
 def first_inexact(compared: Compared) -> Divergence | None:
-    """Return the first tensor that is not identical in two runs of the same mesh; None if all are."""
+    """Return the first tensor that is not identical in two runs, as a `Divergence`; None if all are identical.
+
+    The result is also None if the runs have different meshes.
+    """
     different = np.flatnonzero(compared.both["difference"] > 0)
     return divergence(compared, int(different[0])) if compared.is_same_layout and len(different) else None
 
 
 def first_precision(compared: Compared) -> Divergence | None:
-    """Return the first parameter, input or output whose dtypes differ; None if there is none."""
+    """Return the first parameter, input or output whose dtypes differ, as a `Divergence`; None if there is none."""
     both = compared.both
     is_wanted = (both["phase"] <= Phase.FORWARD) & (both["dtype_a"] != "") & (both["dtype_b"] != "")
     different = np.flatnonzero(is_wanted & (both["dtype_a"] != both["dtype_b"]))
@@ -142,9 +158,9 @@ def first_precision(compared: Compared) -> Divergence | None:
 
 
 def divergence(compared: Compared, index: int, cause: Cause | None = None) -> Divergence:
-    """Return the `Divergence` at `index` of the compared tensors, with the module that computed the tensor there.
+    """Return the `Divergence` at row `index` of the compared tensors, with the module that computed the tensor there.
 
-    `cause` says why the runs differ there; without it, it is derived from the phase of the step.
+    `cause` says what kind of difference it is; without it, it is derived from the phase of the step.
     """
     both = compared.both
     row = both.iloc[index]
@@ -177,7 +193,7 @@ def divergence(compared: Compared, index: int, cause: Cause | None = None) -> Di
 
 
 def cause_of(compared: Compared, index: int) -> Cause:
-    """Return the cause of the first difference from the phase of the step in which it is."""
+    """Return the kind of the first difference, which is at row `index`, from the phase of the step in which it is."""
     both = compared.both
     row = both.iloc[index]
     phase, kind = int(row["phase"]), int(row["kind"])
@@ -197,7 +213,10 @@ def cause_of(compared: Compared, index: int) -> Cause:
 
 
 def is_drift(compared: Compared, index: int) -> bool:
-    """Return whether a difference has grown out of those before it, as rounding does, and has not jumped."""
+    """Return whether the difference at row `index` has grown out of those before it, as rounding does.
+
+    A difference that is much larger than all before it, or than its tolerance, is a jump instead.
+    """
     row = compared.both.iloc[index]
     before = float(compared.both["difference"].to_numpy()[:index].max(initial=0.0))
     limit = float(row["tolerance"]) * DRIFT
@@ -205,12 +224,15 @@ def is_drift(compared: Compared, index: int) -> bool:
 
 
 def first_of(both: pd.DataFrame, index: int, kind: int) -> int:
-    """Return the index of the first tensor of kind `kind` in the same step as the tensor at `index`."""
+    """Return the index of the first row of kind `kind` in the same step as the row `index`."""
     return int(np.flatnonzero((both["step"] == both["step"].iloc[index]) & (both["kind"] == kind))[0])
 
 
 def culprit(compared: Compared, index: int, cause: Cause) -> str:
-    """Return the name of the module that computed the tensor at `index` differently in both runs; empty if none did."""
+    """Return the name of the module that computed the tensor at row `index` differently in both runs.
+
+    It is empty if no module did, as for the batch, the loss and the optimizer.
+    """
     both, row = compared.both, compared.both.iloc[index]
     name, kind = str(row["name"]), KINDS[int(row["kind"])]
     if cause in (Cause.DATA, Cause.LOSS, Cause.OPTIMIZER):
@@ -223,7 +245,7 @@ def culprit(compared: Compared, index: int, cause: Cause) -> str:
 
 
 def base(name: str) -> str:
-    """Return the name of a module, from the name of its input or output, without the number of the call."""
+    """Return the name of a module from the name of its input or output, which may end in `#2` (the call) or `[0]`."""
     return name.partition("#")[0].partition("[")[0]
 
 
@@ -233,7 +255,10 @@ def type_of(types: dict[str, str], module: str) -> str:
 
 
 def caller(types: dict[str, str], module: str) -> str:
-    """Return the innermost recorded module that contains a module: it computes what the module gets."""
+    """Return the innermost recorded module that contains `module`, and so computes its input.
+
+    Without one, it is the first recorded module, which is the model.
+    """
     recorded = {base(name) for name in types}
     while module:
         module = module.rpartition(".")[0]
@@ -243,9 +268,9 @@ def caller(types: dict[str, str], module: str) -> str:
 
 
 def taker(both: pd.DataFrame, index: int) -> str:
-    """Return the innermost module that takes the tensor at `index` in the forward pass, and so computes its gradient.
+    """Return the innermost module that gets the tensor at row `index` as its input, and so computes its gradient.
 
-    The module's input follows the tensor and has the same sums.
+    Inputs of nested modules follow the tensor in the forward pass and have the same sums, by which they are found.
     """
     row = both.iloc[index]
     kind = INPUT if KINDS[int(row["kind"])] is ValueKind.INPUT_GRADIENT else ACTIVATION
@@ -263,7 +288,7 @@ def taker(both: pd.DataFrame, index: int) -> str:
 
 
 def before_it(both: pd.DataFrame, index: int) -> "pd.Series[Any] | None":
-    """Return the row of the tensor before that at `index` in the same phase, which agrees; None if there is none."""
+    """Return the row of the tensor just before that at row `index`, in the same phase of the step; else None."""
     if not index:
         return None
     row, before = both.iloc[index], both.iloc[index - 1]

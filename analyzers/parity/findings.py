@@ -89,17 +89,20 @@ def value_title(first: RunParity, run: RunParity) -> str:
 
 
 def value_name(value: ValueDifference) -> str:
-    """Return a phrase for a tensor, such as `the gradient of layers.0.attention.wq.weight`."""
+    """Return a phrase for a tensor that differs, such as `the gradient of layers.0.attention.wq.weight`."""
     return value_name_of(value.kind, value.name)
 
 
 def value_name_of(kind: ValueKind, name: str) -> str:
-    """Return a phrase for a tensor of a kind."""
+    """Return a phrase for a tensor of a kind, such as `the gradient of layers.0.attention.wq.weight`."""
     return KIND_NAMES[kind].format(name=name)
 
 
 def why(value: ValueDifference, tolerance: float) -> str:
-    """Return a sentence on the first tensor that differs, and how closely all tensors before it agree."""
+    """Return sentences on the first tensor that differs, and on how closely all tensors before it agree.
+
+    `tolerance` is the relative difference that is allowed.
+    """
     before = f"All {quantity(value.agreed, 'tensor')} before it agree to {relative(value.agreed_to)}."
     agreed = before if value.agreed else "It is the first tensor of the step."
     same_norm = math.isclose(value.a, value.b, rel_tol=tolerance)
@@ -111,7 +114,7 @@ def why(value: ValueDifference, tolerance: float) -> str:
 
 
 def norm_text(norm: float, first: float) -> str:
-    """Return a norm and the norm in the first run, with as many digits as are needed for them to differ."""
+    """Return the norms in a run and in the first run as text, with as many digits as are needed for them to differ."""
     if figures(norm) != figures(first):
         return f"{figures(norm)} instead of {figures(first)}"
     return f"{norm:.7g} instead of {first:.7g}"
@@ -127,7 +130,7 @@ def next_step(value: ValueDifference | None) -> str:
 
 
 def curve_text(curve: CurveDifference) -> str:
-    """Return a phrase with the largest relative difference of a curve."""
+    """Return a phrase with the largest relative difference of a curve from that of the first run."""
     steps = quantity(curve.steps, "step")
     return f"{CURVE_NAMES[curve.curve]}: differs by {relative(curve.largest)} at most, over {steps}"
 

@@ -23,7 +23,7 @@ class RunFolder(msgspec.Struct, frozen=True):
 
 
 class Meshes(msgspec.Struct, frozen=True):
-    """The content of `parity.json`."""
+    """The content of `parity.json`: the runs, and the relative difference that is allowed between them."""
 
     runs: list[RunFolder]
     tolerance: float = TOLERANCE
@@ -31,7 +31,7 @@ class Meshes(msgspec.Struct, frozen=True):
 
 
 def write_runs(folder: Path, runs: Sequence[NamedRun], tolerance: float) -> None:
-    """Write the names and folders of runs to `parity.json`; their folders are in `folder`.
+    """Write the names and folders of runs to `parity.json` in `folder`, which holds the folders of the runs.
 
     Raises:
         OSError: The file cannot be written.
@@ -41,7 +41,7 @@ def write_runs(folder: Path, runs: Sequence[NamedRun], tolerance: float) -> None
 
 
 def read_runs(folder: Path) -> tuple[list[NamedRun], float]:
-    """Return the runs that `parity.json` in a folder names, and the relative difference allowed between them.
+    """Return (runs, relative difference allowed between them), as `parity.json` in a folder lists them.
 
     Raises:
         InputError: There is no such file, or it is damaged, or it names folders outside of `folder`.

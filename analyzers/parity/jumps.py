@@ -1,7 +1,8 @@
 """Find the tensor of a recorded run whose norm jumped first: where a spike of the loss began.
 
-`debug.record_values` and `recorders.record_tensors` write what is read here. A tensor jumps in a step if its norm is
-above `FACTOR` times its largest norm in all recorded steps before, of which there are at least `STEPS_BEFORE`.
+`debug.record_values` and `recorders.record_tensors` record the tensors that are read here. A tensor jumps in a step
+if its norm is above `FACTOR` times its largest norm in all recorded steps before, of which there are at least
+`STEPS_BEFORE`.
 """
 
 import math
@@ -26,7 +27,7 @@ PHASES = {"forward": Phase.FORWARD, "backward": Phase.BACKWARD, "gradient": Phas
 class Jump(msgspec.Struct, frozen=True, kw_only=True):
     """A tensor whose norm jumped: `norm` in `step`, and `before`, its largest norm in the recorded steps before.
 
-    `norm` is infinite if a value of the tensor is not finite.
+    `norm` is infinite if the tensor is not finite.
     """
 
     step: int
@@ -37,16 +38,16 @@ class Jump(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def factor(self) -> float:
-        """How many times as large the norm is as its largest before; infinite if that was 0."""
+        """How many times larger the norm is than the largest before; infinite if that was 0."""
         return self.norm / self.before if self.before else math.inf
 
 
 class Jumps(msgspec.Struct, frozen=True, kw_only=True):
-    """The first tensors that jumped in the first step in which a gradient did, each in the order of computation.
+    """The tensors that jumped first, in the first step in which the gradient of a parameter jumped.
 
-    `forward` is the first output of a module, `backward` the first gradient of such an output, `gradient` the first
-    gradient of a parameter, and `largest` the gradient of a parameter that grew by the largest factor. `share` is the
-    fraction of all parameters' gradients that jumped.
+    `forward` is the first output of a module that jumped in this step, `backward` the first gradient of such an
+    output, and `gradient` the first gradient of a parameter, in the order of computation. `largest` is the gradient
+    of a parameter that grew by the largest factor. `share` is the fraction of the parameters' gradients that jumped.
     """
 
     step: int
@@ -58,13 +59,19 @@ class Jumps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def first_jumps(files: Sequence[Artefact], last_step: int, options: store.Options | None = None) -> Jumps | None:
-    """Return the first jumps up to the step `last_step`; None if no gradient jumped, or too few steps are recorded."""
+    """Return the first jumps up to the step `last_step`; None if no gradient jumped, or too few steps are recorded.
+
+    `files` are the files with recorded tensors of all ranks.
+    """
     columns = store.load([file.path for file in files], READER, options or store.Options())
     return jumps_in(value_table(columns), last_step)
 
 
 def jumps_in(table: pd.DataFrame, last_step: int) -> Jumps | None:
-    """Return the first jumps in a table of recorded tensors, as `value_table` returns it."""
+    """Return the first jumps in a table of recorded tensors (see `value_table`); None if no gradient jumped.
+
+    Only the steps up to `last_step` count.
+    """
     table = with_norms(table[table["step"] <= last_step])
     gradients = table[table["phase"] == Phase.GRADIENT]
     jumped = gradients[is_jump(gradients)]
@@ -89,9 +96,10 @@ def jumps_in(table: pd.DataFrame, last_step: int) -> Jumps | None:
 
 
 def with_norms(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with the `norm` of each tensor, its largest norm in the steps `before`, and how many those are.
+    """Return the table with three columns added, which compare a tensor with earlier steps.
 
-    A norm is infinite where a value is not finite.
+    They are the `norm` of each tensor (infinite if it is not finite), its largest norm in the recorded steps before
+    (`before`), and how many such steps there are (`steps_before`).
     """
     square = table["square"].to_numpy(np.float64)
     table = table.assign(norm=np.where(np.isfinite(square), np.sqrt(np.abs(square)), np.inf))
@@ -103,18 +111,18 @@ def with_norms(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def is_jump(rows: pd.DataFrame) -> "pd.Series[bool]":
-    """Return for each row whether its tensor jumps there."""
+    """Return for each row of `with_norms` whether its tensor jumps in that step."""
     return (rows["steps_before"] >= STEPS_BEFORE) & (rows["norm"] > FACTOR * rows["before"])
 
 
 def first_of(rows: pd.DataFrame) -> Jump | None:
-    """Return the first row that jumps, as a `Jump`; None if none does."""
+    """Return the first of `rows` that jumps, as a `Jump`; None if none does."""
     jumped = rows[is_jump(rows)]
     return None if jumped.empty else jump_of(jumped.iloc[0])
 
 
 def jump_of(row: "pd.Series[float]") -> Jump:
-    """Return a row as a `Jump`."""
+    """Return a row of `with_norms` as a `Jump`."""
     return Jump(
         step=int(row["step"]),
         kind=KINDS[int(row["kind"])],

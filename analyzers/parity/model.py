@@ -15,7 +15,11 @@ class NamedRun(NamedTuple):
 
 
 class ValueKind(StrEnum):
-    """The kind of a recorded tensor, in the order in which a step computes them."""
+    """The kind of a recorded tensor, in the order in which a step computes them.
+
+    `DATA` is the batch; `INPUT` and `ACTIVATION` are the input and the output of a module; `GRADIENT` is that of a
+    parameter; `OPTIMIZER` has states and settings of the optimizer.
+    """
 
     DATA = "data"
     PARAMETER = "parameter"
@@ -29,7 +33,7 @@ class ValueKind(StrEnum):
 
 
 class Phase(IntEnum):
-    """The part of a step that computes a tensor."""
+    """The part of a step that computes a tensor; `STATE` is for the weights and buffers that the step starts with."""
 
     DATA = 0
     STATE = 1
@@ -51,21 +55,22 @@ PHASES = {
     ValueKind.OPTIMIZER: Phase.UPDATE,
 }
 OF_PARAMETERS = (ValueKind.PARAMETER, ValueKind.BUFFER, ValueKind.GRADIENT)
-"""Kinds of tensors named after a module's parameter or buffer; other kinds are named after a module."""
+"""Kinds of tensors that are named after a module's parameter or buffer; other kinds are named after a module."""
 
 
 class Curve(StrEnum):
-    """A quantity that is logged in each step; its values by step (the curve) are compared between runs."""
+    """A quantity that is logged in each step; its values by step, the curve, are compared between runs."""
 
     LOSS = "loss"
     GRAD_NORM = "grad_norm"
 
 
 class CurveDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run's curve differs from that of the first run; `largest` is the largest relative difference.
+    """How a run's curve (loss or gradient norm by step) differs from that of the first run.
 
-    `step` is the first step in which the difference is beyond the tolerance; `a` and `b` are the values of the first
-    and of the other run in that step. All three are None if there is no such step.
+    `steps` is the number of common steps, `largest` the largest relative difference. `step` is the first step in
+    which the difference is beyond the tolerance; `a` and `b` are the values of the first and of this run there. All
+    three are None if there is no such step.
     """
 
     curve: Curve
@@ -77,7 +82,7 @@ class CurveDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ValueDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """The first tensor that differs between two runs by more than the tolerance; `a` and `b` are its norms in the runs.
+    """The first tensor that differs between two runs by more than the tolerance; `a` and `b` are its norms.
 
     `difference` is the largest relative difference of the norm, of the sum of absolute values, and of the sum. The
     `agreed` tensors before it differ by at most `agreed_to`.
@@ -101,17 +106,18 @@ class ValueDifference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tensor(self) -> str:
-        """The name of the tensor in its module; `output` for activations and their gradients."""
+        """The name of the tensor within its module; `output` for activations and their gradients."""
         if self.kind in (*OF_PARAMETERS, ValueKind.DATA):
             return self.name.rpartition(".")[2]
         return "output"
 
 
 class RunParity(msgspec.Struct, frozen=True, kw_only=True):
-    """One run, with its curves by step and its differences from the first run.
+    """One run, with its curves (loss and gradient norm by step) and its differences from the first run.
 
-    `compared_values` is the number of tensors, over all steps, that both runs recorded; `missing_values` is how many
-    further tensors the run with more tensors recorded. `first` is the first tensor that differs.
+    `mesh` maps each mesh dimension to its degree. `compared_values` is the number of tensors, over all steps, that
+    both runs recorded; `missing_values` is how many further tensors the run with more tensors recorded. `first` is
+    the first tensor that differs.
     """
 
     name: str
@@ -133,7 +139,10 @@ class RunParity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParityData(msgspec.Struct, frozen=True, kw_only=True):
-    """All runs, each compared with the first one, and the relative difference that is allowed."""
+    """The field `data` of the JSON document `workbench.parity/1`: all runs, each compared with the first one.
+
+    `tolerance` is the relative difference that is allowed.
+    """
 
     tolerance: float
     runs: list[RunParity]

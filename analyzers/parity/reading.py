@@ -1,7 +1,7 @@
 """Read `values/rank_R.jsonl` of all ranks of a run into one row per tensor and step, with sums over the whole tensor.
 
-Each line of a file has sums over one rank's part of a tensor, and how many ranks hold the same part (`copies`). To
-count equal parts once, the sums are divided by that number before they are added.
+Each line of a file has sums over the part of a tensor that one rank holds, and how many ranks hold the same part
+(`copies`). The sums are divided by this number before they are added, so that equal parts count once.
 """
 
 import math
@@ -25,10 +25,12 @@ SUMS = ("sum", "absolute", "square", "projection", "elements")
 
 
 class Line(msgspec.Struct):
-    """One line of a file `values/rank_R.jsonl`; a sum is null where it is not finite.
+    """One line of a file `values/rank_R.jsonl`: sums over one rank's part of a tensor; null if not finite.
 
-    The fields after `copies` are those of a recording of `record_tensors`: the scalar product with a fixed random
-    vector, the dtype, the number of elements in all `calls` of the module, the length of its longest sum, and its type.
+    `absolute` sums the absolute values and `square` the squares. The fields after `copies` are only set by
+    `record_tensors`: the scalar product with a fixed random vector (`projection`), the dtype, the number of elements
+    in all `calls` of the module in a step, the number of terms of its longest sum (`length`), and the module's class
+    (`type`).
     """
 
     step: int
@@ -47,7 +49,7 @@ class Line(msgspec.Struct):
 
     @property
     def is_possible(self) -> bool:
-        """Whether a recorder can have written these numbers."""
+        """Whether a recorder can have written these numbers; a damaged or hostile file may have others."""
         counts = (self.elements, self.calls, self.length)
         return (
             max(len(self.name), len(self.dtype), len(self.type)) <= NAME_AT_MOST
@@ -58,10 +60,11 @@ class Line(msgspec.Struct):
 
 
 class Merged:
-    """The sums of each recorded tensor over all ranks, by (step, kind, name), in the order of the files.
+    """The sums of each recorded tensor over all ranks, in the order of the files.
 
-    `places` has, for each of these keys, the file number and line number of its first occurrence; `facts` has what that
-    line says: the number of calls, the length and the dtype. `types` has the type of each module that has one.
+    `sums` is keyed by (step, kind, name). `places` has, for each key in the same order, the (file number, line
+    number) of its first occurrence, and `facts` has (calls, length, dtype) of that line. `types` maps the names of
+    modules' inputs and outputs to the class of the module. `damaged` counts lines that could not be read.
     """
 
     def __init__(self) -> None:
@@ -72,7 +75,7 @@ class Merged:
         self.damaged = 0
 
     def add(self, number: int, row: int, line: Line) -> None:
-        """Add line number `row` of the file number `number` to the sums."""
+        """Add a line to the sums; `row` is its line number in the file with number `number`."""
         key = line.step, line.kind, line.name
         sums = (line.sum, line.absolute, line.square, line.projection, line.elements)
         parts = [math.nan if v is None else v / line.copies for v in sums]
@@ -87,10 +90,10 @@ class Merged:
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the table of `columns_of`, with the sums of a run's tensors, and a dict with facts about the tensors.
+    """Return the columns of `columns_of`, and a dict with facts about the tensors.
 
-    The dict has the names and dtypes of all tensors, the types of the modules, and the number of damaged lines. `paths`
-    are the run's values files, in the order of the ranks.
+    The dict has the names and dtypes of all tensors, the types of the modules, and the number of damaged lines.
+    `paths` are the run's `values` files, in the order of the ranks.
     """
     merged, decoder = Merged(), msgspec.json.Decoder(Line)
     for number, path in enumerate(paths):
@@ -111,7 +114,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 
 def dtypes_of(merged: Merged) -> list[str]:
-    """Return the dtypes of all recorded tensors, each once; one that is not recorded is an empty text."""
+    """Return the dtypes of all recorded tensors, each once; an empty text stands for one that is not recorded."""
     return list(dict.fromkeys(dtype for _, _, dtype in merged.facts))
 
 
@@ -121,9 +124,10 @@ def names_of(merged: Merged) -> list[str]:
 
 
 def columns_of(merged: Merged) -> dict[str, Column]:
-    """Return the sums of all tensors, merged over the ranks, as {name of a column: values}, one value per tensor.
+    """Return {name of a column: values} with a row for each tensor and step; sums are those over all ranks.
 
-    `name`, `dtype` and `kind` are indices into `names_of`, `dtypes_of` and `KINDS`.
+    `name`, `dtype` and `kind` are indexes in `names_of`, `dtypes_of` and `KINDS`. `file` and `row` are where the
+    tensor first occurs.
     """
     numbers = {name: number for number, name in enumerate(names_of(merged))}
     sums = np.array(list(merged.sums.values()), dtype=np.float64).reshape(-1, len(SUMS))

@@ -1,4 +1,4 @@
-"""Compare several runs: `analyze` returns a report on whether they are the same training."""
+"""Compare several runs of one training: `analyze` returns a report on whether they compute the same."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,12 +23,18 @@ SCHEMA = "workbench.parity/1"
 READER = "analyzers.parity.reading"
 OF_INPUTS = [KINDS.index(kind) for kind in (ValueKind.INPUT, ValueKind.INPUT_GRADIENT)]
 TOLERANCE = 1e-5
-"""Two meshes that compute the same in float32 differ by about 1e-7, which grows slowly over steps."""
+"""The relative difference that is allowed by default.
+
+Two meshes that compute the same in float32 differ by about 1e-7, which grows slowly over the steps.
+"""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """The data that a run recorded: its curves (`parity`), the sums of its tensors (None: no tensors), and files."""
+    """What a run recorded: its curves (`parity`), the sums of its tensors, and the files that they were read from.
+
+    `sums` is a table as `value_table` returns it; None if no tensors were recorded.
+    """
 
     parity: RunParity
     sums: pd.DataFrame | None
@@ -38,7 +44,9 @@ class Recorded:
 def analyze(
     runs: Sequence[NamedRun], options: store.Options | None = None, tolerance: float = TOLERANCE
 ) -> Report[ParityData]:
-    """Return whether all runs train as the first run does, judged by losses, gradient norms and recorded tensors.
+    """Return a report on whether all runs train as the first run does, by losses, gradient norms and recorded tensors.
+
+    `tolerance` is the relative difference that is allowed.
 
     Raises:
         InputError: There are fewer than two runs, or one of the folders holds no run.
@@ -85,13 +93,16 @@ def recorded(named: NamedRun, options: store.Options) -> Recorded:
 
 
 def by_step(steps: Steps, curve: Curve) -> dict[int, float]:
-    """Return the mean value of a curve over the ranks, by step."""
+    """Return {step: value} of a curve, such as the loss; the value is the mean over the ranks."""
     values = mean_by_step(steps, curve.value)
     return dict(zip(values.index.to_numpy().tolist(), values.to_numpy().tolist(), strict=True))
 
 
 def recorded_values(source: Run, options: store.Options) -> pd.DataFrame | None:
-    """Return the table of the sums of a run's tensors; None if it recorded none that can be read."""
+    """Return the table of the sums of a run's tensors (see `value_table`); None if none can be read.
+
+    Inputs of modules are left out, because they are recorded several times on some meshes.
+    """
     files = source.of(Kind.VALUES)
     try:
         table = value_table(store.load([file.path for file in files], READER, options)) if files else None
@@ -102,7 +113,7 @@ def recorded_values(source: Run, options: store.Options) -> pd.DataFrame | None:
 
 
 def compared_run(first: Recorded, other: Recorded, tolerance: float) -> RunParity:
-    """Return the curves of a run, with their differences and those of its tensors from the first run filled in."""
+    """Return `other` as a `RunParity`, with the differences of its curves and tensors from the first run filled in."""
     a, b = first.parity, other.parity
     pairs = ((Curve.LOSS, a.losses, b.losses), (Curve.GRAD_NORM, a.grad_norms, b.grad_norms))
     found = [curve_difference(curve, before, after, tolerance) for curve, before, after in pairs]
@@ -122,11 +133,11 @@ def compared_run(first: Recorded, other: Recorded, tolerance: float) -> RunParit
 
 
 def whole_number(value: Any) -> int | None:
-    """Return a value of a manifest if it is an integer, else None, as a manifest may contain anything."""
+    """Return a value of `run.json` if it is an integer, else None; the file may contain anything."""
     return value if isinstance(value, int) else None
 
 
 def mesh_of(value: Any) -> dict[str, int]:
-    """Return the degree of each mesh dimension in a manifest's `mesh`; values that are no integers are left out."""
+    """Return {mesh dimension: degree} from the field `mesh` of `run.json`; what is no integer is left out."""
     pairs = value.items() if isinstance(value, dict) else ()
     return {str(name): degree for name, degree in pairs if isinstance(degree, int)}

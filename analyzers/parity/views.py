@@ -15,7 +15,7 @@ from analyzers.parity.model import Curve, ParityData, RunParity
 
 
 def labels(data: ParityData) -> list[str]:
-    """Return the names of the runs, with a number added to a repeated name: `tp=2`, then `tp=2 (2)`."""
+    """Return the names of the runs, each unique: a repeated name gets a number, as in `tp=2`, then `tp=2 (2)`."""
     seen = Counter[str]()
     unique: list[str] = []
     for run in data.runs:
@@ -38,9 +38,10 @@ def curve_table(data: ParityData, curve: Curve) -> pd.DataFrame:
 
 
 def difference_table(data: ParityData, curve: Curve) -> pd.DataFrame:
-    """Return the relative difference of a curve from the first run's: one row per step, one column per other run.
+    """Return the relative difference of a curve from that of the first run: a row per step, a column per other run.
 
-    A cell is NaN if one of the two runs has not logged the step, and infinite if only one of the two values is finite.
+    A cell is NaN if one of the two runs has not logged the step, and infinite if only one of the two values is
+    finite.
     """
     first, *others = data.runs
     before, columns = curve_of(first, curve), {}
