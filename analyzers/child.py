@@ -1,6 +1,6 @@
-"""Read an artefact, which can be hostile and huge, in a child process.
+"""Read an artefact, which can be hostile and huge, in a child process that limits its own memory and time first.
 
-The child limits its own memory and time before it opens the file. It is a fork of this process, or a new interpreter.
+The child is a fork of this process, or a new interpreter.
 """
 
 import contextlib
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 SPARSE_AT_LEAST = 1 << 20
-"""Files smaller than this are not checked for holes: file systems may compress them or keep them in the inode."""
+"""The size in bytes below which a file is not checked for holes: its bytes may be compressed or in the inode."""
 LEAST_MEMORY = 256 << 20
 CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 ENFORCED = sys.platform == "linux"
-"""Whether the system itself limits a process's memory; macOS does not, so a thread watches the memory there."""
+"""Whether the operating system limits a process's memory; macOS does not, so that a thread watches the memory there."""
 WATCH_EVERY_S = 0.1
 WALL_S, WALL_FACTOR = 300, 10
 """The wall time of a child is limited to WALL_S seconds plus WALL_FACTOR times its limit of processor time.
@@ -43,7 +43,7 @@ WALL_S, WALL_FACTOR = 300, 10
 It may be much longer than the processor time, because a disk may hang and a machine may be busy.
 """
 KILLS = frozenset({-signal.SIGKILL, -signal.SIGTERM})
-"""The exit statuses of a child that somebody has killed from outside; no limit of ours ends a child in this way."""
+"""The exit statuses of a child that was killed from outside; no limit of ours ends a child in this way."""
 DONE, CRASHED, FAILED, TIMED_OUT, SERVER_KILLED = 0, 1, 3, 124, 137
 """The exit statuses of a child. FAILED says that something is wrong with the input, CRASHED with the reader;
 SERVER_KILLED that the server which forks the children was killed, and all of them with it.
@@ -52,7 +52,7 @@ SERVER_KILLED that the server which forks the children was killed, and all of th
 
 @dataclass(frozen=True)
 class Task:
-    """What a child process has to do: read `paths` with the module `reader`, and write the columns to `target`.
+    """The work of a child process: read `paths` with the module `reader`, and write the columns to the folder `target`.
 
     Its limits are `memory` (bytes of address space) and `seconds` (of processor time).
     """
@@ -70,11 +70,11 @@ class Task:
 
 
 class ReaderKilled(LimitExceeded):
-    """The process that read the input was killed from outside, so that reading it again may succeed."""
+    """The child process that read the input was killed from outside, so that reading it again may succeed."""
 
 
 class ServerKilled(ReaderKilled):
-    """The server that forks the readers was killed from outside, and all readers with it, whatever they read."""
+    """The server that forks the reading processes was killed from outside, and with it all of these processes."""
 
 
 class ChildExit(NamedTuple):
@@ -85,14 +85,14 @@ class ChildExit(NamedTuple):
 
 
 def unpacked_factor(paths: Iterable[Path]) -> int:
-    """Return how many times larger than its files a reader's memory may be; the factor is larger for gzipped files."""
+    """Return how many times the size of these files a reader may use as memory: 8, or 48 if one is gzipped."""
     return 48 if any(path.suffix == ".gz" for path in paths) else 8
 
 
 def bytes_on_disk(path: Path) -> int:
     """Return the bytes that a file occupies on the disk.
 
-    A sparse file may claim to have terabytes and hold only a few bytes of data.
+    A sparse file may claim to have terabytes although it has only a few bytes of data.
     """
     status = path.stat()
     return min(status.st_size, max(status.st_blocks * 512, SPARSE_AT_LEAST))
@@ -109,9 +109,7 @@ def memory_of_machine() -> int:
 
 
 def interpreter(module: str) -> tuple[list[str], dict[str, str]]:
-    """Return the command that runs a module of this project in a new interpreter, and the environment for
-    that command.
-    """
+    """Return the command that runs a module of this project in a new Python process, and its environment."""
     # An empty entry of PYTHONPATH is the working folder, whose modules could hide those of the standard library.
     search = [str(PACKAGE_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     # -P: a module in the working folder must not be imported in place of ours.
@@ -120,7 +118,7 @@ def interpreter(module: str) -> tuple[list[str], dict[str, str]]:
 
 
 def run_in_new_interpreter(task: Task) -> ChildExit:
-    """Run the task in a new interpreter and return how it ended."""
+    """Run a task in a new Python process, and return how that ended."""
     import subprocess
 
     command, environment = interpreter("analyzers.child")
@@ -139,9 +137,9 @@ def run_in_new_interpreter(task: Task) -> ChildExit:
 
 
 def run_forked(task: Task) -> ChildExit:
-    """Run the task in a fork of this process and return how the fork ended.
+    """Run a task in a fork of this process, and return how the fork ended.
 
-    The memory that this process has already mapped does not count for the memory limit of the task.
+    The memory that this process has already mapped does not count towards the task's memory limit.
     """
     reading, writing = os.pipe()
     # RLIMIT_AS counts what the parent had mapped at the fork as well.
@@ -167,9 +165,7 @@ def run_forked(task: Task) -> ChildExit:
 
 
 def is_readable(pipe: "IO[bytes] | socket.socket", seconds: int) -> bool:
-    """Wait until a pipe or socket has something to read, or is closed; return False if that took more
-    than `seconds`.
-    """
+    """Wait until a pipe or socket has something to read or is closed; return False if `seconds` pass before that."""
     waiting = select.poll()  # `select` fails for numbers beyond 1023
     waiting.register(pipe, select.POLLIN)
     return bool(waiting.poll(seconds * 1000))
@@ -211,7 +207,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def explain(ended: ChildExit, task: Task) -> WorkbenchError:
-    """Return the error to raise for a child process that did not end well."""
+    """Return the error to raise for a child process that ended with a failure."""
     name = str(task.paths[0]) if len(task.paths) == 1 else f"{task.paths[0].parent} ({len(task.paths)} files)"
     if ended.status == FAILED:
         error = msgspec.json.decode(ended.message)
@@ -236,7 +232,7 @@ def explain(ended: ChildExit, task: Task) -> WorkbenchError:
 
 
 def kind_of_kill(status: int) -> tuple[type[ReaderKilled], str] | None:
-    """Return the error for a child that was killed from outside, and its text; None if nobody has killed it."""
+    """Return the error class and text for a child with this exit status if it was killed from outside; else None."""
     if status == SERVER_KILLED:
         return ServerKilled, "the process that starts its readers was killed"
     if status in KILLS:
@@ -245,9 +241,7 @@ def kind_of_kill(status: int) -> tuple[type[ReaderKilled], str] | None:
 
 
 def stopped(status: int, task: Task) -> tuple[str, str] | None:
-    """Return which limit of time stopped a child and a hint, according to its exit status; None if it
-    ended by itself.
-    """
+    """Return which time limit stopped a child, and a hint, from its exit status; None if no time limit did."""
     if status == TIMED_OUT:
         return f"reading took more than {duration(task.wall_s)}", "check the disk: it may hang, or be very slow"
     if status == -signal.SIGXCPU:
@@ -257,7 +251,7 @@ def stopped(status: int, task: Task) -> tuple[str, str] | None:
 
 
 def perform(task: Task) -> tuple[int, bytes]:
-    """Read the files of a task and write the columns; return the exit status and, on failure, the error as JSON."""
+    """Read the files of a task and write the columns; return the exit status, and on failure the error as JSON."""
     try:
         write_entry(task.target, *importlib.import_module(task.reader).read(list(task.paths)))
     except WorkbenchError as error:
@@ -272,7 +266,7 @@ def perform(task: Task) -> tuple[int, bytes]:
 
 
 def prepare(reader: str) -> None:
-    """Import a reader, and what it imports only when it reads, once in the process that forks and not in each fork."""
+    """Import a reader, and what it imports only when it reads, so that forks of this process need not do that again."""
     module = importlib.import_module(reader)
     for late in getattr(module, "LATE_IMPORTS", ()):
         importlib.import_module(late)
@@ -297,16 +291,16 @@ def limit_self(memory: int, seconds: int) -> None:
 
 
 def peak_memory() -> int:
-    """Return the largest memory in bytes that this process has had."""
+    """Return the highest memory in bytes that this process has used so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak << 10  # only macOS counts in bytes
 
 
 def watch_memory(memory: int, exceeded: Callable[[], object]) -> threading.Event:
-    """Start a thread that calls `exceeded` once this process has grown by `memory` bytes; the returned event stops it.
+    """Start a thread that calls `exceeded` once this process has grown by `memory` bytes; setting the result stops it.
 
-    It is used where the operating system limits no memory. The thread checks the memory ten times a second, so one
-    large allocation can exceed the limit before the next check.
+    It is used where the operating system does not limit memory. The thread checks the memory ten times a second, so
+    one large allocation can exceed the limit before the next check.
     """
     limit, ended = peak_memory() + memory, threading.Event()
 
@@ -327,7 +321,7 @@ def end_for_lack_of_memory() -> NoReturn:
 
 
 def main(reader: str, target: str, memory: str, seconds: str) -> int:
-    """Run a task in this new interpreter and return its exit status.
+    """Run a task in this new Python process, and return the exit status.
 
     The paths are read from stdin, separated by zero bytes.
     """

@@ -1,5 +1,6 @@
-"""Define the types of table columns that all analyzers share; a column is a one-dimensional array, often
-memory-mapped.
+"""Define the types of table columns that all analyzers share: NumPy arrays, usually one-dimensional.
+
+They are often memory-mapped from files of the cache.
 """
 
 from typing import Any
@@ -14,11 +15,11 @@ Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint64]
-"""A column of text in the form in which the trace reader compares it: each number holds eight bytes."""
+"""A column of texts in the form in which the trace reader compares them: each number holds eight bytes of text."""
 
 
 class UnsavedColumns(dict[str, Column]):
-    """The columns of an artefact by name, kept in memory rather than in the cache; used in place of `store.Columns`.
+    """The columns of an artefact by name, in memory and not in the cache; used in place of `store.Columns`.
 
     `meta` holds what a reader returns besides the columns: texts, and facts about the file.
     """

@@ -1,4 +1,4 @@
-"""Check whether the files of a run are damaged or truncated, so that reports can name them."""
+"""Check whether the files of a run are damaged or truncated, so that reports can name these files."""
 
 import re
 import struct
@@ -8,20 +8,20 @@ from analyzers.files import is_whole_object, open_regular
 from analyzers.kinds import Kind, is_named_recording
 
 JSON_KINDS = (Kind.MANIFEST, Kind.MESHES, Kind.COLLECTION, Kind.EXIT, Kind.GROUPS, Kind.ERROR)
-"""The kinds of files that are a single JSON object. A damaged one is named in the report and otherwise ignored."""
+"""The kinds of files that are a single JSON object. A report names a damaged one, and is otherwise made without it."""
 HEARTBEAT = re.compile(r"heartbeat_\d{1,9}\.bin")
 BEAT = struct.Struct("<qqqq32s")
 """The fields of a heartbeat file: time in ns, step, process id, number of heartbeats, phase."""
 STACKS = re.compile(r"stacks_\d{1,9}\.txt")
 STACK_BYTES = 1 << 22
 FRAME = re.compile(rb'^\s*File ".*", line \d+,? in .+$|^\s+.+ \([^()]+\)$|^\s*<no Python frame>$')
-"""Matches a stack frame as faulthandler or py-spy prints it, or the line that is printed instead of a frame."""
+"""Matches a stack frame as faulthandler or py-spy prints it, or the line that is printed if there is none."""
 
 
 def damage_of(path: Path, kind: Kind | None) -> str:
-    """Return why the content of a file does not fit its name or its `kind`; empty if it fits.
+    """Return why the contents of a file do not fit its name or its `kind`, as a phrase; empty if they fit.
 
-    A file whose name allows any content always fits.
+    A file of a name or kind that is not checked always fits.
 
     Raises:
         OSError: The file cannot be read.
@@ -50,7 +50,7 @@ def damage_of_heartbeat(path: Path) -> str:
 
 
 def damage_of_stacks(path: Path) -> str:
-    """Return what is wrong with a file of stack dumps; empty if nothing is.
+    """Return what is wrong with a file of stack dumps, as a phrase; empty if nothing is.
 
     It may have no frame, or end in the middle of one.
     """

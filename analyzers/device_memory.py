@@ -15,15 +15,13 @@ from analyzers.words import share, size, uncapitalised
 
 GIB, MIB = 1 << 30, 1 << 20
 HALF_OF_LAST_DIGIT = 0.005
-"""Half of the last printed digit. PyTorch prints two decimals: 38.78 GiB is anything from 38.775 to 38.785 GiB."""
+"""The rounding error of PyTorch's messages, which print two decimals: 38.78 GiB is 38.775 to 38.785 GiB."""
 
 # Context and loaded kernels, in GiB, by how large the device is: up to V100 and T4, A10 to A100 40 GB, A100 80 GB and
 # H100, larger ones. Measured on these with torch 2: 0.47 lazily loaded on A100, 0.55 on H100, 0.92 eagerly loaded.
 CONTEXT_GIB = ((34, 0.25, 0.6), (60, 0.35, 0.7), (100, 0.4, 0.95), (float("inf"), 0.5, 1.0))
 NCCL_CONNECTION_BYTES = 524288 + 4915200 + 4194304
-"""The bytes that one connection of one NCCL channel takes: the receive buffers of the protocols LL, LL128
-and SIMPLE.
-"""
+"""The bytes that one connection of an NCCL channel takes: receive buffers of the protocols LL, LL128 and SIMPLE."""
 
 
 class Holder(StrEnum):
@@ -94,7 +92,7 @@ ADVICE = {
 
 
 class MemoryPart(msgspec.Struct, frozen=True, kw_only=True):
-    """The size of the part of a device's memory that one `Holder` uses, in bytes.
+    """The bytes of a device's memory that one `Holder` uses.
 
     `bytes` is the best estimate, `low_bytes` and `high_bytes` are its lower and upper bound.
     """
@@ -107,10 +105,11 @@ class MemoryPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownMemory(NamedTuple):
-    """The known sizes in a device's memory, in bytes; `process` is the total of this process, including libraries.
+    """The known sizes in a device's memory, in bytes.
 
-    `workspaces` and `communication` are parts of `allocated`. `rounded` says that the sizes were printed with two
-    decimals.
+    `cached` is reserved by PyTorch's allocator but not allocated; `workspaces` and `communication` are parts of
+    `allocated`; `process` is all that this process uses, libraries included (None: unknown). `rounded` says that the
+    sizes were printed with two decimals.
     """
 
     total: int
@@ -131,25 +130,25 @@ class Range(NamedTuple):
     high: int
 
     def less(self, other: "Range") -> "Range":
-        """Return this range minus `other`; no number of the result is below zero."""
+        """Return this range minus `other`; bounds below zero become zero."""
         low, best, high = self.low - other.high, self.best - other.best, self.high - other.low
         return Range(max(low, 0), max(best, 0), max(high, 0))
 
     def within(self, other: "Range") -> "Range":
-        """Return this range, with each of its numbers limited to that of `other`."""
+        """Return this range, with each of its three numbers limited to that of `other`."""
         return Range(*map(min, self, other))
 
     def part(self, holder: Holder, source: Source) -> MemoryPart:
-        """Return the `MemoryPart` of `holder` with this range as its size; `source` says where the size comes from."""
+        """Return the part that `holder` uses, with this range as its size; `source` says where the size comes from."""
         return MemoryPart(holder=holder, bytes=self.best, low_bytes=self.low, high_bytes=self.high, source=source)
 
 
 def account_for(known: KnownMemory) -> list[MemoryPart]:
     """Return the parts of a device's memory, which sum to its total except for rounding.
 
-    Example: of 39.38 GiB 0.47 is free, this process uses 38.78, 35.59 is allocated and 2.10 reserved besides. Outside
-    of PyTorch's allocator the process has 38.78 - 35.59 - 2.10 = 1.09 GiB (1.08 to 1.11): a context of 0.35 to 0.7 and
-    0.38 to 0.76 for NCCL and other libraries. Other processes have 39.38 - 0.47 - 38.78 = 0.13 GiB.
+    Example: of 39.38 GiB 0.47 is free, this process uses 38.78, 35.59 is allocated and 2.10 more is reserved. Outside
+    of PyTorch's allocator the process has 38.78 - 35.59 - 2.10 = 1.09 GiB (1.08 to 1.11): a context of 0.35 to 0.7
+    and 0.38 to 0.76 for NCCL and other libraries. Other processes have 39.38 - 0.47 - 38.78 = 0.13 GiB.
     """
     return [part for part in parts(known) if part.high_bytes > 0]
 
@@ -177,7 +176,7 @@ def parts(known: KnownMemory) -> Iterator[MemoryPart]:
 
 
 def context_of(total: int) -> Range:
-    """Return how many bytes the context and loaded kernels usually take on a device with so many bytes in total."""
+    """Return how many bytes the CUDA context and loaded kernels usually take on a device of `total` bytes."""
     low, high = next((low, high) for most, low, high in CONTEXT_GIB if total <= most * GIB)
     return Range(round(low * GIB), round((low + high) / 2 * GIB), round(high * GIB))
 
@@ -188,7 +187,7 @@ def precise(count: int) -> Range:
 
 
 def measured(count: int) -> Range:
-    """Return the bounds of a size in bytes that PyTorch printed in GiB, MiB or KiB, rounded to two decimals."""
+    """Return a size in bytes with the bounds of its rounding: PyTorch prints two decimals in GiB, MiB or KiB."""
     unit = next(unit for unit in (GIB, MIB, 1 << 10, 1) if count >= unit or unit == 1)
     margin = round(HALF_OF_LAST_DIGIT * unit) if unit > 1 else 0
     return Range(max(count - margin, 0), count, count + margin)
@@ -203,8 +202,8 @@ many bytes.
 def untracked(account: Sequence[MemoryPart]) -> int:
     """Return how many bytes of a device's memory PyTorch's allocator does not manage.
 
-    They belong to the CUDA context, to libraries and to other processes. `account` has all parts of the memory of one
-    device.
+    They belong to the CUDA context, to libraries and to other processes. `account` has all parts of the device's
+    memory.
     """
     return sum(part.bytes for part in account if part.holder in UNTRACKED)
 
@@ -212,7 +211,7 @@ def untracked(account: Sequence[MemoryPart]) -> int:
 def is_large(account: Sequence[MemoryPart]) -> bool:
     """Return whether a device has unusually much memory outside PyTorch's allocator.
 
-    Usual is what the CUDA context and a communicator take. `account` has all parts of the memory of that device.
+    Usual is what the CUDA context and a communicator take. `account` has all parts of the device's memory.
     """
     total = sum(part.bytes for part in account)
     return untracked(account) >= max(LARGE_BYTES, LARGE_SHARE * total)
@@ -221,7 +220,7 @@ def is_large(account: Sequence[MemoryPart]) -> bool:
 def would_fit(account: Sequence[MemoryPart], requested: int) -> bool:
     """Return whether a failed request of `requested` bytes would fit if libraries and other processes had no memory.
 
-    `account` has all parts of the memory of the device.
+    `account` has all parts of the device's memory.
     """
     given_back = {Holder.LIBRARIES, Holder.OUTSIDE, Holder.OTHER_PROCESSES, Holder.FREE}
     return sum(part.bytes for part in account if part.holder in given_back) >= requested
@@ -230,7 +229,7 @@ def would_fit(account: Sequence[MemoryPart], requested: int) -> bool:
 def largest_untracked(account: Sequence[MemoryPart]) -> MemoryPart:
     """Return the largest part of a device's memory that PyTorch's allocator does not manage.
 
-    `account` has all parts of the memory of that device.
+    `account` has all parts of the device's memory.
     """
     return max((part for part in account if part.holder in UNTRACKED), key=lambda part: part.bytes)
 
@@ -238,7 +237,7 @@ def largest_untracked(account: Sequence[MemoryPart]) -> MemoryPart:
 def untracked_title(account: Sequence[MemoryPart]) -> str:
     """Return the title of a finding on a device's memory outside PyTorch's allocator.
 
-    `account` has all parts of the memory of that device.
+    `account` has all parts of the device's memory.
     """
     outside, total = untracked(account), sum(part.bytes for part in account)
     return f"{size(outside)} of the device ({share(outside, total)}) is outside PyTorch's allocator: no tensor holds it"
@@ -247,7 +246,7 @@ def untracked_title(account: Sequence[MemoryPart]) -> str:
 def untracked_reason(account: Sequence[MemoryPart]) -> str:
     """Return a sentence on what uses a device's memory outside PyTorch's allocator, with the bounds of each size.
 
-    `account` has all parts of the memory of that device.
+    `account` has all parts of the device's memory.
     """
     return "; ".join(in_words(part) for part in account if part.holder in UNTRACKED) + "."
 
@@ -267,6 +266,6 @@ def bounds(part: MemoryPart) -> str:
 def untracked_advice(account: Sequence[MemoryPart]) -> str:
     """Return a sentence on how to reduce the largest part of a device's memory outside PyTorch's allocator.
 
-    `account` has all parts of the memory of that device.
+    `account` has all parts of the device's memory.
     """
     return f"{ADVICE[largest_untracked(account).holder]}."

@@ -44,7 +44,7 @@ class LimitExceeded(InputError):
 
 
 class NothingRecorded(InputError):
-    """Every file was read, and none has the data that the command needs."""
+    """Every file was read, but none has the data that the command needs."""
 
 
 class MissingExtra(WorkbenchError):
@@ -54,4 +54,4 @@ class MissingExtra(WorkbenchError):
 
 
 class CacheWarning(UserWarning):
-    """The cache folder cannot be used: files are read again next time, which costs time but changes no answer."""
+    """The cache folder cannot be used: files are read again next time, which takes time but changes no result."""

@@ -1,4 +1,4 @@
-"""Open and read files safely: never block on a pipe, and never read more than a limit."""
+"""Open and read files safely: never wait on a pipe, and never read more than a limit."""
 
 import errno
 import os
@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 SIDE_BYTES = 64 << 20
-"""The size in bytes up to which a file is read outside of a child process; files of the recorders are far smaller."""
+"""The size in bytes up to which a file is read outside of a child process; the recorders' files are far smaller."""
 RANKS_AT_MOST = 1 << 18
-"""The highest number of ranks of a job. The largest jobs have some hundred thousand GPUs."""
+"""The highest number of ranks that a job may have; the largest jobs have some hundred thousand GPUs."""
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -29,7 +29,7 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def read_whole(path: Path, most: int = SIDE_BYTES) -> bytes:
-    """Return the content of a small file.
+    """Return the contents of a small file.
 
     Raises:
         OSError: As for `open_regular`, or the file is longer than `most` bytes.
@@ -42,7 +42,7 @@ def read_whole(path: Path, most: int = SIDE_BYTES) -> bytes:
 
 
 def read_at_most(file: BufferedReader, most: int) -> bytes:
-    """Return the first bytes of an open file, at most `most`, using memory only for what the file holds.
+    """Return the first bytes of an open file, at most `most`; this takes no more memory than the file has bytes.
 
     `file.read(most)` would first ask the system for `most` bytes, however short the file is. Two threads that did so
     for a gigabyte have exceeded the memory limit of an analysis.
@@ -58,11 +58,11 @@ PART_BYTES = 1 << 20
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a small JSON file.
+    """Return the contents of a small JSON file.
 
     Raises:
         OSError: As for `read_whole`.
-        ValueError: The content is not valid JSON, or nested more deeply than any recorder writes.
+        ValueError: The contents are not valid JSON, or nested more deeply than any recorder writes.
     """
     try:
         return msgspec.json.decode(read_whole(path))
@@ -73,9 +73,9 @@ def read_json(path: Path) -> Any:
 
 
 def is_whole_object(path: Path) -> bool:
-    """Return whether a file begins and ends as a JSON object does; the part between is not read.
+    """Return whether a file begins and ends as a JSON object does; what is between is not read.
 
-    Reading all would be slow for jobs with thousands of ranks, whose files may have megabytes each.
+    Reading everything would be slow for jobs with thousands of ranks, whose files may have megabytes each.
 
     Raises:
         OSError: As for `open_regular`.
@@ -88,11 +88,11 @@ def is_whole_object(path: Path) -> bool:
 
 
 MARGIN_BYTES = 64
-"""How many bytes at the beginning and the end of a file are read to find the braces of a JSON object."""
+"""How many bytes at the beginning and at the end of a file are read to find the braces of a JSON object."""
 
 
 def rank_in(text: object) -> int | None:
-    """Return the rank in a text of digits; None for anything else, and for a number too large for a rank."""
+    """Return the rank that a text of digits stands for; None for anything else, and for a number that is too large."""
     digits = str(text)
     # `isdigit` alone accepts "²", which `int` does not.
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 9:

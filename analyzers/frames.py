@@ -9,8 +9,8 @@ class Origin(IntEnum):
     """Where the code of a source file comes from, ordered from native code to the user's own code.
 
     `NATIVE` is C, C++ or no file at all. `RUNTIME` is PyTorch, the standard library, helper packages that only pass
-    calls on, and the recorders of this project. `PACKAGE` is any other installed package, such as `transformers`, which
-    the user chose but did not write. `USER` is everything else.
+    calls on, and the recorders of this project. `PACKAGE` is any other installed package, such as `transformers`,
+    which the user chose but did not write. `USER` is everything else.
     """
 
     NATIVE = 0
@@ -32,7 +32,7 @@ PACKAGE = re.compile(r"(^|/)(site|dist)-packages/")
 
 @lru_cache(maxsize=1 << 16)
 def origin_of(filename: str) -> Origin:
-    """Return the origin of a file's code, from its path alone; the path may be truncated, and may be a Windows path."""
+    """Return where a file's code comes from, by its path alone; it may be truncated, and may be a Windows path."""
     path = filename.replace("\\", "/")
     if NATIVE.search(path):
         return Origin.NATIVE

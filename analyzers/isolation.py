@@ -1,4 +1,4 @@
-"""Read an artefact in a child process with limits of its own, which is started in the quickest safe way."""
+"""Read an artefact in a child process under limits, and start that process in the quickest safe way."""
 
 import importlib
 import sys
@@ -20,9 +20,9 @@ from analyzers.child import (
 )
 
 BYTES_PER_S = 1_000_000
-"""A reader gets 20 s of processor time, and one more for each BYTES_PER_S bytes; real recordings take far less.
+"""A reader gets 20 s of processor time, and one more for each `BYTES_PER_S` bytes; real recordings take far less.
 
-A reader that does more for each byte has a smaller number of its own.
+A reader that does more work per byte defines a smaller `BYTES_PER_S` in its module.
 """
 
 
@@ -46,12 +46,12 @@ def read_in_child(paths: Sequence[Path], reader: str, target: Path, max_memory: 
 
 
 def run_in_child(task: Task) -> ChildExit:
-    """Run the task in a child process and return how the child ended.
+    """Run a task in a child process, and return how the child ended.
 
-    The child is a fork of this process if it has a single thread, because starting a Python interpreter takes longer
-    than reading a small file. With more threads a server process forks in its place: another thread may hold a lock,
-    such as that of the logging module, which would never be released in a fork. Readers of other packages, and other
-    systems than Linux, get a new interpreter.
+    The child is a fork of this process if this has a single thread, because starting a Python interpreter takes
+    longer than reading a small file. With more threads a server process forks in its place: another thread may hold a
+    lock, such as that of the logging module, which would never be released in a fork. Readers of other packages, and
+    other systems than Linux, get a new interpreter.
     """
     ours = task.reader.startswith("analyzers.")
     if can_fork():

@@ -1,4 +1,4 @@
-"""Find out the kind of a file: its name is a hint, and the first keys of a pickle or JSON file decide."""
+"""Find out the kind of a file: by a name that only one program uses, or else by its first bytes."""
 
 import os
 import re
@@ -13,14 +13,14 @@ HEAD_BYTES = 1 << 16
 """How many bytes of a file are read to recognise its kind."""
 SNAPSHOT_SEGMENTS = re.compile(rb"segments|device_traces|segment_pool_id|segment_type")
 CONSOLE = re.compile(rb"^[^{\n]{0,40}\[(?:titan|trainer)\] \d{4}-\d\d-\d\d |step:\s+\d+[^\n]{1,40}loss:", re.MULTILINE)
-"""Matches the lines that torchtitan or this project's trainer print on the console."""
+"""Matches the console lines of torchtitan and of this project's trainer."""
 GANTT = re.compile(
     rb'"traceEvents"\s*:\s*\[\s*\{\s*"name"\s*:\s*"process_name"[^{}]*\{\s*"name"\s*:\s*"[^"]*global_rank_\d+\.'
 )
-"""Matches the beginning of torchtitan's Gantt chart: each process has the name of a structured log."""
+"""Matches the beginning of torchtitan's Gantt chart, in which each process has the name of a structured log."""
 FLIGHT_KEYS = re.compile(rb"pg_config|record_id|pg_status|nccl_comm_state")
 DEBUG_SERVER = re.compile(rb"Torch Distributed Debug Server|^=== Rank \d+: http|Exception: KeyError\(\('")
-"""Matches text of PyTorch's debug server: in its pages, in its pages with an error, and in the files that it writes."""
+"""Matches text of PyTorch's debug server: of its pages, of its error pages, and of the files that it writes."""
 
 
 class Kind(StrEnum):
@@ -40,12 +40,12 @@ class Kind(StrEnum):
     STEPS = "steps"
     STRUCTURED_LOG = "structured_log"
     GANTT = "gantt"
-    """The chart that torchtitan makes of its structured logs; it has the format of a profiler trace, and no kernels."""
+    """The chart that torchtitan makes of its structured logs: a file like a profiler trace, but without kernels."""
     MANIFEST = "run"
     ERROR = "error"
     LOG = "log"
     TEXT = "text_log"
-    """The output of a job, its launcher or its scheduler that has no lines of steps which a reader knows."""
+    """The output of a job, its launcher or its scheduler in which no reader recognises lines of steps."""
     TENSORBOARD = "tensorboard"
     METRICS = "metrics"
     VALUES = "values"
@@ -61,14 +61,17 @@ DEBUG_PAGES = (
     (re.compile(rb"<h2>Groups</h2>|^=== FR Trace", re.MULTILINE), Kind.FLIGHT),
     (re.compile(rb"/handler/\w*trace_json\b.*(?:pg_config|record_id|pg_status)", re.DOTALL), Kind.FLIGHT),
 )
-"""Expressions for those pages of PyTorch's debug server that have data of each rank, with their kind."""
+"""Patterns for those pages of PyTorch's debug server that have data of each rank, and the kind of each."""
 
 
 def kind_of(path: Path, *, alone: bool = False) -> Kind | None:
     """Return the kind of a file; None if it is of no known kind.
 
-    If only one program uses the file's name, the name decides, else the content. `alone` means that the user named this
-    file; then any table of numbers counts as a step log.
+    If only one program uses the file's name, the name decides, or else the contents. `alone` means that the user
+    named this very file; then any table of numbers counts as a step log.
+
+    Raises:
+        OSError: The file cannot be read.
     """
     head = head_of(path)
     if kind := kind_by_name(path):
@@ -79,8 +82,8 @@ def kind_of(path: Path, *, alone: bool = False) -> Kind | None:
 def step_log_kind(path: Path, head: bytes, *, alone: bool) -> Kind | None:
     """Return the kind of another trainer's step log: a table of metrics or console output; None if it is neither.
 
-    `head` are the first bytes of the file. `alone` means that the user named this file; then any table of numbers
-    counts.
+    `head` has the first bytes of the file. `alone` means that the user named this very file; then any table of
+    numbers counts.
     """
     text, name = head.removeprefix(b"\xef\xbb\xbf").lstrip(), path.name.removesuffix(".gz")
     if text.startswith((b'{"', b"{\n", b"{ ", b"{\r", b"[")) and name.endswith((".json", ".jsonl", ".ndjson")):
@@ -103,15 +106,12 @@ TEXT_SIGNS = re.compile(
     rb"|torch/distributed/elastic|\[rank\d+\]: |Fatal Python error",
     re.MULTILINE,
 )
-"""Matches text that identifies a log of PyTorch, whatever the name of its file is."""
+"""Matches text that only logs of PyTorch or of its launchers have, whatever the name of the file."""
 TEXT_SUFFIXES = ("", ".txt", ".gz")
 
 
 def text_kind(path: Path, head: bytes) -> Kind | None:
-    """Return `Kind.TEXT` if a file is a text log, else None.
-
-    Its name shows that, or lines that are typical of PyTorch and launchers.
-    """
+    """Return `Kind.TEXT` for a text log, by its name or by typical lines of PyTorch and launchers; else None."""
     # A JSON file of another kind and a damaged pickle may have any name.
     if head.startswith((b"\x80", b'{"', b"PK")) or not head:
         return None
@@ -150,7 +150,7 @@ NAMES = tuple(
         (r".*global_rank_\d+\..*\.jsonl", Kind.STRUCTURED_LOG),
     )
 )
-"""Expressions for file names that only one program uses, with the kind of these files."""
+"""Patterns for file names that only one program uses, and the kind of each."""
 
 
 def kind_by_name(path: Path) -> Kind | None:
@@ -165,9 +165,7 @@ DUMP, DUMP_FOLDER = re.compile(r"rank_?\d+(?:\.json)?"), re.compile(r"dumps|comm
 
 
 def is_named_recording(path: Path) -> bool:
-    """Return whether a file has a name that PyTorch jobs give to snapshots, traces or dumps, whatever its
-    content is.
-    """
+    """Return whether a file has a name that PyTorch jobs give to snapshots, traces or dumps, whatever is in it."""
     is_dump = DUMP.fullmatch(path.name) and DUMP_FOLDER.fullmatch(path.parent.name)
     return bool(is_dump or RECORDING.fullmatch(path.name))
 
@@ -209,7 +207,7 @@ def json_kind(text: bytes) -> Kind | None:
 def pickled_kind(head: bytes) -> Kind | None:
     """Return the kind of a pickle or JSON file by the first known key in it: memory snapshot or Flight Recorder dump.
 
-    The result is None if it has no such key.
+    The result is None if it has no known key.
     """
     flight = FLIGHT_KEYS.search(head)
     if SNAPSHOT_SEGMENTS.search(head, 0, flight.start() if flight else len(head)):
@@ -218,7 +216,7 @@ def pickled_kind(head: bytes) -> Kind | None:
 
 
 def head_of(path: Path) -> bytes:
-    """Return the first bytes of a file, decompressed if gzipped; empty if the gzip is damaged."""
+    """Return the first bytes of a file, decompressed if it is gzipped; empty if the gzip is damaged."""
     with open_regular(path) as file:
         # None: a file of the kernel, such as /proc/kmsg, that has nothing to say now.
         head = file.read(HEAD_BYTES) or b""

@@ -21,7 +21,7 @@ from analyzers.words import duration, size
 ANALYSIS_MEMORY = 2 << 30
 ANALYSIS_S = 40
 BYTES_PER_S = 1_000_000
-"""An analysis gets ANALYSIS_S seconds of processor time, and one more for each BYTES_PER_S bytes of its files.
+"""An analysis gets `ANALYSIS_S` seconds of processor time, and one more for each `BYTES_PER_S` bytes of its files.
 
 Real recordings take far less.
 """
@@ -30,7 +30,7 @@ PAGE = resource.getpagesize()
 
 
 class OutOfTime(BaseException):
-    """The processor time is used up. This is no subclass of `Exception`, so that no `except Exception` catches it."""
+    """The processor time is used up. It is not derived from `Exception`, so that no `except Exception` catches it."""
 
 
 @contextlib.contextmanager
@@ -38,8 +38,8 @@ def limited(what: str, files: Iterable[Path], max_memory: int | None = None, sha
     """Limit the memory and processor time that the body of a `with` may use to compute something from `files`.
 
     Without `max_memory` (bytes) the limit is 2 GiB plus eight times the size of the files (48 times if they are
-    gzipped). `share` is the fraction of the processor time for these files that the body may use; `what` names the work
-    in the error. Blocks may be nested: the time of an inner block does not count for the outer one.
+    gzipped). `share` is the fraction of the processor time for these files that the body may use; `what` names the
+    work in the error. Blocks may be nested: the time of an inner block does not count for the outer one.
 
     Raises:
         LimitExceeded: The body needs more memory or time than that.
@@ -76,7 +76,7 @@ def present_bytes(path: Path) -> int:
 
 LOCK = threading.Lock()
 CEILINGS: dict[object, int] = {}
-"""For each running block, how many bytes of data the process may have; the largest number is the limit that is set."""
+"""For each running `limited_memory` block, how many bytes of data the process may have; the largest is in force."""
 
 
 @contextlib.contextmanager
@@ -105,8 +105,8 @@ def limited_memory(memory: int) -> Iterator[None]:
 def watched_memory(memory: int) -> Iterator[None]:
     """Raise MemoryError in the body of a `with` once this process has grown by `memory` bytes.
 
-    It is used on systems that enforce no limit: a thread checks the memory ten times a second. Pages of mapped columns
-    count as well.
+    It is used on systems that enforce no limit: a thread checks the memory ten times a second. Pages of mapped
+    columns count as well.
     """
     worker = threading.get_ident()
     ended = watch_memory(memory, lambda: raise_in(worker, MemoryError))
@@ -117,12 +117,12 @@ def watched_memory(memory: int) -> Iterator[None]:
 
 
 def raise_in(thread: int, error: type[BaseException]) -> None:
-    """Raise an error in a thread at its next bytecode, so not in the middle of a long call of numpy."""
+    """Raise an error in a thread when it reaches its next bytecode, so not in the middle of a long call of NumPy."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
 
 
 def data_bytes() -> int:
-    """Return the bytes that the system counts as data and stack of this process."""
+    """Return the bytes of this process that the system counts as data and stack."""
     return mapped_bytes(5)
 
 
@@ -163,7 +163,8 @@ def limited_time(seconds: float) -> Iterator[None]:
 def limited_time_of_process(seconds: float) -> Iterator[None]:
     """Limit the processor time of the body of a `with` by a system timer, without a second thread.
 
-    While there is a second thread, `isolation` cannot fork this process to read a file, which is the quickest way.
+    While there is a second thread, `isolation` cannot read a file in a fork of this process, which is the quickest
+    way.
     """
     handler = signal.signal(signal.SIGVTALRM, give_up)
     left, _ = signal.setitimer(signal.ITIMER_VIRTUAL, seconds)

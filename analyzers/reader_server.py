@@ -1,12 +1,13 @@
 """Read artefacts in forks of a small server process, for a process that must not fork because it has several threads.
 
-Starting a Python interpreter and importing a reader costs a few hundred milliseconds of processor time, reading a small
-file a few. The server is one interpreter that imports each reader once and has no thread, so that it can fork for each
-file: first a handler, which then runs the task in a fork of itself as `child.run_forked` does everywhere else.
+Starting a Python interpreter and importing a reader takes a few hundred milliseconds of processor time, reading a
+small file a few. The server is one interpreter that imports each reader once and has no second thread, so that it can
+fork for each file: first a handler, which then runs the task in a fork of itself (`child.run_forked`).
 
-Each request has a pair of connected sockets. One of them is sent to the server together with the name of the reader.
-Through this pair the handler gets the task and sends back how the child ended. The server ends as soon as the process
-that started it has ended, in whatever way, because no other process holds the other end of its control socket.
+For each task the client, the process that started the server, makes a pair of connected sockets. It sends one of them
+to the server, with the name of the reader. Through this pair the handler gets the task and sends back how the child
+ended. The server ends as soon as the client has ended, in whatever way, because no other process holds the other end
+of its control socket.
 """
 
 import atexit
@@ -40,13 +41,11 @@ from analyzers.child import (
 
 LONGEST_NAME = 4096
 GRACE_S = 30
-"""How many seconds longer than the wall time of a task the client waits for the handler's report that it
-was exceeded.
-"""
+"""How many seconds after the time limit of a task the client still waits for the handler to report its end."""
 
 
 class ReaderServer:
-    """A running server process, from the view of the process that started it (the client)."""
+    """A running server process, as seen by the process that started it (the client)."""
 
     def __init__(self) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -62,7 +61,7 @@ class ReaderServer:
             )
 
     def run(self, task: Task) -> ChildExit:
-        """Run the task in a fork of the server and return how the fork ended.
+        """Run a task in a fork of the server, and return how the fork ended.
 
         Raises:
             OSError: The server process has ended.
@@ -74,10 +73,9 @@ class ReaderServer:
             return answer_of_handler(here, task)
 
     def has_ended(self) -> bool:
-        """Return whether a client's thread has stopped the server, or the server has closed its end of the control
-        socket, which it does only by ending.
+        """Return whether the server has been stopped, or has closed its end of the control socket because it ended.
 
-        This is known before the process is dead: its readers are killed a moment later.
+        This is known before the process is dead: the processes that read are killed a moment later.
         """
         if self.control.fileno() < 0:
             return True
@@ -96,9 +94,9 @@ class ReaderServer:
 
 
 def answer_of_handler(connection: socket.socket, task: Task) -> ChildExit:
-    """Send a task to its handler and return how the handler's child ended.
+    """Send a task to its handler, and return how the handler's child ended; no answer counts as killed.
 
-    A handler that does not answer counts as killed.
+    The result is `TIMED_OUT` if the handler is silent for longer than the task may take.
     """
     with contextlib.suppress(BrokenPipeError):  # killed before it had read the task
         connection.sendall(encode(task))
@@ -122,30 +120,26 @@ def read_to_end(connection: socket.socket) -> bytes:
 
 
 def encode(task: Task) -> bytes:
-    """Return a task as JSON, with paths as hexadecimal numbers of their bytes, because a path need not be
-    valid text.
-    """
+    """Return a task as JSON, with paths as hexadecimal bytes, because a path need not be valid text."""
     paths = [os.fsencode(path.absolute()).hex() for path in (task.target, *task.paths)]
     return msgspec.json.encode([task.reader, paths, task.memory, task.seconds])
 
 
 def decode(request: bytes) -> Task:
-    """Return the task that `encode` converted to JSON."""
+    """Return the task that `encode` turned into JSON."""
     reader, names, memory, seconds = msgspec.json.decode(request)
     target, *paths = (Path(os.fsdecode(bytes.fromhex(name))) for name in names)
     return Task(reader, target, paths, memory, seconds)
 
 
 ATTEMPTS = 2
-"""How many servers are asked to begin a task."""
+"""How many servers are tried for a task that could not be sent to the first."""
 STARTED: list[ReaderServer] = []
 LOCK = threading.Lock()
 
 
 def run_by_server(task: Task) -> ChildExit:
-    """Run the task in a fork of this process's server, which is started when it is first needed; return
-    how it ended.
-    """
+    """Run a task in a fork of this process's server, and return how the fork ended; the server is started if needed."""
     for _ in range(ATTEMPTS):
         server = running_server()
         try:
@@ -160,7 +154,7 @@ def run_by_server(task: Task) -> ChildExit:
 
 
 def discard_if_ended(server: ReaderServer) -> bool:
-    """Return whether a server has ended, and if so, let the next task start another."""
+    """Return whether a server has ended; if so, forget it, so that the next task starts another."""
     with LOCK:
         ended = server.has_ended()
         if ended and [server] == STARTED:
@@ -179,7 +173,7 @@ def running_server() -> ReaderServer:
 
 
 def main(control: socket.socket) -> None:
-    """Fork a handler for each request that comes through the control socket, until its other end is closed."""
+    """Fork a handler for each request that arrives at the control socket, until its other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the children that read
     # The limits of an analysis that runs in the client at this moment are not for the readers.
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -198,9 +192,9 @@ def main(control: socket.socket) -> None:
 
 
 def collect_handlers() -> None:
-    """Collect the handlers that have ended, so that the processor time of all readers counts as this server's.
+    """Collect the handlers that have ended, so that the processor time of all that they read counts as this server's.
 
-    Were SIGCHLD ignored, the system would remove them, too, but count their time nowhere.
+    With SIGCHLD ignored the system would remove them as well, but their time would be lost.
     """
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -208,7 +202,7 @@ def collect_handlers() -> None:
 
 
 def handle(connection: socket.socket) -> NoReturn:
-    """Run the task of one request in a fork of this handler, send how it ended, and exit."""
+    """Run the task of one request in a fork of this handler, send how that ended, and exit."""
     try:
         end_with_parent()
         ended = run_forked(decode(read_to_end(connection)))

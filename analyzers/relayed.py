@@ -21,7 +21,7 @@ def failed_ranks(message: str) -> list[int]:
 
 
 def first_error(message: str) -> str:
-    """Return the error of the first failed rank from the message of an exception that relays it: `TypeError: ...`.
+    """Return the first failed rank's own error from the message of an exception that relays it: `TypeError: ...`.
 
     The result is empty if the message relays no error, or has no complete traceback of one.
     """

@@ -20,8 +20,9 @@ EVIDENCE_AT_MOST = 8
 
 
 class Severity(StrEnum):
-    """How much a finding matters. ERROR ends or spoils a run, WARNING costs time or memory, INFO is only
-    worth knowing.
+    """How much a finding matters.
+
+    ERROR ends or spoils a run, WARNING costs time or memory, INFO is only worth knowing.
     """
 
     INFO = "info"
@@ -35,8 +36,9 @@ class Severity(StrEnum):
 
 
 class Status(StrEnum):
-    """The state of a run according to a verdict; UNKNOWN does not mean healthy, but that the evidence is not
-    sufficient.
+    """The state of a run according to a verdict.
+
+    UNKNOWN means that the evidence is not sufficient, not that the run is healthy.
     """
 
     OK = "ok"
@@ -46,7 +48,7 @@ class Status(StrEnum):
 
 
 class Input(msgspec.Struct, frozen=True):
-    """A file that was read for a report; `kind` is the text of a `run.Kind`."""
+    """A file that was read for a report; `kind` is the text of a `run.Kind`, `bytes` the size of the file."""
 
     path: str
     kind: str
@@ -56,9 +58,10 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of an analysis in one sentence; `missing` names the evidence that would have made it more certain.
+    """The answer of an analysis in one sentence, with its class (`kind`) and the ranks that it is about.
 
-    `sentence` begins with a capital letter, which is added here if it is missing.
+    `missing` names the evidence that would have made it more certain; `confidence` is from 0 to 1. The sentence's
+    first letter is made a capital here.
     """
 
     status: Status
@@ -73,7 +76,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """One fact behind a finding; `source` is the file it was read from, `line` a line of the user's code."""
+    """One fact behind a finding; `source` is the file from which it was read, `line` a line of the user's code."""
 
     text: str
     source: str = ""
@@ -81,11 +84,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One result of an analysis: what happened (`title`), the evidence (`why`) and what to do (`next`).
+    """One result of an analysis: what happened (`title`), the evidence in words (`why`) and what to do (`next`).
 
-    `id` is stable between runs and versions; `confidence` is 0 to 1. A title begins with a capital letter and has no
-    full stop; `why` and `next` are full sentences. Missing capital letters and full stops are added here, for all
-    analyzers.
+    `id` is stable between runs and versions; `confidence` is from 0 to 1. A title begins with a capital letter and
+    has no full stop; `why` and `next` are full sentences. Missing capital letters and full stops are added here, for
+    all analyzers.
     """
 
     id: str
@@ -130,7 +133,7 @@ class Report(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
     def lead(self) -> Finding | None:
-        """Return the first finding if it is a fault, which is the one that matters most; None if there is no fault."""
+        """Return the first finding, which matters most; None if it is only worth knowing (INFO) or absent."""
         first = self.findings[0] if self.findings else None
         return first if first and first.severity is not Severity.INFO else None
 
@@ -150,9 +153,7 @@ def tool_version() -> str:
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings in the order in which to look at them: the most severe first, and of these the
-    most certain.
-    """
+    """Return the findings in the order in which to look at them: the most severe first, then the most certain."""
     return sorted(findings, key=lambda f: (-f.severity.weight, -f.confidence, f.id))
 
 
@@ -167,7 +168,7 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
 def merge(same: Sequence[Finding]) -> Finding:
     """Return one finding for several that have the same id.
 
-    It is the latest of the most severe findings, with the ranks and the evidence of all.
+    It is the latest of the most severe ones, with the ranks and the evidence of all.
     """
     first = max(same, key=lambda finding: (finding.severity.weight, finding.step or 0))
     others = [finding for finding in same if finding is not first]
@@ -186,13 +187,13 @@ def merge(same: Sequence[Finding]) -> Finding:
 
 
 def numbers_in(finding: Finding) -> list[str]:
-    """Return the texts of a finding's evidence without the rank that they begin with, to compare them across ranks."""
+    """Return the texts of a finding's evidence without the rank at their beginning, to compare them across ranks."""
     rank = f"rank {finding.ranks[0]}, " if len(finding.ranks) == 1 else ""
     return [fact.text.removeprefix(rank) for fact in finding.evidence]
 
 
 def evidence_with_rank(finding: Finding, several: bool) -> list[Evidence]:
-    """Return the evidence of a finding; where findings of `several` ranks are combined, each text names its rank."""
+    """Return the evidence of a finding; if it is combined with that of others (`several`), each text names its rank."""
     rank = f"rank {finding.ranks[0]}" if len(finding.ranks) == 1 and several else ""
     return [
         fact if fact.text.startswith(rank) else msgspec.structs.replace(fact, text=f"{rank}: {fact.text}")

@@ -1,10 +1,10 @@
-"""Find the artefacts in a folder, with kind, rank and step of each, in every layout that PyTorch jobs leave behind.
+"""Find the artefacts in a folder, with the kind, rank and step of each, in every layout that PyTorch jobs leave behind.
 
     run = discover(Path("outputs"))
     run.of(Kind.SNAPSHOT)  # the memory snapshots, ordered by step and rank
 
-An artefact is a file of a known kind. File names are only hints, because trainers rename their folders (torchtitan did
-three times). So every file is opened, and the keys near the beginning of a pickle or JSON file decide its kind.
+An artefact is a file of a known kind. File names are only hints, because trainers rename their folders (torchtitan
+did three times). So every file is opened, and the keys near the beginning of a pickle or JSON file decide its kind.
 """
 
 import errno
@@ -46,21 +46,21 @@ __all__ = [
 Data = TypeVar("Data")
 FILES_AT_MOST = 500_000
 DIGITS_AT_MOST = 15
-"""The highest number of digits of a step number in a file name."""
+"""How many digits of a step number in a file's name are read at most."""
 DEEPEST = 64
 """The greatest depth of folders below a run that is searched; recorders use at most eight levels."""
 SKIPPED_FOLDERS = {"checkpoint", "previous", "__pycache__", ".git", ".venv", "node_modules"}
 
 STEP = re.compile(r"(?:iteration|step)_(\d+)(_exit)?")
 ANALYSED = (Kind.SNAPSHOT, Kind.TRACE, Kind.FLIGHT, Kind.STEPS, Kind.STRUCTURED_LOG, Kind.GANTT, Kind.METRICS)
-"""The kinds of artefacts that an analyzer can read on their own; other kinds only add information."""
+"""The kinds of artefacts that an analyzer can read by themselves; other kinds only add information."""
 TIMED = (Kind.STEPS, Kind.STRUCTURED_LOG, Kind.GANTT, Kind.TENSORBOARD, Kind.METRICS, Kind.LOG)
 """The kinds of artefacts that record steps, the most detailed first."""
 
 
 @dataclass(frozen=True)
 class Artefact:
-    """A file of a known kind.
+    """A file of a known kind, with its rank, its step (None: unknown) and its size in bytes.
 
     `exit` says that the file was written because the job died; `step` is then the last finished step.
     """
@@ -73,7 +73,7 @@ class Artefact:
     bytes: int = 0
 
     def as_input(self) -> Input:
-        """Return the file as an input of a report."""
+        """Return the file in the form in which a report lists its inputs."""
         return Input(str(self.path), str(self.kind), self.rank, self.step, self.bytes)
 
 
@@ -97,7 +97,7 @@ class Run:
         return [a for a in self.artefacts if a.kind in kinds]
 
     def manifest(self) -> dict[str, Any]:
-        """Return the content of `run.json` as a dict; empty if there is no such file or it cannot be read."""
+        """Return the contents of `run.json`; empty if there is no such file or it cannot be read."""
         for artefact in self.of(Kind.MANIFEST):
             try:
                 return dict(read_json(artefact.path))
@@ -148,7 +148,7 @@ def as_run(source: Run | str | os.PathLike[str]) -> Run:
 
 
 def hint_for(path: Path) -> str:
-    """Return a hint at what path to give instead of `path`, which has no files of a known kind."""
+    """Return a hint at which path to give in place of `path`, which has no files of a known kind."""
     texts = (
         file for file in files_below(path, []) if file.name.removesuffix(".gz").endswith((".html", ".htm", ".txt"))
     )
@@ -165,8 +165,8 @@ def hint_for(path: Path) -> str:
 def files_below(root: Path, unreadable: list[Unreadable]) -> Iterator[Path]:
     """Yield every file at or below `root`, except for hidden files, checkpoints and links to folders.
 
-    Some folders are appended to `unreadable`: those that cannot be listed, those that are nested too deeply, and those
-    with the name of an artefact, which should be a file.
+    Folders with a problem are added to `unreadable`: those that cannot be listed, those that are nested too deeply,
+    and those with the name of an artefact, which should be a file.
 
     Raises:
         InputError: There are more than FILES_AT_MOST files.
@@ -196,12 +196,12 @@ def files_below(root: Path, unreadable: list[Unreadable]) -> Iterator[Path]:
 
 
 def identify(path: Path, *, alone: bool = False) -> Artefact | None:
-    """Return the `Artefact` that a file is; None if it is of no known kind, or if a running job has just removed it.
+    """Return a file as an `Artefact`; None if it is of no known kind, or if a running job has just removed it.
 
-    `alone` means that the user named this file; then any table of numbers counts as a step log.
+    `alone` means that the user named this very file; then any table of numbers counts as a step log.
 
     Raises:
-        OSError: The file cannot be read, or is no regular file.
+        OSError: The file cannot be read, or is not a regular file.
     """
     try:
         size = path.stat().st_size
@@ -218,7 +218,7 @@ SIDE_FILE = re.compile(r"(?:stacks|groups|exit|p2p|crash|children)_(\d+)\.")
 
 
 def rank_of(path: Path) -> int | None:
-    """Return the rank in a file's name, else in its folder's name; None if neither has one.
+    """Return the rank in a file's name, or else in its folder's name; None if neither has one.
 
     Raises:
         OSError: The number is larger than any rank that a job can have.
@@ -239,9 +239,9 @@ def rank_of(path: Path) -> int | None:
 
 
 def step_of(path: Path) -> tuple[int | None, bool]:
-    """Return the step of a file, and whether the job died in the step after it.
+    """Return the step of a file, and whether the file was written because the job died in the step after it.
 
-    Both are from the nearest folder that names a step, else from the file's name; (None, False) if none names a step.
+    Both come from the nearest folder that names a step, or else from the file's name; (None, False) if none does.
     """
     # The nearest folder counts: a run may itself lie in a folder called step_5.
     for part in (*reversed(path.parts[-4:-1]), path.name):
@@ -251,9 +251,7 @@ def step_of(path: Path) -> tuple[int | None, bool]:
 
 
 def newest_step(artefacts: Sequence[Artefact]) -> list[Artefact]:
-    """Return the artefacts of the last step; those that were written when the job died count as later
-    than all others.
-    """
+    """Return the artefacts of the last step; those that were written when the job died are later than all others."""
     if not artefacts:
         return []
     # A job that ran out of memory in step 7 leaves an exit folder named after step 6.
@@ -274,7 +272,7 @@ def selected(artefacts: Sequence[Artefact], rank: int | None, step: int | None) 
 
 
 def unreadable(artefact: Artefact, analyzer: str, error: WorkbenchError) -> Finding:
-    """Return a finding which says that one file could not be read; `analyzer` is the name of the analyzer.
+    """Return a finding which says that one file could not be read; `analyzer` is the first part of its id.
 
     The other files are analyzed as usual.
     """
@@ -296,9 +294,10 @@ NAMED_AT_MOST = 10
 
 
 def with_unreadable(report: Report[Data], source: Run) -> Report[Data]:
-    """Return a copy of a report with a finding on the files that could not be read, which may have missing evidence.
+    """Return a copy of a report with a finding on the files of `source` that could not be read.
 
-    The report is returned unchanged if all files could be read.
+    They are also added to the verdict's missing evidence. If all files could be read, the report is returned
+    unchanged.
     """
     if not source.unreadable:
         return report

@@ -16,7 +16,7 @@ JSON_LOSS = re.compile(rb"\"[\w/. -]{0,60}(?:loss|nll)[\w/. -]{0,40}\"\s*:\s*\[?
 SUMMARY = re.compile(
     r"(?:all|train|eval|predict|test)_results\.json|wandb-summary\.json|.*config.*\.json|package.*\.json"
 )
-"""Matches the names of JSON files that have one row of totals, or no metrics at all."""
+"""Matches the names of JSON files that have a single row of totals, or no metrics at all."""
 SEPARATORS = (b",", b";", b"\t", b"|")
 COUNTER = rb"(?<![a-z])(?:step|iter(?:ation)?|batch|num_updates|current_steps)s?\b['\"]?[^\n{}a-z]{0,12}?\d"
 A_LOSS = rb"(?:loss|train)['\"]?\s*[:=]?\s*[\[\"']?[-+]?(?:\d|nan)"
@@ -32,7 +32,7 @@ CONSOLE_LINES = re.compile(
     rb"|(?<!\d)\d{1,15}/\d{1,15} \[[\d:]{1,20}<[^\]\n]{0,200}loss|it/s[^\n]{0,80}loss",
     re.IGNORECASE | re.MULTILINE,
 )  # fmt: skip
-"""Matches the lines that trainers print for a step.
+"""Matches the console lines in which trainers report a step.
 
 Known are Hugging Face, nanoGPT and similar scripts, Megatron-LM, DeepSpeed, Composer, OLMo, the examples of PyTorch,
 mmengine, and progress bars with a loss.
@@ -56,7 +56,7 @@ def is_metrics_json(text: bytes, name: str) -> bool:
 def is_metrics_table(text: bytes, *, alone: bool) -> bool:
     """Return whether a text is a table with a column of steps or losses.
 
-    `alone` means that the user named this file; then a table of any numbers is one.
+    `alone` means that the user named this very file; then a table of any numbers is one.
     """
     lines = [line for line in text[: 1 << 15].splitlines() if line.strip() and not line.startswith((b"#", b"sep="))]
     if len(lines) < 2:
@@ -73,5 +73,5 @@ def is_metrics_table(text: bytes, *, alone: bool) -> bool:
 
 
 def split_cells(line: bytes, separator: bytes) -> list[bytes]:
-    """Return the cells of a line without quotes and blanks; a separator inside quotes splits, too."""
+    """Return the cells of a line without quotes and blanks; a separator inside quotes splits as well."""
     return [cell.strip().strip(b'"').strip() for cell in line.split(separator)]

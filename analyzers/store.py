@@ -1,10 +1,9 @@
-"""Load artefacts as columns:
-read in a child process under limits, stored as `.npy` files, and memory-mapped from there.
+"""Load artefacts as columns: read each in a child process under limits, cache the columns, and map them from there.
 
 A reader is a module with `VERSION: int` and `read(paths: list[Path]) -> tuple[dict[str, ndarray], dict]`: the columns
-and a JSON-able `meta`. It is named by its dotted path because this module must not import the analyzers. Artefacts can
-be hostile and huge. The child process limits itself before it opens a file, and executes nothing in it. The columns
-are cached under the identity of the files (path, size, time of change) and the reader's version.
+and a JSON-able `meta`. It is named by its dotted path because this module must not import the analyzers. Artefacts
+can be hostile and huge. The child process limits itself before it opens a file, and executes nothing in it. The
+columns are cached under the identity of the files (path, size, time of change) and the reader's version.
 """
 
 import contextlib
@@ -26,7 +25,7 @@ from analyzers.worker_pool import WorkerPool
 __all__ = ["Columns", "Options", "cache_key", "code_version", "load", "load_many", "load_set"]
 
 Read = Callable[[Sequence[Path], str, Path, int | None], None]
-"""A function that reads files with a reader into a folder under a memory limit, such as `read_in_child`."""
+"""A function that reads files with a reader module into a folder, under a memory limit, such as `read_in_child`."""
 ATTEMPTS, SERVERS = 3, 10
 """How many times a file is read whose child is killed from outside; the system's out-of-memory killer is one cause.
 
@@ -45,9 +44,9 @@ class Options:
 
     `rank` and `step` select what is analysed (None: everything). `jobs` is how many child processes read at the same
     time; `max_memory` (bytes) limits all of them together (None: each is limited by its file's size). `cache=False`
-    leaves nothing on the disk. `peak_flops` is the floating-point operations per second of a device that is in no
-    table. `columns` says which column of another trainer's log has which quantity: pairs such as ("loss",
-    "train/nll"). `workers` read traces and snapshots in place of child processes of this one.
+    leaves nothing on the disk. `peak_flops` is the floating-point operations per second of a device that no table of
+    this project lists. `columns` says which column of another trainer's log has which quantity: pairs such as
+    ("loss", "train/nll"). `workers` read traces and snapshots in place of child processes of this one.
     """
 
     rank: int | None = None
@@ -63,7 +62,8 @@ class Options:
 def load(paths: Sequence[Path], reader: str, options: Options | None = None, read: Read | None = None) -> Columns:
     """Return the columns of one artefact, which may consist of several files, from the cache or by reading them.
 
-    `reader` is the dotted path of the module that reads them, `read` what runs it (None: a child process).
+    `reader` is the dotted path of the module that reads them; `read` is the function that runs it (None: in a child
+    process).
 
     Raises:
         InputError: A file is missing, damaged, hostile, or needs more than the limits allow.
@@ -84,7 +84,7 @@ def load(paths: Sequence[Path], reader: str, options: Options | None = None, rea
 
 
 def load_through(entry: Path, paths: list[Path], reader: str, options: Options, read: Read | None) -> Columns:
-    """Return the columns of an artefact from the cache entry `entry`, which is created from the files if it is missing.
+    """Return the columns of an artefact from the cache entry `entry`; if it is missing, create it from the files.
 
     Raises:
         InputError: As for `load`.
@@ -108,10 +108,10 @@ def load_through(entry: Path, paths: list[Path], reader: str, options: Options, 
 def read_columns(
     folder: Path, paths: list[Path], reader: str, max_memory: int | None, read: Read | None
 ) -> Iterator[Path]:
-    """Read the files with `read` (None: in a child process), and yield the folder of their columns.
+    """Read the files with `read` (None: in a child process), and yield the folder with their columns.
 
-    The folder is deleted afterwards. A child that is killed from outside is followed by another, which gets a new
-    folder, because the first may still be writing at its end.
+    The folder is deleted afterwards. If a child is killed from outside, another one gets a new folder, because the
+    first may still be writing at its end.
 
     Raises:
         InputError: As for `load`; `ReaderKilled` if each of `ATTEMPTS` children was killed, or each of
@@ -180,9 +180,9 @@ def load_in_threads(
 def are_small(artefacts: Sequence[Sequence[Path]]) -> bool:
     """Return whether all files are so small that reading a few of them one after the other is fastest.
 
-    Many files, or large ones, are read by threads. A process with threads cannot fork: a server does it in its place,
-    and takes a third of a second to start. For many files that pays, as a fork of it is cheaper than one of a process
-    that has already loaded the columns of hundreds of files.
+    Many files, or large ones, are read by threads. A process with threads cannot fork, so that a server does it in
+    its place, which takes a third of a second to start. This pays for many files, as a fork of the server is cheaper
+    than one of a process that has already loaded the columns of hundreds of files.
     """
     sizes = [bytes_on_disk(path) for paths in artefacts for path in paths if path.exists()]
     return all(size <= SMALL_FILE for size in sizes)
@@ -203,7 +203,7 @@ def load_set(
 ) -> list[tuple[list[int], Columns | WorkbenchError]]:
     """Read many small files in one child process; return pairs (indexes into `paths`, columns of these files or error).
 
-    Readers of sets report damaged files in `meta`. If a file makes the child fail, the set is halved until that file is
+    The reader reports damaged files in `meta`. If a file makes the child fail, the set is halved until that file is
     alone, so that one bad file of 1000 costs about 20 more child processes.
     """
     return load_part(list(range(len(paths))), paths, reader, options) if paths else []
@@ -212,9 +212,9 @@ def load_set(
 def load_part(
     numbers: list[int], paths: Sequence[Path], reader: str, options: Options | None
 ) -> list[tuple[list[int], Columns | WorkbenchError]]:
-    """Read the files with these `numbers` in one child process; if that fails, read each half of them in the same way.
+    """Read the files at the indexes `numbers` of `paths` in one child process; if that fails, read each half by itself.
 
-    `numbers` are indexes into `paths`. The result has pairs (indexes, columns of these files or the error).
+    The result has pairs (indexes into `paths`, columns of these files or error).
     """
     result = load_or_error([paths[number] for number in numbers], reader, options or Options())
     if len(numbers) == 1 or not isinstance(result, WorkbenchError):
@@ -225,7 +225,7 @@ def load_part(
 
 
 def cache_key(paths: Sequence[Path], reader: str) -> str:
-    """Return the name of a cache entry, which changes when any of the files or the reader's version does.
+    """Return the name of the cache entry for these files, which changes with any of them and with the reader's version.
 
     Raises:
         InputError: A file is missing.
@@ -246,12 +246,12 @@ def cache_key(paths: Sequence[Path], reader: str) -> str:
 
 
 def code_version(folder: Path) -> int:
-    """Return a checksum of all modules in a folder: the `VERSION` of a reader whose results depend on them."""
+    """Return a checksum of all modules in a folder, as the `VERSION` of a reader whose results depend on them."""
     return zlib.crc32(b"".join(path.read_bytes() for path in sorted(folder.rglob("*.py"))))
 
 
 def detached_columns(columns: Columns) -> Columns:
-    """Return columns that stay readable after their files are deleted: each column is loaded or memory-mapped here."""
+    """Load or memory-map all columns now and return them, so that they stay readable after their files are deleted."""
     for name in columns:
         # Maps the column: from then on it needs no file name.
         columns[name]

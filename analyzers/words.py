@@ -1,4 +1,4 @@
-"""Format numbers, ranks and source lines; all sentences, tables and charts use these functions.
+"""Format numbers, ranks and source lines as text; all sentences, tables and charts use these functions.
 
 So 12.6 minutes are "12.6 min" in every user interface, and never "754 s". An unknown value is None, and "unknown" in
 text.
@@ -63,8 +63,8 @@ def duration_change_ns(nanoseconds: float) -> str:
 def tick_durations(ticks_ns: Sequence[float], distance_ns: float, length_ns: float) -> list[str]:
     """Return the labels of ticks on a time axis, all in the unit that fits the axis: `571.0 ms`, `571.5 ms`.
 
-    They have as many decimals as are needed to tell ticks `distance_ns` apart: with three digits, 571.5 and 572.0 would
-    be equal. `length_ns` is the length of the axis.
+    They have as many decimals as are needed to tell ticks `distance_ns` apart: with three digits, 571.5 and 572.0
+    would be equal. `length_ns` is the length of the axis.
     """
     unit, scale = next((unit for unit in TICK_UNITS if length_ns >= unit[1]), TICK_UNITS[-1])
     decimals = max(0, -floor(log10(distance_ns / scale)))
@@ -106,7 +106,7 @@ def percent(part: float | None) -> str:
 
 
 def relative(difference: float) -> str:
-    """Return a relative difference, which is not negative: `1.6 %` for 0.016, `8e-08` below a thousandth, `0` for 0."""
+    """Return a relative difference of at least 0: `1.6 %` for 0.016, `8e-08` below a thousandth, `0` for 0."""
     if not difference:
         return "0"
     return percent(difference) if 1e-3 <= difference < float("inf") else f"{difference:.0e}"
@@ -222,7 +222,7 @@ def source_line(filename: str, line: int) -> str:
 
 
 def exit_reason(exit_code: int) -> str:
-    """Return how a process ended from its exit code: `killed by signal 9` for -9, `exit code 1` for 1."""
+    """Return how a process ended, from its exit code: `killed by signal 9` for -9, `exit code 1` for 1."""
     return f"killed by signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
 
 
@@ -230,7 +230,7 @@ DTYPES = {
     "double": "float64", "float": "float32", "half": "float16", "long": "int64", "long int": "int64", "int": "int32",
     "short": "int16", "char": "int8", "byte": "uint8", "complexfloat": "complex64", "complexdouble": "complex128",
 }  # fmt: skip
-"""The Python names of tensor types that recordings name as in C++."""
+"""The Python names of tensor types, by the C++ names that recordings have."""
 
 
 def dtype_name(recorded: str) -> str:

@@ -1,6 +1,6 @@
 """Read artefacts by the workers of an executor, which may be on other machines without a disk shared with this one.
 
-A worker returns the files of a cache entry as bytes, which are put into the cache here. Where a worker is lost, lacks
+A worker returns the files of a cache entry as bytes, which are put into the cache here. If a worker is lost, lacks
 this version of the reader, or cannot read an artefact for whatever reason, the artefact is read here. So columns and
 errors are always those of a local run.
 """
@@ -26,26 +26,27 @@ if TYPE_CHECKING:
 EntryFiles = tuple[tuple[str, bytes], ...]
 """The files of a cache entry: their names and contents."""
 SENT_AT_MOST = 256 << 20
-"""The bytes of an artefact that are sent to a worker which cannot see its files; larger ones are read here."""
+"""The most bytes of an artefact that are sent to a worker which cannot see its files; larger ones are read here."""
 ASKED_EVERY_S = 0.5
 GIVEN_UP_S = 60.0
-"""How long an artefact waits for a worker while there is none; a cluster may be replacing those it has lost."""
+"""How many seconds an artefact waits if there is no worker: a cluster may be replacing those that it has lost."""
 
 
 class Refusal(Enum):
     """Why a worker has not read an artefact."""
 
     OTHER_FILES = auto()
-    """The worker does not see these files, or sees others in their place."""
+    """The worker does not see these files, or sees different files at their paths."""
     OTHER_VERSION = auto()
     UNREADABLE = auto()
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a worker is asked to read: files, by a version of a reader, with a limit of memory in bytes.
+    """What a worker is asked to read: files, by a version of a reader, with a memory limit in bytes.
 
-    `identities` are size and time of change of each file. `contents`, if given, are read in place of the files.
+    `identities` has the size and the time of change of each file. If `contents` is given, it is read in place of the
+    files.
     """
 
     paths: tuple[Path, ...]
@@ -57,7 +58,7 @@ class Order:
 
 
 def read_order(order: Order) -> EntryFiles | Refusal:
-    """Read what an order names, and return the files of its cache entry; this runs in a worker."""
+    """Read the files of an order in a worker, and return the files of the cache entry that they make."""
     if order.version != importlib.import_module(order.reader).VERSION:
         return Refusal.OTHER_VERSION
     try:
@@ -76,7 +77,10 @@ def read_order(order: Order) -> EntryFiles | Refusal:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yield a new folder in the first cache that can be written; if this process is killed, it is deleted later."""
+    """Yield a new folder in the first cache folder that can be written; it is deleted afterwards.
+
+    If this process is killed, it is deleted when the cache is pruned.
+    """
     folder = entry_files.make_scratch(next(locations.folders()))
     try:
         yield folder
@@ -85,7 +89,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def written(order: Order, folder: Path) -> tuple[Path, ...]:
-    """Write the contents of an order to files of the same names, and return their paths."""
+    """Write the contents of an order to files with the same names in `folder`, and return their paths."""
     paths = []
     for number, (path, content) in enumerate(zip(order.paths, order.contents or (), strict=True)):
         copy = folder / str(number) / path.name
@@ -96,7 +100,7 @@ def written(order: Order, folder: Path) -> tuple[Path, ...]:
 
 
 def identities(paths: Sequence[Path]) -> tuple[tuple[int, int], ...]:
-    """Return size and time of change of each file; empty if one of them is not there."""
+    """Return the size and the time of change of each file; empty if one of them does not exist."""
     try:
         return tuple((status.st_size, status.st_mtime_ns) for status in (path.stat() for path in paths))
     except OSError:
@@ -104,15 +108,15 @@ def identities(paths: Sequence[Path]) -> tuple[tuple[int, int], ...]:
 
 
 class Stopped(Exception):  # never seen by a user
-    """The reading was cancelled."""
+    """Reading was cancelled."""
 
 
 class WorkerPool:
     """The workers of an executor, as readers of artefacts.
 
-    `size` is how many artefacts are ordered at the same time, `jobs` how many are read here at the same time where
-    workers cannot. `has_workers` says whether the executor has any now, and raises an error if it is lost. `report` is
-    called once with each kind of failure that made artefacts be read here.
+    `size` is how many artefacts are ordered at the same time, `jobs` how many are read here at the same time if
+    workers cannot read them. `has_workers` says whether the executor has any now, and raises an error if it is lost.
+    `report` is called once for each kind of failure because of which artefacts are read here.
     """
 
     def __init__(
@@ -147,12 +151,12 @@ class WorkerPool:
             read_in_child(paths, reader, target, max_memory)
 
     def cancel(self) -> None:
-        """Cancel all orders; what is still to be read is not read any more."""
+        """Cancel all orders; artefacts that are not yet read are not read any more."""
         self._stopped.set()
         self._executor.shutdown(wait=False)
 
     def _ordered(self, paths: Sequence[Path], reader: str, max_memory: int | None) -> EntryFiles | None:
-        """Return the files of a cache entry that a worker has read; None if the artefact is to be read here."""
+        """Return the files of a cache entry that a worker has read; None if the artefact must be read here."""
         version: int = importlib.import_module(reader).VERSION
         order = Order(tuple(paths), identities(paths), reader, version, max_memory)
         result: EntryFiles | Refusal = Refusal.OTHER_FILES
@@ -176,10 +180,10 @@ class WorkerPool:
         return result
 
     def _result(self, order: Order) -> EntryFiles | Refusal:
-        """Return what a worker makes of an order.
+        """Send an order to a worker, and return what it answers.
 
         Raises:
-            Stopped: The reading was cancelled.
+            Stopped: Reading was cancelled.
             TimeoutError: There was no worker for too long.
         """
         if self._stopped.is_set():

@@ -16,7 +16,7 @@ from typing import IO
 
 @contextmanager
 def replacing(target: Path) -> Iterator[IO[bytes]]:
-    """Yield a file to write that replaces `target` when the body of the `with` ends without an error.
+    """Yield a file to write to; it replaces `target` if the body of the `with` ends without an error.
 
     Until then an existing file is not changed. A link stays a link, and the permissions of an existing file are kept.
     A pipe or a device is written to directly.
@@ -74,6 +74,7 @@ def open_special(path: Path) -> int:
 
 def write_whole(target: Path, text: str) -> None:
     """Write a text as UTF-8, completely or not at all.
+
     A lone surrogate, as in a path that is not valid UTF-8, is written as an escape sequence.
 
     Raises:

@@ -5,13 +5,16 @@ from collections.abc import Iterable, Mapping
 from analyzers.compare.model import Row
 
 RUN_KEYS = ("world_size", "device_name", "backend", "mesh", "versions")
-"""The keys of `run.json` beside its config that describe how a run was made."""
+"""The keys of `run.json` outside of its config that describe how a run was made."""
 IGNORED = {"job.dump_folder"}
 """Settings that always differ between two runs, such as their folders."""
 
 
 def setting_rows(a: Mapping[str, object], b: Mapping[str, object]) -> list[Row]:
-    """Return a table row for each setting that differs between the manifests (`run.json`) of two runs, by name."""
+    """Return a table row for each setting that differs between two runs, sorted by name.
+
+    `a` and `b` are the contents of the runs' run.json; a setting that one of them lacks is shown as empty.
+    """
     first, second = dict(settings(a)), dict(settings(b))
     names = sorted({*first, *second} - IGNORED)
     return [
@@ -22,7 +25,7 @@ def setting_rows(a: Mapping[str, object], b: Mapping[str, object]) -> list[Row]:
 
 
 def settings(manifest: Mapping[str, object]) -> Iterable[tuple[str, object]]:
-    """Yield (name, value) of each setting in a manifest: those in `RUN_KEYS`, then `section.key` of its config."""
+    """Yield (name, value) of each setting in a run.json: the keys in `RUN_KEYS`, then `section.key` of its config."""
     for name in RUN_KEYS:
         if name in manifest:
             yield name, manifest[name]

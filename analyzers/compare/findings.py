@@ -1,6 +1,6 @@
 """Write the findings and the verdict of a comparison of two runs.
 
-They say which measures became worse, how certain that is, and whether it breaks a limit.
+They say which measures (such as step time) became worse, how certain that is, and whether it breaks a limit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,10 @@ from analyzers.words import duration, joined_sentences, percent, quantity, signe
 
 CONFIDENCE = {Measure.STEP_TIME: 0.8, Measure.PROCESSOR_TIME: 0.8, Measure.MEMORY: 0.9}
 OTHER_CONFIDENCE = 0.7
-"""The confidence in a difference between runs, which may also have causes that no interval within a run shows."""
+"""The confidence of findings on measures that `CONFIDENCE` does not list.
+
+Runs also differ for reasons that no interval within a run shows.
+"""
 NAMED_AT_MOST = 3
 MEASURE_NAMES: Mapping[Measure, str] = {
     Measure.STEP_TIME: "step time",
@@ -59,7 +62,10 @@ def regressions(changes: Sequence[MeasureChange], gate: Mapping[str, float], cau
 
 
 def nonfinite_loss(a: Steps | None, b: Steps | None) -> list[Finding]:
-    """Return a finding if the loss or gradient norm becomes NaN or infinite for good in run `b` only, else none."""
+    """Return a list with a finding if the loss or gradient norm becomes NaN or infinite for good in run `b` only.
+
+    The list is empty otherwise.
+    """
     before, after = (first_nonfinite(steps) if steps else None for steps in (a, b))
     if after is None or before is not None or after.finite_from is not None:
         return []
@@ -79,7 +85,10 @@ def nonfinite_loss(a: Steps | None, b: Steps | None) -> list[Finding]:
 
 
 def waiting_fact(changes: Sequence[MeasureChange]) -> list[Evidence]:
-    """Return, in a list, evidence that steps became longer by waiting; empty if processor time per step grew too."""
+    """Return a list with evidence that longer steps are waiting, not work: processor time per step did not grow.
+
+    The list is empty if it grew as well, or is not recorded.
+    """
     allowed = ALLOWED_CHANGES[Measure.STEP_TIME]
     same = [c for c in changes if c.measure is Measure.PROCESSOR_TIME and c.is_sufficient and c.change < allowed]
     return [
@@ -123,8 +132,8 @@ def value_text(measure: Measure, value: float) -> str:
 def undecided(changes: Sequence[MeasureChange], gate: Mapping[str, float]) -> list[Finding]:
     """Return a finding for each measure that has a limit in `gate` but too little data in the two runs to be judged.
 
-    `gate` maps the names of measures to the increase that the user allows. A gate passes only on evidence, so a missing
-    measure is reported.
+    `gate` maps the names of measures to the relative increase that the user allows. A gate passes only on evidence,
+    so a missing measure is reported.
 
     Raises:
         ValueError: The gate names an unknown measure.
@@ -145,14 +154,14 @@ def undecided(changes: Sequence[MeasureChange], gate: Mapping[str, float]) -> li
 
 
 def doubt(change: MeasureChange | None) -> Doubt:
-    """Return why a measure cannot be judged with certainty; `change` is None if only one run has it."""
+    """Return why a measure cannot be judged with certainty; `change` is None if not both runs have it."""
     if change is None:
         return Doubt.NOT_IN_BOTH
     return Doubt.WIDE_INTERVAL if change.is_sufficient else Doubt.FEW_STEPS
 
 
 def doubt_text(change: MeasureChange | None) -> str:
-    """Return, as a phrase, why a measure cannot be judged with certainty, such as `4 steps are too few`."""
+    """Return a phrase on why a measure cannot be judged with certainty, such as `4 steps are too few`."""
     if change is None or doubt(change) is Doubt.NOT_IN_BOTH:
         return "only one of the runs records it"
     steps = quantity(change.samples, "step")
@@ -162,7 +171,7 @@ def doubt_text(change: MeasureChange | None) -> str:
 
 
 def is_open(change: MeasureChange) -> bool:
-    """Return whether the logged steps are too few or too noisy to tell if a measure grew by more than is allowed."""
+    """Return whether the steps are too few or too noisy to tell if a measure grew by more than is allowed."""
     allowed = ALLOWED_CHANGES.get(change.measure)
     if allowed is None or change.measure is Measure.STEP_TIME_MEAN:
         return False
@@ -187,7 +196,10 @@ def time_causes(a: MeasuredRun, b: MeasuredRun) -> list[Evidence]:
 def verdict(
     findings: Sequence[Finding], lines: Sequence[Line], changes: Sequence[MeasureChange], parity: LossParity | None
 ) -> Verdict:
-    """Return the verdict of a comparison: a regression, healthy, or unknown if the evidence decides neither."""
+    """Return the verdict of a comparison: a regression, healthy, or unknown if the evidence decides neither.
+
+    `lines` are the compared quantities, `changes` the changes of measures with their intervals.
+    """
     unsure = [change for change in changes if is_open(change)]
     missing = [f"{MEASURE_NAMES[change.measure]}: {doubt_text(change)}" for change in unsure]
     if findings:
@@ -208,14 +220,14 @@ def verdict(
 
 
 def unsure_text(change: MeasureChange) -> str:
-    """Return a change and why it is uncertain, such as `step time +40 %, but 4 steps are too few`."""
+    """Return a change and why it is uncertain as a phrase: `step time +40 %, but 4 steps are too few`."""
     return f"{MEASURE_NAMES[change.measure]} {signed_percent(change.change)}, but {doubt_text(change)}"
 
 
 def parity_text(parity: LossParity | None) -> list[str]:
-    """Return, in a list, a phrase which says that the losses are identical, or from which step on they diverge.
+    """Return a list with a phrase on whether the losses of the runs are identical, or from which step on they diverge.
 
-    The list is empty if neither is the case.
+    The list is empty if neither is known.
     """
     if parity is None:
         return []

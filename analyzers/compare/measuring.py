@@ -1,4 +1,4 @@
-"""Compute the measures of one run, and remember which files they come from."""
+"""Compute the measures of one run, such as its step time and peak memory, and list the files behind them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -27,26 +27,26 @@ Answer = TypeVar("Answer")
 
 @dataclass
 class MeasuredRun:
-    """One of the two runs: its measures, the files behind them, and its steps if it logged some."""
+    """One of the two runs: its measures, the files behind them, and its steps (None if it logged none)."""
 
     measures: Measures
     inputs: list[Input]
     steps: Steps | None = None
     snapshot_bytes: int | None = None
-    """The highest peak in the run's newest memory snapshots."""
+    """The highest peak in the run's newest memory snapshots; None if it has none."""
 
     @property
     def stragglers(self) -> list[Straggler]:
-        """The ranks that make the others wait."""
+        """The ranks for which the others wait."""
         return stragglers(self.steps, lateness(self.steps)) if self.steps else []
 
 
 def measured_pair(a: Run, b: Run, options: store.Options) -> tuple[MeasuredRun, MeasuredRun]:
     """Return the measures of both runs, with the memory of both taken from the same kind of file.
 
-    Memory comes from the snapshots if both runs have some, else from the step logs: on a CPU those log the resident
-    set of the process, which is far more than its tensors. A column that the user named needs to be in only one of the
-    runs, as trainers name their columns differently.
+    Memory comes from the snapshots if both runs have some, or else from the step logs: on a CPU these log the
+    resident set of the process, which is far more than its tensors. A column that the user named in `options` needs
+    to be in only one of the runs, as trainers name their columns differently.
 
     Raises:
         UnknownColumn: A column that the user named is in neither run.
@@ -62,7 +62,7 @@ def measured_pair(a: Run, b: Run, options: store.Options) -> tuple[MeasuredRun, 
 
 
 def steps_of(logs: Sequence[Artefact], options: store.Options, unknown: list[UnknownColumn]) -> Steps:
-    """Return the steps in some step logs; add an error to `unknown` for each column in `options` that the logs lack."""
+    """Return the steps in these logs; for each column in `options` that the logs lack, add an error to `unknown`."""
     while True:
         try:
             return load(logs, options)
@@ -72,7 +72,7 @@ def steps_of(logs: Sequence[Artefact], options: store.Options, unknown: list[Unk
 
 
 def measured(source: Run, options: store.Options, unknown: list[UnknownColumn]) -> MeasuredRun:
-    """Return the measures of one run; add an error to `unknown` for each column in `options` that its logs lack."""
+    """Return the measures of one run; for each column in `options` that its logs lack, add an error to `unknown`."""
     result = MeasuredRun(Measures(), [])
     if logs := source.of(*run.TIMED):
         result.steps = answer_or_none(lambda: steps_of(logs, options, unknown))
@@ -87,9 +87,9 @@ def measured(source: Run, options: store.Options, unknown: list[UnknownColumn]) 
 
 
 def answer_or_none(question: Callable[[], Answer]) -> Answer | None:
-    """Call `question` and return its result; return None if it raises an error because its files cannot be read.
+    """Return the result of `question()`, or None if it cannot read its files.
 
-    Because of this, one unreadable kind of file does not prevent the comparison of other measures.
+    So one unreadable kind of file does not prevent the comparison of other measures.
     """
     try:
         return question()
@@ -98,9 +98,10 @@ def answer_or_none(question: Callable[[], Answer]) -> Answer | None:
 
 
 def medians_over(ranks: Sequence[RankSteps]) -> Measures:
-    """Return the measures of a run, each as the median over its ranks, except for memory and loss.
+    """Return the measures of a run, each as the median over its ranks, except for three.
 
-    Memory is the maximum over the ranks; the loss is that of the first rank that logged a loss.
+    Memory is the maximum over the ranks, the number of timed steps the minimum, and the loss that of the first rank
+    that logged one.
     """
     names = {name for rank in ranks for name in rank.phases}
     return Measures(

@@ -10,9 +10,9 @@ from analyzers.traces.diff.diff import TraceDiff
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One table row that compares a quantity or setting of both runs, as texts.
+    """A table row that compares a quantity or setting of both runs, as texts.
 
-    `change` (the relative change) and its 95 % `interval` may be empty.
+    `change` (the relative change) and `interval` (its 95 % interval) are empty if they are not known.
     """
 
     what: str
@@ -23,10 +23,11 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
-    """What is compared of one run: the median over its ranks of each measure, with three exceptions.
+    """The measures of one run: for most of them the median over its ranks.
 
     Memory is that of the rank with most, `timed_steps` that of the rank with fewest, and the loss that of one rank.
-    Times are in seconds, memory is in bytes, and `tokens_per_s` is of one rank. What was not recorded is None, 0 or {}.
+    Times are in seconds, memory is in bytes, and `tokens_per_s` is of one rank. What was not recorded is None, 0 or
+    {}.
     """
 
     step_s: float | None = None
@@ -38,7 +39,7 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompareData(msgspec.Struct, frozen=True, kw_only=True):
-    """The measures of both runs and how these differ; fields for which one run lacks the files are None or empty."""
+    """The measures of both runs and how these differ; fields for which a run lacks the files are None or empty."""
 
     a: Measures
     b: Measures

@@ -1,4 +1,4 @@
-"""Compare two runs: `analyze` returns a report of what changed from the first to the second."""
+"""The entry point for comparisons: `analyze` returns a report of what changed from one run to another."""
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -28,7 +28,7 @@ RunOrPath = Run | str | PathLike[str]
 def analyze(
     a: RunOrPath, b: RunOrPath, options: store.Options | None = None, limits: Mapping[str, float] | None = None
 ) -> Report[CompareData]:
-    """Return what changed from run `a` to run `b`: time, loss, memory, traces and settings.
+    """Return a report of what changed from run `a` to run `b`: time, loss, memory, traces and settings.
 
     `a` and `b` are run folders, single artefacts, or results of `analyzers.run.discover`. `limits` maps measures to
     the relative increase that is allowed, in place of the default in `ALLOWED_CHANGES`. A measure in `limits` that
@@ -79,16 +79,16 @@ def analyze(
 def regression_findings(
     a: MeasuredRun, b: MeasuredRun, changes: Sequence[MeasureChange], gate: Mapping[str, float]
 ) -> list[Finding]:
-    """Return findings on measures that certainly became worse, and on measures that have a limit but cannot be judged.
+    """Return findings on measures that certainly became worse, and on measures with a limit that cannot be judged.
 
-    `gate` maps the names of measures to the increase that the user allows.
+    `gate` maps the names of measures to the relative increase that the user allows.
     """
     worse = regressions(changes, gate, time_causes(a, b))
     return [*nonfinite_loss(a.steps, b.steps), *worse, *undecided(changes, gate)]
 
 
 def step_differences(a: MeasuredRun, b: MeasuredRun) -> tuple[LossParity | None, list[PhaseChange]]:
-    """Return whether the losses of both runs agree, and how their phases changed.
+    """Return whether the losses of both runs agree, and how the durations of their step phases changed.
 
     The result is (None, []) unless both runs logged steps.
     """
@@ -100,7 +100,7 @@ def step_differences(a: MeasuredRun, b: MeasuredRun) -> tuple[LossParity | None,
 def memory_diff(a: Run, b: Run, options: store.Options) -> tuple[Diff | None, list[Finding]]:
     """Return how memory at the peak differs between two runs, and the findings on that.
 
-    The result is (None, []) unless both runs left snapshots.
+    The result is (None, []) unless both runs left readable snapshots.
     """
     before, after = (run.newest_step(source.of(Kind.SNAPSHOT)) for source in (a, b))
     if not before or not after:
@@ -115,12 +115,12 @@ def traces_diff(a: Run, b: Run, options: store.Options) -> TraceDiff | None:
 
 
 def trace_findings(traces: TraceDiff | None) -> list[Finding]:
-    """Return the finding that a step became longer according to the traces, in a list; empty if it did not."""
+    """Return a list with the finding that a step became longer according to the traces; empty if it did not."""
     slower = step_change_finding(traces) if traces else None
     return [slower] if slower else []
 
 
 def trace_inputs(a: Run, b: Run, traces: TraceDiff | None) -> list[Input]:
-    """Return the newest traces of both runs, as inputs of the report; empty if no traces were compared."""
+    """Return the newest traces of both runs as inputs of the report; empty if no traces were compared."""
     compared = (a, b) if traces else ()
     return [trace.as_input() for source in compared for trace in run.newest_step(source.of(Kind.TRACE))]

@@ -1,4 +1,4 @@
-"""Compare the measures of two runs: make a `Line` of numbers for each measure, and from it the texts of a table row."""
+"""Compare the quantities of two runs: a `Line` has a quantity's numbers in both, and its `row` the texts to show."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ Format = Callable[[float], str]
 class Line:
     """One quantity with its value in each run (None if a run lacks it).
 
-    `write` formats a value as text. `interval` has the lower and upper 95 % bound of the relative change. `difference`
-    formats b - a, for quantities whose difference says more than the relative change.
+    `write` formats a value as text. `interval` has the lower and upper 95 % bound of the relative change (None: not
+    known). `difference` formats b - a, for quantities whose difference says more than the relative change.
     """
 
     what: str
@@ -28,7 +28,7 @@ class Line:
 
     @property
     def change(self) -> str:
-        """The relative change as text, or the difference; empty if one run lacks the quantity."""
+        """The relative change as text, or the difference; empty if it is not defined."""
         if self.a is None or self.b is None:
             return ""
         if self.difference:
@@ -41,7 +41,7 @@ class Line:
         return self.a is not None and self.b is not None and bool(self.a or self.difference)
 
     def row(self) -> Row:
-        """Return the compared quantity as a table row of texts."""
+        """Return the line as a table row of texts."""
         a, b = ("" if value is None else self.write(value) for value in (self.a, self.b))
         return Row(self.what, a, b, self.change, interval_text(*self.interval) if self.interval else "")
 
@@ -52,7 +52,7 @@ def interval_text(low: float, high: float) -> str:
 
 
 def measure_lines(a: Measures, b: Measures, changes: Sequence[MeasureChange]) -> list[Line]:
-    """Return a `Line` for each quantity that at least one of the runs has."""
+    """Return a `Line` for each measured quantity that at least one of the runs has."""
     by_measure = {change.measure: change for change in changes}
 
     def line(what: str, measure: Measure, write: Format, ends: tuple[float | None, float | None]) -> Line:
