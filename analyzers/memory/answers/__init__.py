@@ -1,1 +1,1 @@
-"""Answer questions about memory, one per module; the answers are data, and `findings` writes sentences from them."""
+"""Answer questions about memory, one per module, as numbers and tables; `findings` writes the sentences about them."""

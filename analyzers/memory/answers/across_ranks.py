@@ -1,4 +1,4 @@
-"""Compare the ranks of a job at their last snapshots: which one has the most memory, and how much more."""
+"""Compare the ranks of a job by their last snapshots: which one uses the most memory, and how much more."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ RANKS_AT_LEAST = 2
 
 @dataclass(frozen=True)
 class UnevenRank:
-    """The device (`fullest`) whose peak is clearly above those of the `others`: `excess_bytes` above their median."""
+    """A device (`fullest`) whose peak is clearly above the others': `excess_bytes` above the median of their peaks."""
 
     fullest: Device
     others: Sequence[Device]
@@ -25,17 +25,17 @@ class UnevenRank:
 
     @property
     def usual(self) -> dict[str, int]:
-        """The median over the `others` of the bytes that each category has at the peak."""
+        """For each category, the median over the `others` of its bytes at the peak."""
         return {name: int(median(device.categories[name] for device in self.others)) for name in CATEGORIES}
 
     @property
     def excess_by_category(self) -> dict[str, int]:
-        """How many bytes more the device `fullest` has at its peak than the median of the `others`, by category."""
+        """For each category, its bytes at the peak of `fullest`, less the median over the `others`."""
         return {name: self.fullest.categories[name] - usual for name, usual in self.usual.items()}
 
 
 def matrix(devices: Sequence[Device]) -> "pd.DataFrame":
-    """Return a table of the devices at their last snapshots, those nearest to their memory limit first.
+    """Return a table of the last snapshot of each device, those nearest to their memory limit first.
 
     Columns: rank, device, step, peak, limit (0: unknown), and one column per category with its bytes at the peak.
     """
@@ -49,9 +49,9 @@ def matrix(devices: Sequence[Device]) -> "pd.DataFrame":
 
 
 def latest(devices: Sequence[Device]) -> list[Device]:
-    """Return the last snapshot of each (rank, device).
+    """Return the last snapshot of each (rank, device) pair.
 
-    Of two snapshots at one step, one that was written when an allocation failed counts as the later.
+    Of two snapshots of the same step, the one written when an allocation failed counts as the later.
     """
     # Later entries of a dict overwrite earlier ones, so the last snapshot of each device stays.
     in_time = sorted(devices, key=lambda device: (device.step or 0, device.oom is not None))
@@ -59,12 +59,12 @@ def latest(devices: Sequence[Device]) -> list[Device]:
 
 
 def fullness(device: Device) -> tuple[bool, float]:
-    """Return a sort key for devices: those that ran out of memory are highest, then by peak relative to the limit."""
+    """Return a sort key: devices that ran out of memory are highest, then those with the fullest memory at the peak."""
     return device.oom is not None, device.peak_allocated_bytes / (device.limit_bytes or 1)
 
 
 def uneven_rank(devices: Sequence[Device]) -> UnevenRank | None:
-    """Return the device that peaks clearly above the median of the other ranks; None if there is none."""
+    """Return the device whose peak is clearly above the median of the others; None if there is none."""
     # A rank that failed was recorded at another moment than those that did not: compare like with like.
     last = latest([device for device in devices if not device.oom]) or latest(devices)
     if len({device.rank for device in last} - {None}) < RANKS_AT_LEAST:

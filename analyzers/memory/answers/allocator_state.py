@@ -14,22 +14,22 @@ from analyzers.memory.replay.arenas import BlockArenas
 from analyzers.memory.replay.lifetimes import Replay
 
 UNIT = np.uint64(512)
-"""The unit in bytes to which the allocator rounds up (kMinBlockSize)."""
+"""The allocator rounds requests up to a multiple of these bytes (kMinBlockSize)."""
 
 Range = tuple[int, int]
-"""An address, and the number of bytes from there."""
+"""An address range: its first address, and its length in bytes."""
 
 
 def segments_at(trace: DeviceTrace, entry: int) -> list[Range]:
-    """Return the reserved address ranges after a trace entry, as (address, bytes); adjacent ranges are joined."""
+    """Return the reserved address ranges after a trace entry, in order of address; adjacent ranges are joined."""
     return join_adjacent(ranges_at(trace, entry))
 
 
 def ranges_at(trace: DeviceTrace, entry: int) -> list[Range]:
-    """Return the reserved address ranges after a trace entry, as they were reserved: adjacent ranges are not joined.
+    """Return the reserved address ranges after a trace entry, one per segment or mapped part of a segment.
 
-    The function begins with the segments at the end of the trace, which are known exactly, and goes backwards through
-    the trace: it adds each range that an entry released, and removes each range that an entry reserved.
+    The segments at the end of the trace are known exactly. From there the function goes backwards through the trace:
+    it adds each range that an entry released, and removes each range that an entry reserved.
     """
     ranges = list(zip(trace.segment("address").tolist(), trace.segment("total").tolist(), strict=True))
     action, addr, size = (trace.entry(name) for name in ("action", "addr", "size"))
@@ -44,7 +44,7 @@ def ranges_at(trace: DeviceTrace, entry: int) -> list[Range]:
 
 
 def cut_out(whole: Range, start: int, stop: int) -> list[Range]:
-    """Return the parts of the range `whole` outside of `start` to `stop`: none, one or two ranges."""
+    """Return what remains of the range `whole` without the addresses from `start` to `stop`: up to two ranges."""
     low, high = whole[0], whole[0] + whole[1]
     if stop <= low or high <= start:
         return [whole]
@@ -53,7 +53,7 @@ def cut_out(whole: Range, start: int, stop: int) -> list[Range]:
 
 
 def join_adjacent(ranges: list[Range]) -> list[Range]:
-    """Return the ranges in order of address; ranges that touch are joined."""
+    """Return the ranges in order of address, with those that touch joined into one."""
     joined: list[Range] = []
     for address, size in sorted(ranges):
         if joined and joined[-1][0] + joined[-1][1] == address:
@@ -64,17 +64,18 @@ def join_adjacent(ranges: list[Range]) -> list[Range]:
 
 
 def alive_by_address(replay: Replay, entry: int) -> Integers:
-    """Return the rows in `Lifetimes` of the blocks alive after trace entry `entry`, in order of address."""
+    """Return the blocks that are alive after trace entry `entry`, in order of address, as rows in `Lifetimes`."""
     rows = replay.lifetimes.alive(entry)
     return rows[np.argsort(replay.lifetimes.addr[rows], kind="stable")]
 
 
 def blocks_at(replay: Replay, entry: int) -> pd.DataFrame:
-    """Return a table of the blocks alive after trace entry `entry`, in order of address.
+    """Return a table of the blocks that are alive after trace entry `entry`, in order of address.
 
     Columns: segment (address of the reserved range that contains the block; 0: unknown), segment_bytes, stream, pool,
-    address, requested, state (active or pending_free), category, label, born (trace entry that allocated the block; -1:
-    before the trace), frame.
+    address, requested (bytes), state (active or pending_free), category, label, born (trace entry that allocated the
+    block;
+    -1: before the trace), frame (the user's innermost).
     """
     lives, guess, trace = replay.lifetimes, categorise(replay), replay.trace
     rows = alive_by_address(replay, entry)
@@ -98,15 +99,16 @@ def blocks_at(replay: Replay, entry: int) -> pd.DataFrame:
 
 
 def free_at(replay: Replay, entry: int) -> pd.DataFrame:
-    """Return a table of the free blocks inside segments after trace entry `entry`, the largest first.
+    """Return a table of the free ranges inside segments after trace entry `entry`, the largest first.
 
-    The table is empty for a recording on a CPU, which has no segments. Columns: address, bytes, segment, segment_bytes,
-    split (whether live blocks use the same segment, so that it cannot be released). Live blocks are taken to fill whole
-    units of 512 bytes, as the CUDA allocator rounds requests up.
+    Columns: address, bytes, segment (its address), segment_bytes, split (whether live blocks use the same segment, so
+    that it cannot be released). The table is empty for a recording on a CPU, which has no segments. A live block is
+    assumed to fill whole units of 512 bytes, as the CUDA allocator rounds requests up.
 
-    Example: a segment of 2048 bytes at 0 holds blocks at 512 (requested 300, so it ends at 1024) and at 1536 (500, ends
-    at 2048). Free ranges begin at the segment's start and at each block's end, sorted 0, 1024, 2048; they end at each
-    block's start and at the segment's end, sorted 512, 1536, 2048. Paired in order: 0-512, 1024-1536, and an empty one.
+    Example: a segment of 2048 bytes at 0 holds blocks at 512 (requested 300, so it ends at 1024) and at 1536 (500,
+    ends at 2048). Free ranges begin at the segment's start and at each block's end, sorted 0, 1024, 2048; they end at
+    each block's start and at the segment's end, sorted 512, 1536, 2048. Paired in order: 0-512, 1024-1536, and an
+    empty one.
     """
     trace, lives = replay.trace, replay.lifetimes
     ranges = [] if trace.snapshot.made_up_segments else sorted(ranges_at(trace, entry))
@@ -127,9 +129,9 @@ def free_at(replay: Replay, entry: int) -> pd.DataFrame:
 
 
 def enclosing_ranges(ranges: list[Range], addresses: Column) -> dict[str, Column]:
-    """Return, for each address, the range that contains it, as columns `segment` (start) and `segment_bytes`.
+    """Return, for each address, the range that contains it: columns `segment` (its first address) and `segment_bytes`.
 
-    Both are 0 if no range contains it.
+    Both are 0 if no range contains the address. `ranges` is in order of address.
     """
     starts, sizes = np.array(ranges, np.uint64).reshape(-1, 2).T
     position = np.searchsorted(starts, addresses, side="right")
@@ -140,9 +142,10 @@ def enclosing_ranges(ranges: list[Range], addresses: Column) -> dict[str, Column
 
 
 def is_pending(replay: Replay, rows: Integers, entry: int) -> Mask:
-    """Return a mask over `rows` of `Lifetimes`: the blocks that wait for a CUDA stream after trace entry `entry`.
+    """Return, for each of these blocks, whether its free waits for a CUDA stream after trace entry `entry`.
 
-    The free of such a block was requested at or before that entry, but a CUDA stream may still use the block.
+    The program freed such a block at or before that entry, but a CUDA stream may still use it. `rows` are the blocks'
+    rows in `Lifetimes`.
     """
     trace, lives = replay.trace, replay.lifetimes
     requests = np.flatnonzero(trace.entry("action")[: entry + 1] == Action.FREE_REQUESTED)
@@ -157,7 +160,7 @@ def is_pending(replay: Replay, rows: Integers, entry: int) -> Mask:
 
 
 def texts_of(numbers: Column, text_of: Callable[[int], str]) -> Column:
-    """Return `text_of(number)` for each of the numbers, as a column of texts; each distinct text is made only once."""
+    """Return `text_of(number)` for each of `numbers` as an array; it is called once per distinct number."""
     known, inverse = np.unique(numbers, return_inverse=True)
     return np.array([text_of(number) for number in known.tolist()] or [""], object)[inverse.reshape(-1)]
 
@@ -166,8 +169,8 @@ def blocks_of_address(replay: Replay, address: int) -> pd.DataFrame:
     """Return a table of every block that ever contained an address, in order of time.
 
     Columns: born and died (the trace entries that allocated and freed the block; -1: allocated before the trace; the
-    number of entries: alive at the end), address, requested, category, label, frames, freed_stack. `frames` is the
-    stack that allocated the block, or the stack that freed it where `freed_stack` is True.
+    number of entries: alive at the end), address, requested (bytes), category, label, frames, freed_stack. `frames`
+    is the stack that allocated the block, or, where `freed_stack` is True, the one that freed it.
     """
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
     rows = np.flatnonzero(lives.containing(address))
@@ -179,9 +182,10 @@ def blocks_of_address(replay: Replay, address: int) -> pd.DataFrame:
 
 
 def describe_blocks(replay: Replay, rows: Integers) -> pd.DataFrame:
-    """Return a table of the blocks at `rows` of `Lifetimes`.
+    """Return a table of some blocks, given by their rows in `Lifetimes`.
 
-    Columns: born, died (trace entries), address, requested (bytes), category, label.
+    Columns: born and died (the trace entries that allocated and freed the block), address, requested (bytes),
+    category, label.
     """
     lives = replay.lifetimes
     return pd.DataFrame(

@@ -1,4 +1,4 @@
-"""Show each segment as a row of cells, each with the category that fills it most, and find what is at an address."""
+"""Draw each segment as a row of cells, each with the category that fills it most, and find what is at an address."""
 
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,12 +15,12 @@ NO_BLOCK = -1
 
 
 def block_map(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int, rows: int | None = None) -> "pd.DataFrame":
-    """Return a table of segments, the largest first, with the content of each in `cells` parts of equal size.
+    """Return a table of the segments, the largest first, with the contents of each in `cells` parts of equal size.
 
-    `segments` is a table of `views.segments`, `blocks` one of `views.live_blocks`. At most `rows` segments are
+    `segments` and `blocks` are tables of `views.segments` and `views.live_blocks`; at most `rows` segments are
     returned. Columns: address, bytes, used (requested bytes of the segment's blocks), count (number of these blocks),
-    owners (a list with the category that fills most of each cell; "" where nothing is alive), filled (a list with the
-    row in `blocks` that has the most bytes in each cell; -1: free).
+    owners (a list with the category that fills most of each cell; "" if free), filled (a list with the row in
+    `blocks` of the block that has the most bytes in each cell; -1: free).
     """
     import pandas as pd  # late, as the door of this room offers this function to reports that need no tables
 
@@ -38,8 +38,8 @@ def block_map(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int, rows
 def owners_of_cells(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int) -> tuple[Column, Column]:
     """Return two arrays (segment, cell): the category with the most bytes in each cell, and its largest block there.
 
-    Each segment is cut into `cells` equal parts. A free cell has the category "" and the block -1. A block is given by
-    its row label in `blocks`.
+    Each segment is cut into `cells` equal parts. A free cell has the category "" and the block -1. A block is given
+    by its row label in `blocks`.
     """
     start, total = segments["address"].to_numpy(np.uint64), segments["bytes"].to_numpy(float)
     # Offsets from the lowest address: floats hold these exactly, but not addresses beyond 2**53.
@@ -59,7 +59,7 @@ def owners_of_cells(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int
 
 
 def bytes_below(blocks: "pd.DataFrame", base: np.uint64, offsets: Floats) -> Floats:
-    """Return, for each address in `offsets`, how many bytes of blocks lie below it; offsets are counted from `base`.
+    """Return, for each address, how many bytes of blocks lie below it; addresses are given as `offsets` from `base`.
 
     The blocks are sorted by address and do not overlap, so the result grows linearly inside a block and is constant
     between blocks. So interpolating between the ends of blocks is exact.
@@ -73,7 +73,7 @@ def bytes_below(blocks: "pd.DataFrame", base: np.uint64, offsets: Floats) -> Flo
 
 
 def largest_block_of_cells(blocks: "pd.DataFrame", base: np.uint64, edges: Floats) -> Integers:
-    """Return, for each cell of each segment, the row label of the block with the most bytes in the cell; -1: none.
+    """Return, for each cell of each segment, the row label in `blocks` of the block with the most bytes; -1: none.
 
     `edges` holds the borders of the cells, as address offsets from `base`: an array (segment, border).
     """
@@ -92,10 +92,10 @@ def largest_block_of_cells(blocks: "pd.DataFrame", base: np.uint64, edges: Float
 
 
 class AddressContent(NamedTuple):
-    """The content of an address: a block or a free range, with its address, its bytes and the address of its segment.
+    """What is at an address: a block or a free range, with its address, its bytes and the address of its segment.
 
     `block` is the row of the block in the table of blocks (-1: free memory). `before` and `after` are the rows of the
-    neighbouring blocks in the segment; -1 if there is none.
+    neighbouring blocks in the segment (-1: none).
     """
 
     block: int
@@ -107,9 +107,10 @@ class AddressContent(NamedTuple):
 
 
 def content_at(segments: "pd.DataFrame", blocks: "pd.DataFrame", address: int) -> AddressContent | None:
-    """Return the block or the free memory at an address, in the segments of `views.segments`; None outside of them.
+    """Return the block or the free range that contains an address; None if the address is in no segment.
 
-    Bytes that the allocator added to a request by rounding up are part of the block.
+    `segments` and `blocks` are tables of `views.segments` and `views.live_blocks`. Bytes that the allocator added to
+    a request by rounding up count as part of the block.
     """
     ranges = zip(segments["address"].tolist(), segments["bytes"].tolist(), strict=True)
     enclosing = next(((low, low + length) for low, length in ranges if low <= address < low + length), None)

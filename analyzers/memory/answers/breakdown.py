@@ -35,11 +35,11 @@ SPECIAL_WEIGHTS = {
     "quantized weights": re.compile(r"fp8|float8|int8|int4|nf4|fp4|[48]bit|qweight|qzeros|absmax|quant", re.IGNORECASE),
     "adapter weights": re.compile(r"lora|adapter|\bdora|\bia3", re.IGNORECASE),
 }
-"""Weights that have a row of their own, recognised by their names or the lines that allocated them."""
+"""Kinds of weights that are listed apart from other parameters, with a pattern for their name or allocating line."""
 
 
 def breakdowns(artefacts: Sequence[Artefact], options: store.Options | None = None) -> list[Breakdown]:
-    """Return a `Breakdown` for each device in each of these snapshots: what its memory is used for.
+    """Return what the memory of each device in each of these snapshots is used for.
 
     Raises:
         InputError: A file cannot be read.
@@ -53,7 +53,7 @@ def breakdowns(artefacts: Sequence[Artefact], options: store.Options | None = No
 
 
 def breakdown(artefact: Artefact, trace: DeviceTrace) -> Breakdown:
-    """Return the `Breakdown` of one device: its memory by kind of segment, category, tensor and layer, and the rest."""
+    """Return what the memory of one device is used for: by kind of segment, by category, by tensor and by layer."""
     replay, job, snapshot = Replay(trace), job_of(artefact.path), trace.snapshot
     guess = categorise(replay)
     peak, entry = replay.peak
@@ -74,9 +74,9 @@ def breakdown(artefact: Artefact, trace: DeviceTrace) -> Breakdown:
 
 
 def segment_kinds(trace: DeviceTrace) -> list[SegmentKind]:
-    """Return, for each kind of segment, how many segments there are at the end of the trace, and their bytes.
+    """Return, for each kind of segment, the number and the bytes of its segments at the end of the trace.
 
-    Managed and pinned memory are missing, as snapshots do not contain them.
+    Snapshots do not contain managed and pinned memory.
     """
     c = trace.snapshot.columns
     used = np.zeros(len(c["segment_total"]), np.int64)
@@ -93,10 +93,7 @@ def segment_kinds(trace: DeviceTrace) -> list[SegmentKind]:
 
 
 def segment_kind(trace: DeviceTrace, segment: int) -> str:
-    """Return the kind of a segment as text, such as `device, large blocks`.
-
-    `segment` is the segment's row in the columns `segment_*`.
-    """
+    """Return the kind of a segment, such as `device, large blocks`; `segment` is its row in the columns `segment_*`."""
     c = trace.snapshot.columns
     if trace.snapshot.made_up_segments:
         return "process (ranges around tensors)"
@@ -106,7 +103,10 @@ def segment_kind(trace: DeviceTrace, segment: int) -> str:
 
 
 def tensors(replay: Replay, guess: Guess, rows: Integers) -> list[LiveTensor]:
-    """Return the blocks at `rows` of `Lifetimes` with their names and categories, the largest first."""
+    """Return the name, bytes and category of some blocks, the largest first; `rows` are their rows in `Lifetimes`.
+
+    The name is the recorded label, or the line that allocated the block.
+    """
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
     sites: dict[int, str] = {0: ""}
     live: list[LiveTensor] = []
@@ -130,10 +130,7 @@ def narrow_category(category: str, name_and_site: str) -> str:
 
 
 def by_category(live: Sequence[LiveTensor]) -> list[CategoryTensors]:
-    """Return, by category, the bytes and the number of these tensors, and the names of the largest ones.
-
-    The category with the most bytes comes first.
-    """
+    """Return the bytes, the number and the largest names of the tensors of each category, the most bytes first."""
     groups: defaultdict[str, list[LiveTensor]] = defaultdict(list)
     for tensor in live:
         groups[tensor.category].append(tensor)
@@ -150,7 +147,10 @@ def by_category(live: Sequence[LiveTensor]) -> list[CategoryTensors]:
 
 
 def high_water_marks(replay: Replay, guess: Guess) -> list[HighWaterMark]:
-    """Return, for each category of temporary memory, its own peak and the trace entry at which it was reached."""
+    """Return the highest live bytes of each category of temporary memory, and the trace entry that reached them.
+
+    The entry is -1 if they were reached before the trace. Categories without memory are left out.
+    """
     lives, length = replay.lifetimes, len(replay.trace)
     marks = []
     for category in SHORT_LIVED:
@@ -164,7 +164,7 @@ def high_water_marks(replay: Replay, guess: Guess) -> list[HighWaterMark]:
 
 
 def by_layer(live: Sequence[LiveTensor]) -> list[LayerActivations]:
-    """Return the bytes of activations in each numbered layer, in the order of the layers."""
+    """Return the bytes of the activations in each numbered layer, in the order of the layers."""
     sums: Counter[str] = Counter()
     for tensor in live:
         if tensor.category == CATEGORIES[Category.ACTIVATIONS] and (layer := layer_of(tensor.name)):
@@ -173,7 +173,7 @@ def by_layer(live: Sequence[LiveTensor]) -> list[LayerActivations]:
 
 
 def overhead(trace: DeviceTrace, replay: Replay) -> Overhead | None:
-    """Return the memory that the device or the process uses, and how much of it the allocator does not track.
+    """Return the memory that the device or the process uses, and how much of it PyTorch's allocator does not track.
 
     The result is None if the recorder did not ask how much is in use.
     """

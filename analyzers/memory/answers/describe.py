@@ -21,9 +21,9 @@ from analyzers.memory.replay.reserved import retries
 
 
 def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
-    """Return the results about one device: peak, categories, stacks, leaks, fragmentation and so on.
+    """Return all results about one device: peak, categories, stacks, leaks, fragmentation and so on.
 
-    The caller fills in the fields `path`, `rank` and `step`.
+    The fields `path`, `rank` and `step`, which depend on the file's path, are left for the caller to fill in.
     """
     trace, lives, snapshot = replay.trace, replay.lifetimes, replay.trace.snapshot
     growing = growing_stacks(replay, guess)
@@ -68,7 +68,7 @@ def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
 
 
 def missing_evidence(replay: Replay, guess: Guess) -> Iterator[MissingEvidence]:
-    """Yield each kind of evidence that the snapshot does not record for this device."""
+    """Yield each kind of evidence that the snapshot lacks for this device."""
     trace, overflowed = replay.trace, replay.trace.snapshot.columns.meta["overflowed"]
     if not trace.has_history:
         yield MissingEvidence.HISTORY

@@ -9,7 +9,7 @@ from analyzers.memory.replay.lifetimes import Replay
 
 
 def device_account(replay: Replay, guess: Guess) -> list[MemoryPart]:
-    """Return the parts of a device's memory at the snapshot; empty if its total or its use was not recorded."""
+    """Return the parts of a device's memory at the snapshot; empty if its total or its use is not recorded."""
     trace, snapshot = replay.trace, replay.trace.snapshot
     total, used = snapshot.limit_bytes, snapshot.recorded_number("device_used_bytes")
     if not total or not used or snapshot.made_up_segments or used > total or len(snapshot.devices) > 1:

@@ -1,7 +1,7 @@
-"""Measure reserved memory that is free: how much, in how many blocks, where, and how large the largest block is.
+"""Measure the reserved memory that is free: how much, in how many blocks, where, and how large the largest block is.
 
-This is measured at the end of the trace. Whether fragmentation did harm is judged when a request failed, or at the
-peak.
+The state at the end of the trace is measured. Whether fragmentation did harm is judged at another moment: when a
+request failed, or at the peak (`decisive_moment`).
 """
 
 import numpy as np
@@ -21,7 +21,10 @@ SMALL_REQUEST, SMALL_SEGMENT = 1 << 20, 2 << 20
 
 
 def fragmentation(arenas: BlockArenas, oom: Oom | None) -> Fragmentation:
-    """Return how much of the reserved memory is free, where and in which blocks, at the end of the trace."""
+    """Return how much of the reserved memory is free at the end of the trace, where, and in which blocks.
+
+    `oom` is the last failed request of the trace, None if none failed.
+    """
     trace = arenas.replay.trace
     size, active = trace.block("size"), trace.block("state") != BlockState.INACTIVE
     split = is_inactive_split(trace)
@@ -43,7 +46,7 @@ def fragmentation(arenas: BlockArenas, oom: Oom | None) -> Fragmentation:
 def decisive_moment(replay: Replay, oom: Oom | None) -> FreeMemory | None:
     """Return the free memory at the moment at which fragmentation is judged; None if it is not known.
 
-    That is the moment when the last request failed, or the peak if none failed.
+    This is the moment when the last request failed (`oom`), or the peak if none failed.
     """
     index = oom.index if oom else replay.peak[1]
     reserved = int(replay.reserved[index]) if index >= 0 else replay.trace.reserved_bytes
@@ -68,8 +71,8 @@ def decisive_moment(replay: Replay, oom: Oom | None) -> FreeMemory | None:
 def may_serve(replay: Replay, oom: Oom, addresses: Column, segment_bytes: Column) -> Mask:
     """Return a mask of the free blocks that the failed request could use: same stream and pool, fitting segment size.
 
-    `addresses` and `segment_bytes` are the address of each free block and the size of its segment. Blocks whose segment
-    no longer exists at the end of the trace count too, as their stream and pool are not known.
+    `addresses` and `segment_bytes` are the address of each free block and the size of its segment. If the segment no
+    longer exists at the end of the trace, its stream and pool are not known, and the block counts as usable.
     """
     trace, c = replay.trace, replay.trace.snapshot.columns
     row = enclosing_segments(trace, addresses)
@@ -82,16 +85,14 @@ def may_serve(replay: Replay, oom: Oom, addresses: Column, segment_bytes: Column
 
 
 def is_inactive_split(trace: DeviceTrace) -> Mask:
-    """Return a mask of the free blocks in segments that other blocks still use,
-    so that the segment cannot be released.
-    """
+    """Return a mask of the free blocks of the snapshot whose segments cannot be released, as other blocks use them."""
     segment = trace.block("segment")
     active: Mask = trace.block("state") != BlockState.INACTIVE
     return ~active & np.isin(segment, segment[active])
 
 
 def free_by_pool(arenas: BlockArenas, split: Mask) -> list[FreeBlocks]:
-    """Return the free blocks of each pool and stream, those with the most bytes first.
+    """Return the free blocks of each (pool, stream) pair, the pair with the most free bytes first.
 
     The allocator reuses a free block only for requests of the same pool and stream. `split` is the mask of
     `is_inactive_split`.
@@ -103,7 +104,10 @@ def free_by_pool(arenas: BlockArenas, split: Mask) -> list[FreeBlocks]:
 
 
 def free_by_segment(arenas: BlockArenas, split: Mask) -> list[FreeBlocks]:
-    """Return the free memory in each segment that live blocks use, for the segments with the most free bytes."""
+    """Return the free memory in each segment that live blocks use, for the segments with the most of it.
+
+    `split` is the mask of `is_inactive_split`.
+    """
     trace = arenas.replay.trace
     c, segment = trace.snapshot.columns, trace.block("segment")
     # Counted over the rows of all devices' segments, as block_segment holds those rows.
@@ -116,10 +120,10 @@ def free_by_segment(arenas: BlockArenas, split: Mask) -> list[FreeBlocks]:
 
 
 def free_blocks(arenas: BlockArenas, split: Mask, arena: int, selected: Mask, segment: int | None = None) -> FreeBlocks:
-    """Return the free bytes, count and largest size of the `selected` blocks, which all have arena number `arena`.
+    """Return the number, bytes and largest size of the free blocks among `selected`, a mask of the snapshot's blocks.
 
-    An arena is one stream's part of one memory pool. `segment` is the address of the blocks' segment, if all are in the
-    same one.
+    All of these are in one arena, a (stream, pool) pair given by its index. `split` is the mask of
+    `is_inactive_split`; `segment` is the address of the segment if all are in the same one.
     """
     trace = arenas.replay.trace
     sizes = trace.block("size")[selected & (trace.block("state") == BlockState.INACTIVE)]

@@ -26,15 +26,15 @@ COMPARE: dict[str | None, Callable[[Integers, float], Mask]] = {
 }
 
 Span = tuple[int, int, int, int]
-"""A reserved range and its lifetime: address, bytes, the entry that reserved it, and the entry that released it."""
+"""A reserved address range and its lifetime: address, bytes, and the trace entries that reserved and released it."""
 
 
 def events(replay: Replay, first: int, count: int, text: str = "") -> pd.DataFrame:
-    """Return a table of trace entries: `count` of them, from number `first` on.
+    """Return a table of `count` trace entries, from index `first` on.
 
-    If `text` is not empty, only entries that match it are counted and returned (see `matching_entries`). Columns:
-    entry, time_us, action, address (for the action `oom`: the bytes left on the device), bytes, stream, pool, category
-    (of the block that the entry allocates or frees, else empty), label, frame.
+    If `text` is given, only the entries that match it (`matching_entries`) are counted and returned. Columns: entry,
+    time_us, action, address (for the action `oom`: the free bytes of the device), bytes, stream, pool, category (of
+    the block that the entry allocates or frees; else empty), label, frame (the user's innermost).
     """
     trace, arenas = replay.trace, BlockArenas(replay)
     rows = matching_entries(replay, text)[max(first, 0) : max(first, 0) + max(count, 0)]
@@ -57,9 +57,9 @@ def events(replay: Replay, first: int, count: int, text: str = "") -> pd.DataFra
 
 
 def matching_entries(replay: Replay, text: str) -> Integers:
-    """Return the indexes of the trace entries that match a text.
+    """Return the indexes of the trace entries that match a text; all entries for an empty text.
 
-    An entry matches if its action contains `text`, or if `search_blocks` would find its block.
+    An entry matches if its action contains `text`, or if its block matches the query (`search_blocks`).
     """
     every, wanted = np.arange(len(replay.trace)), text.strip()
     if not wanted:
@@ -72,10 +72,11 @@ def matching_entries(replay: Replay, text: str) -> Integers:
 def segment_lives(trace: DeviceTrace, window: tuple[int, int] | None, limit: int) -> pd.DataFrame:
     """Return a table of the reserved address ranges that existed in a window of trace entries, the largest first.
 
-    `window` is the first entry and the end, None for the whole trace; at most `limit` rows are returned. Parts of an
+    `window` is (first entry, end), None for the whole trace; at most `limit` rows are returned. Parts of an
     expandable segment that were mapped separately have rows of their own. Columns: address, bytes, born and died (the
-    entries that reserved and released the range; -1: reserved before the trace; the number of entries: still reserved
-    at the end), stream, pool, expandable (False also where the segment was released, as nothing records it then).
+    trace entries that reserved and released the range; -1: reserved before the trace; the number of entries: still
+    reserved at the end), stream, pool, expandable (False also where the segment was released, as nothing records it
+    then).
     """
     spans = np.array(segment_spans(trace), np.int64).reshape(-1, 4)
     low, high = window or (BEFORE, len(trace))
@@ -98,14 +99,14 @@ def segment_lives(trace: DeviceTrace, window: tuple[int, int] | None, limit: int
 
 
 def segment_spans(trace: DeviceTrace) -> list[Span]:
-    """Return every reserved address range with the trace entries that reserved and released it.
+    """Return every address range that was ever reserved, with the trace entries that reserved and released it.
 
-    The function walks backwards from the segments at the end of the trace. An expandable segment is one segment at the
-    end but was mapped part by part, and an unmapping may remove only a part of one mapping. So a range is split where
-    an entry covers only a part of it.
+    The function walks backwards from the segments at the end of the trace. An expandable segment is one segment at
+    the end but was mapped part by part, and an unmapping may remove only a part of one mapping. So a range is split
+    where an entry covers only a part of it.
 
-    Example: at the end 0-40 is reserved; walking back, entry 7 mapped 20-40, entry 2 mapped 0-20: two ranges, reserved
-    at 7 and at 2, and both still reserved at the end.
+    Example: at the end 0-40 is reserved; walking back, entry 7 mapped 20-40, entry 2 mapped 0-20: two ranges,
+    reserved at 7 and at 2, and both still reserved at the end.
     """
     ranges = zip(trace.segment("address").tolist(), trace.segment("total").tolist(), strict=True)
     # Start address -> (bytes, entry that gives the range back): the ranges that exist at the entry looked at.
@@ -122,11 +123,11 @@ def segment_spans(trace: DeviceTrace) -> list[Span]:
 
 
 def take_out(present: dict[int, tuple[int, int]], at: int, length: int, born: int) -> list[Span]:
-    """Remove from the reserved ranges `present` the `length` bytes at address `at`; return the removed pieces as spans.
+    """Remove the `length` bytes at address `at` from the reserved ranges `present`; return these pieces as spans.
 
-    `present` maps the start of each range that is still reserved to its length and to the entry that releases it. Of a
-    range that is removed only in part, the rest stays in `present`. A span is (start, length, `born`, entry that
-    releases it), where `born` is the trace entry that reserved these bytes.
+    `present` maps the address of each range to (length, trace entry that releases it). Of a range that is removed
+    only in part, the rest stays in `present`. A span is (address, length, `born`, trace entry that releases it),
+    where `born` is the trace entry that reserved these bytes.
     """
     spans: list[Span] = []
     for start, (size, died) in overlapping(present, at, length):
@@ -141,9 +142,9 @@ def take_out(present: dict[int, tuple[int, int]], at: int, length: int, born: in
 
 
 def overlapping(present: dict[int, tuple[int, int]], at: int, length: int) -> list[tuple[int, tuple[int, int]]]:
-    """Return the items of `present` whose address range overlaps the `length` bytes from address `at`.
+    """Return the items of `present` (address: (length, entry)) whose range overlaps the `length` bytes at address `at`.
 
-    Usually this exact range is an item of `present`, so it is looked up first.
+    Usually this exact range is in `present`, so it is looked up first.
     """
     if at in present and present[at][0] == length:
         return [(at, present[at])]
@@ -151,10 +152,10 @@ def overlapping(present: dict[int, tuple[int, int]], at: int, length: int) -> li
 
 
 def arenas_of_spans(trace: DeviceTrace, spans: Integers) -> tuple[Integers, Mask]:
-    """Return the arena number of each reserved address range, and a mask of the ranges in expandable segments.
+    """Return the index of the arena of each reserved address range, and a mask of the ranges in expandable segments.
 
-    An arena is one stream's part of one memory pool. `spans` has one row per range: address, bytes, and the trace
-    entries that reserved (born) and released it (died).
+    An arena is a (stream, pool) pair. `spans` has one row per range: address, bytes, and the trace entries that
+    reserved (born) and released it (died).
     """
     address, _, born, died = spans.T
     c, recorded = trace.snapshot.columns, trace.entry("arena")
@@ -173,9 +174,10 @@ def arenas_of_spans(trace: DeviceTrace, spans: Integers) -> tuple[Integers, Mask
 def search_blocks(replay: Replay, text: str, limit: int) -> pd.DataFrame:
     """Return a table of the blocks that match a query, among all blocks of the trace, the largest first.
 
-    `0x7f..` is an address that the block contained; `1048576`, `2 MiB`, `>=64MiB` or `<=512` is its size; any other
-    text is searched in its frames, its label and its category, ignoring case. Columns: born and died (the trace entries
-    that allocated and freed the block), address, requested, category, label, frame.
+    The query `0x7f..` finds the blocks that contained this address; `1048576`, `2 MiB`, `>=64MiB` or `<=512` finds
+    blocks by size; any other text is searched in a block's frames, label and category, ignoring case. At most `limit`
+    rows are returned. Columns: born and died (the trace entries that allocated and freed the block), address,
+    requested (bytes), category, label, frame.
     """
     lives = replay.lifetimes
     rows = np.flatnonzero(matching_blocks(replay, text.strip()))
@@ -185,7 +187,7 @@ def search_blocks(replay: Replay, text: str, limit: int) -> pd.DataFrame:
 
 
 def matching_blocks(replay: Replay, text: str) -> Mask:
-    """Return a mask of the blocks that match a query (see `search_blocks`), among all blocks of the trace."""
+    """Return a mask of all blocks of the trace: those that match a query (see `search_blocks`)."""
     if ADDRESS_QUERY.fullmatch(text):
         return replay.lifetimes.containing(int(text, 16))
     if query := SIZE_QUERY.fullmatch(text):
@@ -195,7 +197,10 @@ def matching_blocks(replay: Replay, text: str) -> Mask:
 
 
 def mentioning(replay: Replay, text: str) -> Mask:
-    """Return a mask of the blocks with `text`, which is in lower case, in their frames, label or category."""
+    """Return a mask of all blocks of the trace: those with `text` in their frames, label or category, ignoring case.
+
+    `text` is in lower case.
+    """
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
     numbers = range(len(snapshot.columns["frame_name"]))
     frames = np.array([text in frame_text(snapshot.frames.frame(number)).casefold() for number in numbers], bool)

@@ -1,4 +1,4 @@
-"""Find leaks: live bytes that grow from step to step, by the stack that allocated them."""
+"""Find leaks: live bytes that grow from step to step, grouped by the stack that allocated them."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -19,7 +19,7 @@ RISES_AT_LEAST, RISES_TO_BE_SURE = 4, 8
 """Blocks that are freed late, or whose free was not recorded, rise for some steps too. So few rises prove a leak only
 if each step keeps blocks of the same sizes; with many rises it is enough that these are about equally large."""
 PAUSE_AT_MOST = 1
-"""The longest pause in steps: a tensor that is kept in every second step, as logging does, is a leak too."""
+"""How many steps without growth may lie between two that grow: a tensor kept in every second step is a leak too."""
 # Each step takes a pass over all blocks; 64 are more than enough for proof.
 STEPS_AT_MOST = 64
 BYTES_AT_LEAST, SHARE_AT_LEAST = 64 << 10, 0.005
@@ -28,16 +28,16 @@ STACKS_AT_MOST = 10
 SNAPSHOT_BYTES_AT_LEAST, SNAPSHOT_SHARE_AT_LEAST, SNAPSHOT_RISES_AT_LEAST = 1 << 20, 0.05, 2
 STEADY = 0.5
 OOM_SHARE_AT_LEAST = 0.1
-"""Growth by a smaller share of the allocated bytes is not the reason why a request failed."""
+"""A growth below this share of the allocated bytes does not explain why a request failed."""
 
 
 def growing_stacks(replay: Replay, guess: Guess) -> list[Growth]:
-    """Return the stacks whose live bytes rose over the last steps and never fell, those that grew most first.
+    """Return the stacks whose live bytes grew over the last steps without a fall, the stack that grew most first.
 
-    Steps are those that annotations mark, else inferred from recurring stacks; the list is empty for traces with fewer
-    than five complete steps. Example: live bytes of a stack before the first step and at the ends of five steps are 8,
-    8, 9, 10, 11, 12 MiB: 4 rises in a row, 4 MiB in all. It is a leak if each of those 4 steps left a block of the
-    same size (1 MiB) alive to the end.
+    Steps are those that annotations mark, or else those inferred from recurring stacks; the list is empty for a trace
+    with fewer than five complete steps. Example: live bytes of a stack before the first step and at the ends of five
+    steps are 8, 8, 9, 10, 11, 12 MiB: 4 rises in a row, 4 MiB in all. It is a leak if each of those 4 steps left a
+    block of the same size (1 MiB) alive to the end.
     """
     annotated = whole_steps(replay.trace)
     steps = (annotated or training_steps(replay))[-STEPS_AT_MOST:]
@@ -63,7 +63,7 @@ def growing_stacks(replay: Replay, guess: Guess) -> list[Growth]:
 def training_steps(replay: Replay) -> list[StepSpan]:
     """Return the steps inferred from recurring stacks, if each has a forward or backward pass or an optimizer step.
 
-    Otherwise the list is empty: loading weights layer by layer also repeats stacks, and its memory stays allocated
+    If not, the list is empty: loading weights layer by layer also repeats stacks, and its memory stays allocated
     without being a leak.
     """
     steps = inferred_steps(replay.trace, replay.live_bytes)
@@ -78,9 +78,10 @@ def training_steps(replay: Replay) -> list[StepSpan]:
 def growth(
     replay: Replay, guess: Guess, selected: Mask, total: int, steps: Sequence[StepSpan], *, is_annotated: bool
 ) -> Growth:
-    """Describe the leak of one stack: its `selected` blocks, which together grew by `total` bytes over `steps`.
+    """Return the `Growth` of one stack: its blocks, marked in `selected`, grew by `total` bytes over `steps`.
 
-    The category of the result is the one with most of the bytes that are still alive at the end of the trace.
+    Its category is the one with the most bytes that are still alive at the end of the trace. `is_annotated`: the
+    numbers of the steps come from annotations.
     """
     lives = replay.lifetimes
     kept = np.flatnonzero(selected & (lives.died == len(replay.trace)))
@@ -97,9 +98,9 @@ def growth(
 
 
 def live_bytes_at(replay: Replay, group: Integers, instants: Sequence[int]) -> Integers:
-    """Return the bytes alive after each of the trace entries `instants`, by group of blocks: an array (instant, group).
+    """Return the live bytes of each group of blocks after each entry in `instants`: an array (instant, group).
 
-    `group` has the group number of each row in `Lifetimes`.
+    `group` has the number of the group of each row in `Lifetimes`.
     """
     lives = replay.lifetimes
     count = int(group.max(initial=-1)) + 1
@@ -109,10 +110,10 @@ def live_bytes_at(replay: Replay, group: Integers, instants: Sequence[int]) -> I
 
 
 def is_steady(replay: Replay, selected: Mask, starts: Sequence[int], live: Integers) -> bool:
-    """Return whether live bytes grew steadily: in enough steps, and by about the same number of bytes in each of these.
+    """Return whether live bytes grew steadily: in enough steps, and by about the same number of bytes in each.
 
     `starts` has the first trace entry of each step since the growth began; `live` has the bytes of the `selected`
-    blocks at the ends of all steps.
+    blocks before the first step and at the end of each step.
     """
     changes = np.diff(live)[-len(starts) :] if starts else np.array([], np.int64)
     kept = changes[changes > 0]
@@ -124,7 +125,7 @@ def is_steady(replay: Replay, selected: Mask, starts: Sequence[int], live: Integ
 
 
 def bytes_kept_every_time(replay: Replay, selected: Mask, starts: Sequence[int], times: int) -> int:
-    """Return the sum of the block sizes that at least `times` steps kept; each size is added once.
+    """Return the sum of the block sizes that at least `times` steps kept, each size counted once.
 
     A step keeps a size if a block of that size, allocated in the step, is alive at the end of the trace. `starts` has
     the first trace entry of each step; only `selected` blocks count.
@@ -139,10 +140,10 @@ def bytes_kept_every_time(replay: Replay, selected: Mask, starts: Sequence[int],
 
 
 def growing_steps(series: Integers) -> int:
-    """Return how many steps at the end of a series of live bytes grew, allowing pauses of one step but no fall.
+    """Return for how many steps live bytes have been growing at the end of a series, pauses of one step included.
 
-    Example: 5, 4, 6, 6, 7 are 3 steps, as the last fall is before 4. For 5, 4, 6, 6, 6 the result is 0, as the pause
-    is too long.
+    There may be no fall among these steps. Example: for 5, 4, 6, 6, 7 the result is 3, as the last fall is before 4.
+    For 5, 4, 6, 6, 6 it is 0, as the pause at the end is too long.
     """
     changes = np.diff(series)
     falls = np.flatnonzero(changes < 0)
@@ -162,10 +163,10 @@ def trailing_rises(series: Integers) -> int:
 
 
 def leaking_devices(devices: Sequence[Device]) -> Iterator[tuple[Device, list[Growth]]]:
-    """Yield each device that leaks, with the stacks that grow, according to its last snapshot.
+    """Yield each device whose last snapshot shows a leak, with the growth of its stacks.
 
-    If the last snapshot shows no growth by itself, growth between snapshots at several steps counts. Growth that only
-    an earlier snapshot shows has ended, and does not count.
+    If the last snapshot does not show growth by itself, growth from snapshot to snapshot counts. Growth that only an
+    earlier snapshot shows has ended, and does not count.
     """
 
     def series(device: Device) -> tuple[int, int]:
@@ -189,8 +190,9 @@ def is_minor(rise: Growth, allocated: int) -> bool:
 
 
 def growth_between_snapshots(devices: Sequence[Device]) -> Growth | None:
-    """Return the growth of the live bytes over snapshots of one device, taken at different steps;
-    None if they do not grow.
+    """Return the growth of the live bytes over the snapshots of one device, given in order of time.
+
+    The result is None if they do not grow, or less and less as when a cache fills.
     """
     ends = np.array([device.end_allocated_bytes for device in devices], np.int64)
     rises = trailing_rises(ends) if len(ends) > 1 else 0

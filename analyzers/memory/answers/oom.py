@@ -15,16 +15,16 @@ from analyzers.memory.replay.lifetimes import Replay
 from analyzers.memory.replay.phases import step_at
 
 BELOW_LAYER = re.compile(r"^(.*?\.\d+)\..*$")
-"""`layers.3.attention.wq` is counted for `layers.3`."""
+"""Finds the layer of a module name: `layers.3.attention.wq` counts for `layers.3`."""
 # Set by hand: a quarter above the highest step before is no ordinary variation.
 GROWN_SHARE, SPIKE_RATIO = 0.1, 1.25
 MODULES_AT_MOST = 8
 
 
 def last_oom(replay: Replay, guess: Guess, growing: Sequence[Growth], steps: Sequence[StepUse]) -> Oom | None:
-    """Return the description of the last allocation that failed; None if none failed.
+    """Return a description of the last allocation that failed; None if none failed.
 
-    The program survived the failures before the last one.
+    Earlier failures are left out, as the program survived them. `steps` has the memory use of the complete steps.
     """
     trace = replay.trace
     failed = trace.where(Action.OOM)
@@ -55,10 +55,10 @@ def last_oom(replay: Replay, guess: Guess, growing: Sequence[Growth], steps: Seq
 
 
 def pattern_of(wanted: int, usual_peak: int | None, growing: Sequence[Growth]) -> tuple[OomPattern, int | None]:
-    """Return how the failing step differs from those before it, and the step in which growth began (None: no growth).
+    """Return how the failing step differs from earlier steps, and the step in which growth began (None: no growth).
 
-    `wanted` is the sum of the bytes allocated and requested, `usual_peak` the highest peak of earlier steps. Growth is
-    checked first, because the last step of a leak may also look like a spike.
+    `wanted` is the sum of the bytes allocated and requested, `usual_peak` the highest peak of earlier steps (None:
+    there are none). Growth is checked first, because the last step of a leak may also look like a spike.
     """
     if growing and sum(growth.total_bytes for growth in growing) >= GROWN_SHARE * wanted:
         return OomPattern.GROWTH, min((g.first_step for g in growing if g.first_step is not None), default=None)
@@ -68,9 +68,9 @@ def pattern_of(wanted: int, usual_peak: int | None, growing: Sequence[Growth]) -
 
 
 def bytes_by_module(replay: Replay, index: int) -> dict[str, int]:
-    """Return the bytes alive after trace entry `index` by module name, the largest first.
+    """Return the bytes that are alive after the trace entry `index` by module name, the largest first.
 
-    Submodules of a layer count for the layer.
+    A layer's submodules count for the layer; blocks without a label are left out.
     """
     lives = replay.lifetimes
     rows = lives.alive(index)

@@ -1,4 +1,4 @@
-"""Arrange the memory that is alive after a trace entry as a tree of groups, small enough to be drawn."""
+"""Arrange the memory that is alive after a trace entry as a tree of groups that is small enough to be drawn."""
 
 from collections.abc import Mapping
 
@@ -10,10 +10,10 @@ NODES_AT_MOST = 500
 
 
 def owner_tree(groups: Mapping[GroupPath, Usage], depth: int | None = None) -> pd.DataFrame:
-    """Return a table of the groups as a tree of at most `NODES_AT_MOST` nodes, the largest, each after its parent.
+    """Return a table of the `NODES_AT_MOST` largest nodes of the tree that the paths of `groups` form, parents first.
 
-    The bytes of a node include all bytes below it, also those of nodes that are not shown. Columns: node (its number),
-    parent (-1: none), depth, name, bytes, blocks, path (names from the root, tuple).
+    The bytes of a node include those of all nodes below it, shown or not. Columns: node (its number), parent (number
+    of its parent; -1: none), depth, name, bytes, blocks, path (tuple of the names from the root).
     """
     usage = usage_of_nodes(groups, depth)
     # A parent has at least the bytes of each child and a shorter path, so every node shown comes after its parent.
@@ -27,7 +27,7 @@ def owner_tree(groups: Mapping[GroupPath, Usage], depth: int | None = None) -> p
 
 
 def usage_of_nodes(groups: Mapping[GroupPath, Usage], depth: int | None) -> dict[GroupPath, Usage]:
-    """Return the live bytes and blocks of each node of the tree, down to `depth` levels (None: all)."""
+    """Return the live bytes and blocks of each node of the tree, by path; deeper levels than `depth` are left out."""
     usage: dict[GroupPath, Usage] = {}
     for path, amount in groups.items():
         for end in range(1, min(len(path), depth or len(path)) + 1):

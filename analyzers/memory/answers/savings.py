@@ -15,13 +15,13 @@ from analyzers.memory.replay.simulator import LARGE_SEGMENT, SMALL_SEGMENT, simu
 
 LAYERS_AT_LEAST = 2
 SIMULATED_ENTRIES_AT_MOST = 250_000
-"""The longest trace that is simulated; each entry takes 3 microseconds for two simulations."""
+"""The longest trace, in entries, for which the allocator is simulated; two simulations take 3 µs per entry."""
 FAITHFUL = 0.05
-"""A simulation is used if it reserves as much as was recorded, within this share."""
+"""The simulation is used only if the bytes it reserves differ from the recorded ones by at most this share."""
 
 
 def savings(replay: Replay, guess: Guess, entry: int) -> list[Saving]:
-    """Return the estimated saving of each remedy for the memory alive after trace entry `entry`.
+    """Return how much each remedy would free of the memory alive after trace entry `entry`.
 
     A remedy is left out if the recording does not allow an estimate.
     """
@@ -33,8 +33,8 @@ def checkpointing(replay: Replay, guess: Guess, entry: int) -> Saving | None:
     """Return what full activation checkpointing would free; None if the labels name fewer than two layers.
 
     If `entry` is the peak and the recording has complete steps, the result is by how much the peak falls when blocks
-    are moved to where recomputation would allocate them (see `scenario`). Where the trace ends in the forward pass, as
-    when an allocation failed there, only a bound is possible (`bound_of_saving`).
+    are moved to where recomputation would allocate them (see `scenario`). Where the trace ends in the forward pass,
+    as when an allocation failed there, only a bound is possible (`bound_of_saving`).
     """
     rows = replay.lifetimes.alive(entry)
     rows = rows[guess.category[rows] == Category.ACTIVATIONS]
@@ -57,23 +57,23 @@ def checkpointing(replay: Replay, guess: Guess, entry: int) -> Saving | None:
 
 
 def saving_of_peak(scenario: Scenario) -> int:
-    """Return by how many bytes the peak falls if every layer is recomputed.
+    """Return by how many bytes the peak falls if every layer is recomputed in the backward pass.
 
-    The result is 0 if no annotations mark the forward and backward passes.
+    The result is 0 if no annotations mark the forward passes. The scenario is changed in place.
     """
     recompute(scenario, list(scenario.layers.values()))
     return scenario.replay.peak[0] - int(scenario.live_bytes().max())
 
 
 def bound_of_saving(scenario: Scenario, rows: Integers, layers: Sequence[Integers]) -> int:
-    """Return how many bytes of activations checkpointing every layer would free at most at the peak of a step.
+    """Return how many bytes of activations checkpointing every layer would free at most, at the peak of a step.
 
-    `rows` are the blocks that hold activations, `layers` those of each layer. With checkpointing each layer keeps only
-    its input, whose size is taken to be the most frequent size among the layer's saved tensors. The peak then comes
-    when the backward pass either starts, with all that the rest of the model saved, or computes the largest layer
-    again. Example: 4 layers save 10 MiB each, of which 1 MiB is the input, and the rest of the model saves 8 MiB, in
-    all 48 MiB. Afterwards 4 MiB of inputs stay, and the larger of 8 MiB (the rest) and 10 MiB (a layer): 34 MiB are
-    freed.
+    `rows` are the blocks that hold activations, `layers` those of each layer. With checkpointing each layer keeps
+    only its input, whose size is assumed to be the most frequent size among the layer's saved tensors. The peak then
+    comes when the backward pass either starts, with all that the rest of the model saved, or computes the largest
+    layer again. Example: 4 layers save 10 MiB each, of which 1 MiB is the input, and the rest of the model saves 8
+    MiB, in all 48 MiB. Afterwards 4 MiB of inputs stay, and the larger of 8 MiB (the rest) and 10 MiB (a layer): 34
+    MiB are freed.
     """
     whole = [int(scenario.size[layer].sum()) for layer in layers]
     inputs = sum(most_frequent(scenario.size[layer]) for layer in layers)
@@ -84,7 +84,7 @@ def bound_of_saving(scenario: Scenario, rows: Integers, layers: Sequence[Integer
 def half_batch(replay: Replay, guess: Guess, entry: int) -> Saving | None:
     """Return how much of the memory alive after trace entry `entry` half the batch, or half the sequence, would free.
 
-    The result is None if the categories of blocks (activations, gradients, ...) were not recorded but guessed.
+    The result is None if no such memory is alive, or if the categories of blocks are guessed and not recorded.
     """
     if not guess.exact:
         return None
@@ -103,12 +103,11 @@ def half_batch(replay: Replay, guess: Guess, entry: int) -> Saving | None:
 
 
 def expandable_segments(replay: Replay) -> Saving | None:
-    """Return how much memory expandable segments would make usable.
+    """Return how much memory expandable segments would make usable; None if they would gain nothing.
 
-    The result is None if they would gain nothing, or for a recording on a CPU, which has no real segments. The recorded
-    requests are simulated on both kinds of segments, provided that the simulation of ordinary segments reserves as much
-    as was recorded. It does not if memory was released in between, or if the trace begins late; then only an upper
-    bound is returned.
+    It is None for a recording on a CPU too, which has no real segments. The recorded requests are simulated on both
+    kinds of segments, provided that the simulation of ordinary segments reserves as much as was recorded. It does not
+    if memory was released in between, or if the trace begins late; then the result is only an upper bound.
     """
     split, bound = remappable_bytes(replay.trace)
     if replay.trace.snapshot.made_up_segments or not bound:

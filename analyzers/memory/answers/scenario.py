@@ -2,9 +2,9 @@
 
 Worked example, activation checkpointing of one layer: its five saved tensors of 4, 1, 1, 1 and 1 MiB are allocated in
 the forward pass at entries 10 to 14 and freed in the backward pass at entries 30 to 26. The layer's input stays where
-it is: one tensor of the most frequent size, 1 MiB. The other four move to where the layer's backward pass begins, just
-before the first of them is freed: they are allocated at entry 25. `live_bytes` then sums all blocks again, entry by
-entry.
+it is: one tensor of the most frequent size, 1 MiB. The other four move to where the layer's backward pass begins,
+just before the first of them is freed: they are allocated at entry 25. `live_bytes` then sums all blocks again, entry
+by entry.
 """
 
 import re
@@ -23,15 +23,16 @@ from analyzers.memory.replay.lifetimes import BEFORE, Replay
 from analyzers.memory.replay.phases import EntryWindows, Phase, PhaseTimeline, annotated_windows
 
 LAYER_LABEL = re.compile(r"^(.*?)\.(\d+)(?:\.|$)")
-"""`layers.3.attention.wq` names the numbered layer `layers.3`."""
+"""Finds the numbered layer in a label: `layers.3.attention.wq` begins with `layers.3`."""
 
 
 @dataclass
 class Scenario:
-    """The blocks of a recording with other settings, such as a larger batch: functions move and resize them in place.
+    """The blocks of a recording under other settings, such as a larger batch; functions change it in place.
 
-    Columns have one row per row of `Lifetimes` (one per block). `extra` are bytes that belong to no block, after trace
-    entry k at index k + 1 (index 0: before the first entry). `layers` has the rows of each numbered layer, in order.
+    The columns `category`, `size`, `born` and `died` have one row per row of `Lifetimes`. `extra[k + 1]` are bytes
+    after trace entry k that belong to no block (`extra[0]`: before the trace). `layers` has the rows of each numbered
+    layer, in order. `forward` and `backward` are the trace entries of the passes, as annotations mark them.
     """
 
     replay: Replay
@@ -47,7 +48,7 @@ class Scenario:
 
     @classmethod
     def recorded(cls, replay: Replay, guess: Guess, job: Job | None = None) -> "Scenario":
-        """Return the scenario of the recording without any change. Its columns are copies and may be written to."""
+        """Return a scenario without any change from the recording. Its columns of sizes and times are copies."""
         lives, trace = replay.lifetimes, replay.trace
         return cls(
             replay=replay,
@@ -64,7 +65,7 @@ class Scenario:
 
     @cached_property
     def phase(self) -> Integers:
-        """The phase of training in which each block was allocated, from annotations, or else from its stack."""
+        """The training phase in which each block was allocated, from annotations, or from stacks if there are none."""
         born, trace = self.replay.lifetimes.born, self.replay.trace
         if not len(self.forward.start):
             return PhaseTimeline(phase_of_entries(trace, stack_signs(trace.snapshot))).at(born)
@@ -73,12 +74,12 @@ class Scenario:
 
     @property
     def is_older(self) -> Mask:
-        """A mask of the blocks that are older than the recording."""
+        """A mask of the blocks that were allocated before the recording began."""
         older: Mask = self.born == BEFORE
         return older
 
     def live_bytes(self) -> Integers:
-        """Return the live bytes after each trace entry k, at index k + 1; index 0 is before the first entry."""
+        """Return the live bytes after each trace entry: for entry k at index k + 1. Index 0 is before the trace."""
         change = np.zeros(len(self.extra) + 1, np.int64)
         # Shifted by one, so that blocks older than the trace (born -1) count at position 0.
         np.add.at(change, self.born + 1, self.size)
@@ -86,7 +87,7 @@ class Scenario:
         return self.extra + np.cumsum(change)[:-1]
 
     def categories_at(self, position: int) -> dict[str, int]:
-        """Return the live bytes of each category after trace entry `position` - 1 (0: before the first entry).
+        """Return the live bytes of each category at index `position` of `live_bytes`.
 
         `extra` bytes count as parameters, because only gathered weights have no block of their own.
         """
@@ -104,7 +105,7 @@ def layer_order(layer: str) -> tuple[str, int]:
 
 
 def layer_of(label: str) -> str | None:
-    """Return the numbered layer that a label begins with (`layers.3` of `layers.3.attention.wq`); None without one."""
+    """Return the numbered layer that a label begins with, `layers.3` for `layers.3.attention.wq`; None without one."""
     matched = LAYER_LABEL.match(label)
     return matched[0].rstrip(".") if matched else None
 
@@ -122,8 +123,8 @@ def rows_by_layer(replay: Replay) -> dict[str, Integers]:
 def grows_with_batch(scenario: Scenario) -> Mask:
     """Return a mask of the blocks whose size grows with the batch size and the sequence length.
 
-    These are inputs, activations, and temporary tensors of the forward and backward passes. The gradients of weights do
-    not grow; they are recognised by their sizes, which are those of weights.
+    These are inputs, activations, and temporary tensors of the forward and backward passes. The gradients of weights
+    do not grow; they are recognised by their sizes, which are those of weights.
     """
     size, category = scenario.replay.lifetimes.size, scenario.category
     weights = np.unique(size[(category == Category.PARAMETERS) | (category == Category.GRADIENTS)])
@@ -139,15 +140,18 @@ def grows_with_batch(scenario: Scenario) -> Mask:
 
 
 def recompute(scenario: Scenario, layers: Sequence[Integers]) -> None:
-    """Change the scenario so that the given layers keep only their input and are recomputed in the backward pass."""
+    """Change the scenario so that the given layers keep only their input and are recomputed in the backward pass.
+
+    Each layer is an array of rows in `Lifetimes`, and an element of `scenario.layers`.
+    """
     for start, end in zip(scenario.forward.start.tolist(), scenario.forward.end.tolist(), strict=True):
         delay_saved_tensors(scenario, layers, range(start, end))
 
 
 def delay_saved_tensors(scenario: Scenario, layers: Sequence[Integers], forward: range) -> None:
-    """Move the tensors that the given layers saved in one forward pass to where the backward pass of each layer begins.
+    """Move the tensors that the given layers saved in one forward pass to where each layer's backward pass begins.
 
-    `forward` is the range of the trace entries of that forward pass.
+    Each layer keeps one tensor, its input. `forward` is the range of the trace entries of the forward pass.
     """
     backward_begins = -1
     # The backward pass meets the layers in reverse order; each begins when the one before it has freed its tensors.

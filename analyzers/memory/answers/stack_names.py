@@ -12,10 +12,9 @@ CALLER_PARTS = 2
 
 
 def base_name(frames: Frames, stack: int, label: str, *, older: bool) -> str:
-    """Return the name of one stack in a table of stacks: its source line and operator, and the tensor's label if known.
+    """Return the name of a stack in a table of stacks: the tensor's label if known, the source line, the operator.
 
-    Other stacks may have the same name. `older` says that all blocks of the stack were allocated before the trace
-    began.
+    Other stacks may have the same name. `older`: all blocks of the stack were allocated before the trace began.
     """
     line = frames.line(stack)
     if not line:
@@ -26,10 +25,9 @@ def base_name(frames: Frames, stack: int, label: str, *, older: bool) -> str:
 
 
 def distinct_names(frames: Frames, stacks: Sequence[int], rows: Sequence[TopStack]) -> list[str]:
-    """Return a distinct name for each row of a table of stacks.
+    """Return a distinct name for each row of a table of stacks; `stacks` has the index of each row's stack.
 
-    If two rows of one category have equal names, a difference between their stacks is added. `stacks` has the number of
-    each row's stack.
+    If two rows of one category have the same name, what differs between their stacks is added to it.
     """
     names = [row.name for row in rows]
     paths = {stack: callers_and_operators(frames, stack) for stack in {*stacks}}
@@ -42,10 +40,10 @@ def distinct_names(frames: Frames, stacks: Sequence[int], rows: Sequence[TopStac
 
 
 def distinguish(names: Sequence[str], categories: Sequence[str], paths: Sequence[Sequence[str]]) -> list[str]:
-    """Return the names of the rows of a table of stacks; a difference between the stacks is added to equal names.
+    """Return new names for the rows of a table of stacks: to equal names, a difference between the stacks is added.
 
-    `paths` has for each row the lines in which its stack may differ; the first line that differs is added. The result
-    is empty if no name changes.
+    `paths` has for each row the phrases in which its stack may differ; the first phrase that differs is added. The
+    result is empty if no name changes.
     """
     changed = list(names)
     for alike in same_names(names, categories):
@@ -55,7 +53,7 @@ def distinguish(names: Sequence[str], categories: Sequence[str], paths: Sequence
 
 
 def same_names(names: Sequence[str], categories: Sequence[str]) -> list[list[int]]:
-    """Return the groups of two or more rows, as row numbers, that have the same name and the same category."""
+    """Return each group of two or more rows, as row numbers, that have the same name and the same category."""
     groups: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for row, key in enumerate(zip(names, categories, strict=True)):
         groups[key].append(row)
@@ -74,21 +72,21 @@ def callers_and_operators(frames: Frames, stack: int) -> list[str]:
 
 
 def short_line(frame: Frame) -> str:
-    """Return a frame as `folder/file.py:line function`, with only the last parts of the file's path."""
+    """Return a frame as `folder/file.py:line function`."""
     name, file, line = frame
     return frame_text((name, "/".join(file.replace("\\", "/").split("/")[-CALLER_PARTS:]), line))
 
 
 def short_function(name: str) -> str:
-    """Return a C++ function without its arguments and template parameters."""
+    """Return a C++ function's name without its arguments and template parameters."""
     head = name.partition("(anonymous namespace)::")[2] or name
     return head.partition("(")[0].partition("<")[0].strip() or head
 
 
 def first_differences(stacks: Sequence[Sequence[str]]) -> list[str]:
-    """Return, for each stack (a list of lines), its line at the first position at which the stacks differ.
+    """Return the line of each stack at the first position at which the stacks differ; a stack is a list of lines.
 
-    The line is empty for a stack that is shorter, and for all stacks if they are equal. Example: [["a", "b"], ["a",
+    The line is empty for a stack that is too short, and for all stacks if they are equal. Example: [["a", "b"], ["a",
     "c"]] gives ["b", "c"].
     """
     for depth in range(max(map(len, stacks))):

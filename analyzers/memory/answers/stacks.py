@@ -16,27 +16,33 @@ FRAMES_SHOWN = 12
 
 
 def stack_lines(snapshot: Snapshot, stack: int) -> list[str]:
-    """Return the frames of a stack as `file:line function`, the innermost frame of the user's code first."""
+    """Return up to `FRAMES_SHOWN` of the user's frames in a stack as `file:line function`, innermost first.
+
+    If no frame is in the user's code, the lines are those of `Frames.user_stack`.
+    """
     return [frame_text(frame) for frame in snapshot.frames.user_stack(stack)[:FRAMES_SHOWN]]
 
 
 def call_site(line: str) -> str:
-    """Return `function (file:line)` from `file:line function`, with the last four parts of the file's path."""
+    """Return `function (file:line)` for a frame `file:line function`, with the last four parts of the file's path."""
     location, _, name = line.partition(" ")
     short = "/".join(location.replace("\\", "/").split("/")[-4:])
     return f"{name} ({short})"
 
 
 def stack_and_category(lives: Lifetimes, guess: Guess) -> Integers:
-    """Return, for each row of `Lifetimes`, one number that encodes its allocating stack and its category.
+    """Return, for each row of `Lifetimes`, one number for its allocating stack and its category.
 
-    `divmod` of that number by the number of categories gives (stack, category).
+    `divmod` of this number by the number of categories gives (stack, category).
     """
     return lives.allocating_stack * len(CATEGORIES) + guess.category
 
 
 def top_stacks(snapshot: Snapshot, lives: Lifetimes, guess: Guess, rows: Integers, limit: int = 20) -> list[TopStack]:
-    """Return the stacks that allocated most of the bytes of the blocks at `rows` of `lives`, the largest first."""
+    """Return the (stack, category) pairs with the most bytes among some blocks, the largest first, at most `limit`.
+
+    The blocks are given by their rows in `lives`; the stacks are those that allocated them.
+    """
     keys, first, inverse, count = np.unique(
         stack_and_category(lives, guess)[rows], return_index=True, return_inverse=True, return_counts=True
     )

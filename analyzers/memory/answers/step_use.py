@@ -1,4 +1,4 @@
-"""The memory of each training step: its peak, and the live bytes by category at its end."""
+"""Measure the memory of each training step: its peak, and the live bytes by category at its end."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ STEPS_AT_MOST = 200
 
 
 def step_uses(replay: Replay, guess: Guess) -> list[StepUse]:
-    """Return the memory use of the last steps that are completely in the trace (at most STEPS_AT_MOST), in order."""
+    """Return the memory use of the last `STEPS_AT_MOST` steps that are completely in the trace, in order."""
     spans = [(step.number, step.start, step.end - 1) for step in whole_steps(replay.trace) if step.end]
     # A step whose annotations follow one another without an entry has no memory to speak of.
     spans = [(number, first, last) for number, first, last in spans if first <= last][-STEPS_AT_MOST:]
@@ -22,7 +22,10 @@ def step_uses(replay: Replay, guess: Guess) -> list[StepUse]:
 
 
 def step_use(replay: Replay, number: int, first: int, last: int, end_categories: list[int]) -> StepUse:
-    """Return the memory use of step `number`, which has the trace entries from `first` to `last`."""
+    """Return the memory use of step `number`, whose trace entries are those from `first` to `last`, both included.
+
+    `end_categories` has the live bytes of each category at the end of the step, in the order of `CATEGORIES`.
+    """
     peak = first + int(replay.live_bytes[first : last + 1].argmax())
     return StepUse(
         step=number,
@@ -36,15 +39,19 @@ def step_use(replay: Replay, number: int, first: int, last: int, end_categories:
 
 
 def live_bytes_by_category(replay: Replay, guess: Guess, instants: Integers) -> Integers:
-    """Return the live bytes after each of the ascending trace entries `instants`, as an array (category, instant)."""
+    """Return the live bytes of each category after each of the trace entries `instants`: an array (category, instant).
+
+    `instants` is in ascending order.
+    """
     return live_bytes_by_group(replay.lifetimes, guess.category, len(CATEGORIES), instants)
 
 
 def live_bytes_by_group(lives: Lifetimes, group: Column, groups: int, instants: Integers) -> Integers:
-    """Return the live bytes after each of the ascending trace entries `instants`, as an array (group, instant).
+    """Return the live bytes of each group of blocks after each entry in `instants`: an array (group, instant).
 
-    `group` has the number of each block's group. The bytes of a block are added at the first instant at or after its
-    allocation and subtracted at the first instant at or after its free; running sums give the live bytes.
+    `group` has the number of each block's group, below `groups`; `instants` is in ascending order. The bytes of a
+    block are added at the first instant at or after its allocation and subtracted at the first instant at or after
+    its free; running sums give the live bytes.
     """
     columns = len(instants) + 1  # the last one is for what happens after all instants
     row = group.astype(np.int64) * columns

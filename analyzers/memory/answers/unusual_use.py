@@ -1,4 +1,4 @@
-"""Find memory use that is unusual but no failure: late optimizer state, a large loss, activations kept over steps."""
+"""Find unusual memory use that is no failure: late optimizer state, a large loss, activations kept over steps."""
 
 import re
 
@@ -16,14 +16,17 @@ from analyzers.memory.replay.phases import StepSpan, whole_steps
 
 LOSS_FUNCTION = re.compile(r"(cross_entropy|log_softmax|nll_loss|_loss)\w*$")
 LOSS_PIECES = 8
-"""The number of pieces for which the saving of a loss in pieces is estimated."""
+"""The number of pieces in the estimate of what computing the loss in pieces would save."""
 BYTES_AT_LEAST, PEAK_SHARE_AT_LEAST, LOSS_SHARE_AT_LEAST = 1 << 20, 0.05, 0.25
 KEPT_STEPS = 2
-"""An activation counts as kept after so many later steps: its own step may end late, and one more may log it."""
+"""For how many later steps an activation must stay alive to count as kept.
+
+Its own step may end late, and one more step may log it.
+"""
 
 
 def unusual_uses(replay: Replay, guess: Guess) -> list[UnusualUse]:
-    """Return the unusual uses of memory, at most one of each kind, that are a good part of the peak."""
+    """Return the unusual uses of memory that are a good part of the peak, at most one of each kind."""
     steps = whole_steps(replay.trace)
     uses = [late_state(replay, guess, steps), loss(replay, guess), kept(replay, guess, steps)]
     enough = max(BYTES_AT_LEAST, PEAK_SHARE_AT_LEAST * replay.peak[0])
@@ -33,7 +36,7 @@ def unusual_uses(replay: Replay, guess: Guess) -> list[UnusualUse]:
 def late_state(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUse | None:
     """Return how much the optimizer's state grew in the first step that allocated some; None if most existed before.
 
-    The function compares the state that was alive before that step first allocated state with the state alive at the
+    The state that was alive before this step's first allocation of state is compared with the state alive at the
     step's end. Counting allocations would be wrong: an optimizer that writes `state["m"] = beta * state["m"] + ...`
     frees as much as it allocates, and a script may move state away and back.
     """
@@ -60,15 +63,15 @@ def late_state(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUs
 
 
 def live_bytes_of(lives: Lifetimes, rows: Integers, entry: int) -> int:
-    """Return the bytes of those blocks at `rows` of `lives` that are alive after trace entry `entry`."""
+    """Return the bytes of the blocks at `rows` of `lives` that are alive after trace entry `entry`."""
     return int(lives.size[rows[(lives.born[rows] <= entry) & (lives.died[rows] > entry)]].sum())
 
 
 def replaced_bytes(replay: Replay, guess: Guess, new: Integers) -> int:
     """Return how many bytes of new optimizer state replaced older blocks that were not known to be optimizer state.
 
-    `new` are the rows in `Lifetimes` of the new state. A replaced block is older than the trace, has the size of a new
-    block, and is freed after the first allocation of new state.
+    `new` are the rows in `Lifetimes` of the new state. A replaced block is older than the trace, has the size of a
+    new block, and is freed after the first allocation of new state.
     """
     lives = replay.lifetimes
     if not len(new):
@@ -82,12 +85,12 @@ def replaced_bytes(replay: Replay, guess: Guess, new: Integers) -> int:
 
 
 def step_of_entry(steps: list[StepSpan], entry: int) -> int | None:
-    """Return the number of the step that a trace entry belongs to; None if it is in none of these complete steps."""
+    """Return the number of the step that a trace entry is in; None if it is in none of these complete steps."""
     return next((step.number for step in steps if step.start <= entry < (step.end or 0)), None)
 
 
 def loss(replay: Replay, guess: Guess) -> UnusualUse | None:
-    """Return the part of the peak that loss functions allocated; None if it is less than a quarter."""
+    """Return the part of the peak that loss functions allocated; None if it is less than a quarter of the peak."""
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
     names = [text.rpartition(" ")[2] for text in frame_texts(snapshot)]
     of_loss = stacks_showing(snapshot, names, LOSS_FUNCTION)[lives.stack] & ~lives.freed_stack
@@ -108,17 +111,17 @@ def loss(replay: Replay, guess: Guess) -> UnusualUse | None:
 def saving_in_pieces(scenario: Scenario, selected: Mask) -> int:
     """Return by how many bytes the peak falls if the selected blocks are computed in `LOSS_PIECES` pieces in turn.
 
-    The function changes the scenario.
+    The scenario is changed in place.
     """
     scenario.size[selected] //= LOSS_PIECES
     return scenario.replay.peak[0] - int(scenario.live_bytes().max())
 
 
 def kept(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUse | None:
-    """Return the activations and temporaries that are still alive at the end, several steps after their allocation.
+    """Return the activations and temporary tensors that are still alive at the end, steps after their allocation.
 
-    Nothing uses them any more; the result is None if there are none. On a CPU the frees of other blocks may not be
-    recorded, so only saved tensors count there.
+    Nothing uses them any more; the result is None if there are none. On a CPU some frees are not recorded, so
+    temporary tensors are left out.
     """
     if len(steps) <= KEPT_STEPS:
         return None
@@ -140,7 +143,7 @@ def kept(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUse | No
 
 
 def largest_stack(replay: Replay, rows: Integers) -> list[str]:
-    """Return, as lines, the stack that allocated the most bytes among the blocks at `rows` of `Lifetimes`."""
+    """Return the lines of the stack that allocated the most bytes among the blocks at `rows` of `Lifetimes`."""
     stacks, inverse = np.unique(replay.lifetimes.stack[rows], return_inverse=True)
     largest = int(stacks[np.bincount(inverse, replay.lifetimes.size[rows]).argmax()]) if len(rows) else 0
     return stack_lines(replay.trace.snapshot, largest)

@@ -23,21 +23,24 @@ from analyzers.memory.replay.lifetimes import Replay
 from analyzers.run import Artefact
 
 RECOMPUTED_EVERY = {"full": 1, "selective": 2}
-"""Every n-th layer is recomputed; for `selective` this is the trainer's default."""
+"""For each mode of activation checkpointing, n: every n-th layer is recomputed (`selective`: the trainer's default)."""
 COUNTER_BYTES = 8
-"""Optimizer state of at most so many bytes is a step counter, whose type does not change."""
+"""Optimizer state of at most these bytes is a step counter, which keeps its data type."""
 BLOCKWISE, BLOCKWISE_ELEMENTS_AT_LEAST = "int8", 4096
 MOMENT_BYTES = BYTES_OF | {BLOCKWISE: 1 + 4 / 256}
-"""Bytes of an element of a moment. bitsandbytes and torchao cut int8 into blocks of 256 with a scale in float32 each,
-and leave moments of fewer than `BLOCKWISE_ELEMENTS_AT_LEAST` elements as they are."""
+"""The bytes of one element of an optimizer's moment, by data type.
+
+For int8, bitsandbytes and torchao keep a scale in float32 for each block of 256 elements, and do not quantize moments
+of fewer than `BLOCKWISE_ELEMENTS_AT_LEAST` elements.
+"""
 VALUE = re.compile(r"(\d+(?:\.\d+)?)(x?)")
 
 
 def what_if(artefacts: Sequence[Artefact], changes: str, options: store.Options | None = None) -> list[WhatIf]:
-    """Return the predicted peak of each device in each file under changes such as `batch=2x,ac=full`.
+    """Return the predicted peak of each device in each snapshot after changes such as `batch=2x,ac=full`.
 
     Raises:
-        InputError: There is no such change, or a recording lacks what it takes to predict it.
+        InputError: There is no such change, or a recording lacks what is needed to predict it.
     """
     settings = parse_changes(changes)
     return [
@@ -64,7 +67,7 @@ def parse_changes(text: str) -> dict[str, str]:
 
 
 def predict(artefact: Artefact, trace: DeviceTrace, settings: dict[str, str]) -> WhatIf:
-    """Return the predicted peak of one device with these settings changed, in the order given."""
+    """Return the predicted peak of one device with these settings changed, in the given order."""
     replay = Replay(trace)
     scenario = Scenario.recorded(replay, categorise(replay), job_of(artefact.path))
     before = scenario.categories_at(replay.peak[1] + 1)
@@ -86,7 +89,10 @@ def predict(artefact: Artefact, trace: DeviceTrace, settings: dict[str, str]) ->
 
 
 def scale_tokens(name: str) -> Callable[[Scenario, str], str]:
-    """Return the function that applies `batch` or `seq` to a scenario; both change the number of tokens in a pass."""
+    """Return the function that applies a change of `batch` or `seq` to a scenario.
+
+    Both change the number of tokens in a pass, so the same blocks grow.
+    """
 
     def change(scenario: Scenario, value: str) -> str:
         require_known_peak(scenario, name)
@@ -99,10 +105,10 @@ def scale_tokens(name: str) -> Callable[[Scenario, str], str]:
 
 
 def require_known_peak(scenario: Scenario, name: str) -> None:
-    """Refuse to predict if the category of most of the peak is unknown.
+    """Refuse to predict if it is not known what more than half of the peak is.
 
     Raises:
-        InputError: More than half of the peak is of unknown category.
+        InputError: More than half of the bytes at the peak are of unknown category.
     """
     # Where less is known, scaling would miss most of the peak.
     at_peak = scenario.categories_at(scenario.replay.peak[1] + 1)
@@ -114,7 +120,7 @@ def require_known_peak(scenario: Scenario, name: str) -> None:
 
 
 def ratio(value: str, old: int | None, name: str) -> float:
-    """Return the factor of a change: 2.0 for `2x`; for an absolute value, that value divided by the `old` one.
+    """Return the factor of a change: 2.0 for `2x`; for a plain number, that number divided by `old`.
 
     Raises:
         InputError: The value has neither form, or the old value is not known.
@@ -130,10 +136,10 @@ def ratio(value: str, old: int | None, name: str) -> float:
 
 
 def shard(scenario: Scenario, value: str) -> str:
-    """Divide parameters, gradients and optimizer state by the factor by which the sharding degree grows.
+    """Divide the bytes of parameters, gradients and optimizer state by the factor by which the sharding degree grows.
 
-    Return a description of the change. If the run was not sharded before, the buffers that FSDP gathers during the
-    passes are added.
+    If the run was not sharded before, the buffers that FSDP gathers during the passes are added. Return a description
+    of the change.
     """
     old = scenario.job.dp_shard if scenario.job else None
     factor = ratio(value, old, "dp_shard")
@@ -149,7 +155,7 @@ def shard(scenario: Scenario, value: str) -> str:
 
 
 def gather_weights(scenario: Scenario) -> str:
-    """Add the memory that FSDP2 allocates during the passes besides the shards, and return a description of it.
+    """Add the memory that FSDP2 needs during the passes besides the shards, and return a description of it.
 
     During the passes FSDP2 holds the root module's weights. While a layer runs, it also holds the layer's weights, as
     much again for the next layer that is gathered ahead, and as much again for the gradients that are reduced.
@@ -170,9 +176,9 @@ def gather_weights(scenario: Scenario) -> str:
 
 
 def layer_passes(scenario: Scenario) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Yield, for each step, the trace entries (start, end) of its forward and of its backward pass through the layers.
+    """Yield, for each step, the (start, end) trace entries of its forward and of its backward pass through the layers.
 
-    The head of the model runs between these two passes.
+    The head of the model runs between the two passes.
     """
     rows = np.concatenate([*scenario.layers.values(), np.zeros(0, np.int64)]).astype(np.int64)
     rows = rows[scenario.category[rows] == Category.ACTIVATIONS]
@@ -185,7 +191,7 @@ def layer_passes(scenario: Scenario) -> Iterator[tuple[tuple[int, int], tuple[in
 
 
 def checkpoint(scenario: Scenario, value: str) -> str:
-    """Move the activations of each layer, except its input, to where the layer's backward pass begins.
+    """Move the activations of each recomputed layer, except its input, to where the layer's backward pass begins.
 
     Return a description of the change.
 
@@ -204,9 +210,9 @@ def checkpoint(scenario: Scenario, value: str) -> str:
 
 
 def change_moment_type(scenario: Scenario, value: str) -> str:
-    """Change the bytes of the optimizer's moments to those of a different data type.
+    """Change the bytes of the optimizer's moments to those of another data type; return a description of the change.
 
-    Return a description of the change. Step counters keep their type; with int8, small moments do too.
+    Step counters keep their type; with int8, small moments do too.
 
     Raises:
         InputError: The type is not known.
@@ -229,4 +235,4 @@ CHANGES: dict[str, Callable[[Scenario, str], str]] = {
     "ac": checkpoint,
     "optim_dtype": change_moment_type,
 }
-"""For each setting, the function that changes a scenario and returns the assumptions as text."""
+"""For each setting, the function that applies its new value to a scenario and returns a description of the change."""

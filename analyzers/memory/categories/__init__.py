@@ -1,1 +1,1 @@
-"""Assign a category to each block: the one that the recorder wrote, else by rules on stacks, phases and lifetimes."""
+"""Give each block a category, such as gradients: the recorder's, or a guess from its stack, phase and lifetime."""

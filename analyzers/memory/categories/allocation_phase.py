@@ -8,7 +8,7 @@ from analyzers.memory.replay.lifetimes import BEFORE, Replay
 from analyzers.memory.replay.phases import Phase, PhaseTimeline, annotated_windows
 
 OLDER = len(Phase)
-"""The number of the "phase" of blocks that are older than the trace."""
+"""The number that stands for the phase of blocks that were allocated before the trace begins."""
 PHASE_NAMES = {
     Phase.NONE: "other",
     Phase.FORWARD: "forward",
@@ -17,13 +17,13 @@ PHASE_NAMES = {
     OLDER: "before the trace",
 }
 ANNOTATION_OF = {Phase.FORWARD: "fwd", Phase.BACKWARD: "bwd", Phase.OPTIMIZER: "Optimizer.step"}
-"""The prefix of each phase's annotations, which this project's recorder or PyTorch's optimizer writes."""
+"""The prefix of the annotations that mark each phase; this project's recorder and PyTorch's optimizer write them."""
 
 
 def allocation_phases(replay: Replay) -> Integers:
-    """Return the training phase in which each block was allocated, as a number that `PHASE_NAMES` names.
+    """Return the training phase in which each block was allocated, as a key of `PHASE_NAMES`.
 
-    An annotation of the phase decides, else the stack that allocated the block.
+    An annotation of a phase has priority; without one, the stack that allocated the block shows the phase.
     """
     trace, born = replay.trace, replay.lifetimes.born
     phase = PhaseTimeline(phase_of_entries(trace, stack_signs(trace.snapshot))).at(born)

@@ -1,4 +1,4 @@
-"""Decide the category of each block: the recorder's tag, else the first rule that matches, with its confidence."""
+"""Decide the category of each block, such as gradients: the recorder's tag, or the first rule that matches."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +14,7 @@ from analyzers.memory.replay.lifetimes import Lifetimes, Replay
 
 @dataclass(frozen=True)
 class Guess:
-    """The category of every row of `Lifetimes`, and the number of the rule that decided it.
+    """The category of each block, and the index in `RULES` of the rule that decided it; one row per row of `Lifetimes`.
 
     `exact` is True if the recorder tagged every block, so that nothing is guessed.
     """
@@ -25,29 +25,28 @@ class Guess:
 
     @cached_property
     def confidence(self) -> Floats:
-        """How certain each block's category is, 0 to 1."""
+        """How certain each block's category is, from 0 to 1."""
         return np.ones(len(self.rule)) if self.exact else CONFIDENCE[self.rule]
 
     def sums(self, lives: Lifetimes, rows: Integers) -> dict[str, int]:
-        """Return, by category, the sum of the bytes of the blocks at `rows` of `lives`."""
+        """Return the bytes of some blocks by category name, 0 included; `rows` are the blocks' rows in `lives`."""
         totals = np.zeros(len(CATEGORIES), np.int64)
         # Unbuffered, and exact where np.bincount with weights would sum in floating point.
         np.add.at(totals, self.category[rows], lives.size[rows])
         return {name: int(total) for name, total in zip(CATEGORIES, totals, strict=True)}
 
     def mean_confidence(self, lives: Lifetimes, rows: Integers) -> float:
-        """Return the mean confidence of the categories of the blocks at `rows` of `lives`, weighted by their bytes.
+        """Return the mean confidence of the categories of some blocks, weighted by their bytes.
 
-        The result is 1.0 if `rows` is empty.
+        `rows` are the rows of these blocks in `lives`. The result is 1.0 if the blocks have no bytes.
         """
         weights = lives.size[rows].astype(np.float64)
         return round(float(weights @ self.confidence[rows] / weights.sum()), 3) if weights.sum() else 1.0
 
     def bases(self, lives: Lifetimes, rows: Integers) -> list[CategoryBasis]:
-        """Return, for each rule, the bytes and the number of the blocks whose category the rule decided.
+        """Return, for each rule, the bytes and the number of the blocks that it decided, the most bytes first.
 
-        Only the blocks at `rows` of `lives` count. The rule with the most bytes comes first; rules that decided nothing
-        are left out.
+        Only the blocks at `rows` of `lives` count. Rules that decided none of them are left out.
         """
         total = np.bincount(self.rule[rows], lives.size[rows], len(RULES)).astype(np.int64)
         count = np.bincount(self.rule[rows], minlength=len(RULES))
@@ -56,7 +55,7 @@ class Guess:
 
 
 def basis(number: int, total: int, blocks: int) -> CategoryBasis:
-    """Return a `CategoryBasis`: rule `number` of `RULES`, with the bytes and the number of blocks that it decided."""
+    """Return a `CategoryBasis` for rule `number` of `RULES`, which decided `blocks` blocks of `total` bytes."""
     rule = RULES[number]
     return CategoryBasis(
         rule=rule.name,
@@ -69,7 +68,7 @@ def basis(number: int, total: int, blocks: int) -> CategoryBasis:
 
 
 def categorise(replay: Replay) -> Guess:
-    """Return a `Guess`: the category of every block that ever lived in the trace, and the rule that decided it."""
+    """Return the category of every block that ever lived in the trace, and the rule that decided it."""
     lives, trace = replay.lifetimes, replay.trace
     tagged = lives.category != UNTAGGED
     exact = bool(trace.snapshot.recorder.get("exact")) or (bool(len(tagged)) and bool(tagged.all()))

@@ -1,7 +1,7 @@
-"""Group the bytes that are alive after a trace entry by category, module, line or stack.
+"""Group the bytes that are alive after a trace entry by category, module, source line or stack.
 
-Each group is a path from the general to the particular, such as ("layers", "3", "wq", "parameters"), so that a tree of
-groups is the tree of their paths.
+A group is a path from the general to the particular, such as ("layers", "3", "wq", "parameters"), so that the paths
+together form a tree.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ FILE_PARTS = 2
 
 @dataclass(frozen=True)
 class Usage:
-    """The live bytes and blocks of one group."""
+    """The bytes and the number of the live blocks in a group."""
 
     bytes: int = 0
     blocks: int = 0
@@ -34,7 +34,7 @@ class Usage:
 
 
 class BlockKind(NamedTuple):
-    """The properties by which blocks are grouped: their allocating stack (0: unknown), category and recorded label."""
+    """What decides a block's group: its allocating stack (index in `frames`, 0: unknown), category and label."""
 
     frames: Frames
     stack: int
@@ -44,10 +44,9 @@ class BlockKind(NamedTuple):
 
 @lru_cache(1 << 16)
 def file_and_function(frame: Frame) -> GroupPath:
-    """Return (file, `function:line`) of a frame.
+    """Return the file and `function:line` of a stack frame.
 
-    Only the last parts of the file's path are kept, so that the result does not depend on where the code is checked
-    out.
+    Only the last two parts of the file's path are kept, so that it does not matter where the code is checked out.
     """
     name, file, line = frame
     parts = file.replace("\\", "/").split("/")[-FILE_PARTS:]
@@ -56,29 +55,29 @@ def file_and_function(frame: Frame) -> GroupPath:
 
 @lru_cache(1 << 16)
 def frame_label(frame: Frame) -> str:
-    """Return a frame as `folder/file.py function:line`."""
+    """Return a stack frame as `folder/file.py function:line`."""
     return " ".join(file_and_function(frame))
 
 
 def category_path(kind: BlockKind) -> GroupPath:
-    """Return the group of blocks by category: (category, label), or (category, innermost line) without a label."""
+    """Return the group by category: (category, label); without a label, (category, the user's innermost frame)."""
     frame = kind.frames.innermost(kind.stack)
     return kind.category, kind.label or (frame_label(frame) if frame else NO_STACK)
 
 
 def module_path(kind: BlockKind) -> GroupPath:
-    """Return the group of blocks by module: the parts of their label, such as layers, 3, wq, then the category."""
+    """Return the group by module: the parts of the block's label, such as layers, 3, wq, then the category."""
     return *(kind.label.split(".") if kind.label else [NO_NAME]), kind.category
 
 
 def line_path(kind: BlockKind) -> GroupPath:
-    """Return the group of blocks by source line: (file, `function:line`) of the user's innermost frame."""
+    """Return the group by source line: (file, `function:line`) of the user's innermost frame."""
     frame = kind.frames.innermost(kind.stack)
     return file_and_function(frame) if frame else (NO_STACK,)
 
 
 def stack_path(kind: BlockKind) -> GroupPath:
-    """Return the group of blocks by stack: the frames of the user's code in the allocating stack, outermost first."""
+    """Return the group by stack: the user's frames in the stack that allocated the block, outermost first."""
     return tuple(map(frame_label, reversed(kind.frames.user_stack(kind.stack)))) or (NO_STACK,)
 
 
@@ -91,12 +90,12 @@ GROUPINGS: dict[str, Callable[[BlockKind], GroupPath]] = {
 
 
 def group_live_blocks(replay: Replay, by: str, entry: int | None = None) -> dict[GroupPath, Usage]:
-    """Return the bytes and blocks alive after trace entry `entry` (the peak by default), by group.
+    """Return the bytes and the number of the blocks that are alive after trace entry `entry`, by group.
 
-    `by` names the grouping, one of `GROUPINGS`.
+    `by` is the kind of group, a key of `GROUPINGS`. Without `entry`, the blocks alive at the peak are grouped.
 
     Raises:
-        InputError: There is no such grouping.
+        InputError: `by` is not in `GROUPINGS`.
     """
     if by not in GROUPINGS:
         raise InputError(f"cannot group by {by}", f"choose one of {', '.join(GROUPINGS)}")
@@ -108,9 +107,9 @@ def group_live_blocks(replay: Replay, by: str, entry: int | None = None) -> dict
 
 
 def usage_by_kind(replay: Replay, entry: int) -> Iterator[tuple[int, int, int, Usage]]:
-    """Yield (stack, label, category, usage) for each combination of the three ids among the blocks alive after `entry`.
+    """Yield (stack, label, category, usage) for each combination of the three among the blocks alive after an entry.
 
-    There are far fewer combinations than blocks, so callers look up the names once for each combination.
+    The three are indexes. There are far fewer combinations than blocks, so callers look up the names once for each.
     """
     lives, guess = replay.lifetimes, categorise(replay)
     rows = lives.alive(entry)

@@ -1,11 +1,12 @@
-"""Let blocks inherit the category of blocks that they replaced: scripts replace weights, gradients and optimizer state.
+"""Give blocks the category of the blocks that they replaced, as scripts replace weights, gradients or optimizer state.
 
-Worked example: `p.data = p.data * 0.999` after each step. A new block N of the parameter's size is allocated, then the
-old one O is freed, and both outlive a phase of training. So N replaced O, in the next step another block replaces N,
-and all of them are one tensor of the script: they form a chain. If the rules know the category of any block in the
+Worked example: `p.data = p.data * 0.999` after each step. A new block N of the parameter's size is allocated, then
+the old one O is freed, and both outlive a phase of training. So N replaced O, in the next step another block replaces
+N, and all of them are one tensor of the script: they form a chain. If the rules know the category of any block in the
 chain, all of them get it.
 
-If a script moves state away and back, the old block is freed first, and the new one is allocated later.
+If a script moves state away and back (to the CPU, for example), the old block is freed first, and the new one is
+allocated later.
 """
 
 from collections import deque
@@ -20,18 +21,17 @@ from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes
 from analyzers.memory.replay.phases import Phase, PhaseTimeline
 
 LASTING = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
-"""Categories of tensors that scripts replace as a whole."""
+"""The categories of tensors that scripts replace as a whole."""
 LOOK_BACK = 32
-"""How many of the last allocations of the same size and interval are considered as replacements."""
+"""How many of the latest allocations of the same size in the same interval may be what replaced a freed block."""
 EVENTS_AT_MOST = 500_000
-"""The highest number of allocations and frees that are considered, as a guess is not worth seconds."""
+"""The highest number of blocks that are searched for replacements: above it the search would take seconds."""
 
 
 class Event(NamedTuple):
-    """The allocation or the free of one block; `row` is the block's row in `Lifetimes`.
+    """The allocation or the free of one block: trace entry `entry` of the block at row `row` of `Lifetimes`.
 
-    It is trace entry number `entry`. `span` is the number of the interval that the entry is in; training phases divide
-    the trace into these intervals.
+    `span` is the number of the interval that the entry is in: a new interval begins when the training phase changes.
     """
 
     entry: int
@@ -43,8 +43,8 @@ class Event(NamedTuple):
 class Replacements:
     """Pairs of blocks of equal size, of which the newer one took the place of the older one, as in `p.data = ...`.
 
-    `older` and `newer` are rows of `Lifetimes`, one pair each, in the order in which the older blocks were freed.
-    `open_rows` is a mask of all blocks: true for those whose category is not certain yet.
+    `older[i]` and `newer[i]` are the rows in `Lifetimes` of pair i. Pairs are found only where the category of a
+    block is uncertain (`open_rows`, a mask of all blocks).
     """
 
     def __init__(self, lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask) -> None:
@@ -53,9 +53,9 @@ class Replacements:
         self.older, self.newer = (np.array([pair[k] for pair in pairs], np.int64) for k in range(2))
 
     def spread(self, category: Column, open_rows: Mask) -> Integers:
-        """Return the category that each block inherits from the blocks it replaced or that replaced it; -1 without one.
+        """Return the category that each block inherits along its chain of replacements; -1 if it inherits none.
 
-        Only blocks in `open_rows` inherit, and only from blocks outside of it.
+        Only blocks in `open_rows` (of uncertain category) inherit, and only from blocks that are not in it.
         """
         known = np.where(np.isin(category, LASTING) & ~open_rows, category, -1).astype(np.int64)
         inherited = known.copy()
@@ -76,7 +76,7 @@ class Replacements:
         return zip(self.older.tolist(), self.newer.tolist(), strict=True)
 
     def _may_be(self, row: int, category: int) -> bool:
-        """Return whether a block can have a category; for example, a gradient cannot outlive the next backward pass."""
+        """Return whether a block may have this category: a gradient is freed before the next backward pass."""
         next_backward = self._phases.next(Phase.BACKWARD, self._lives.born[[row]])[0]
         return category != Category.GRADIENTS or bool(self._lives.died[row] <= next_backward)
 
@@ -84,7 +84,10 @@ class Replacements:
 def replacements(
     lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask
 ) -> Iterator[tuple[int, int]]:
-    """Yield pairs (older, newer) of rows in `Lifetimes`: blocks of equal size of which the newer replaced the older."""
+    """Yield (older, newer) rows in `Lifetimes` of blocks of equal size, of which the newer replaced the older.
+
+    `category` and `open_rows` (whether the category is uncertain) have one value per block.
+    """
     rows = candidates(lives, phases, category, open_rows)
     order = np.argsort(lives.size[rows], kind="stable")
     ends = np.flatnonzero(np.diff(lives.size[rows[order]], append=-1)) + 1
@@ -93,11 +96,11 @@ def replacements(
 
 
 def candidates(lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask) -> Integers:
-    """Return the rows of the blocks that may have replaced each other, by category, lifetime and size.
+    """Return the rows of the blocks that may have replaced each other, by their category, lifetime and size.
 
-    These blocks have a lasting category, or they are in `open_rows` and outlive a phase. For a block's size there must
-    also be both a block that was freed and a block that was allocated in the trace. The result is empty if there are
-    too many such blocks.
+    Such a block is certain to have a lasting category, or its category is uncertain (`open_rows`) and it outlives a
+    training phase. Some block of its size must also have been freed, and some allocated, in the trace. The result is
+    empty if there are more than `EVENTS_AT_MOST` blocks.
     """
     born, died = lives.born, np.minimum(lives.died, phases.count - 1)
     outlives = (born == BEFORE) | (lives.died >= phases.count) | (phases.span(born) != phases.span(died))
@@ -113,7 +116,7 @@ def candidates(lives: Lifetimes, phases: PhaseTimeline, category: Column, open_r
 
 
 def events_of(lives: Lifetimes, phases: PhaseTimeline, rows: Integers) -> list[Event]:
-    """Return the allocations and frees in the trace of the blocks at `rows` of `lives`, in order of time."""
+    """Return the allocations and frees within the trace of the blocks at `rows` of `lives`, in order of time."""
     born, died = rows[lives.born[rows] != BEFORE], rows[lives.died[rows] < phases.count]
     entries = np.concatenate([lives.born[born], lives.died[died]])
     is_free = np.arange(len(entries)) >= len(born)
@@ -125,9 +128,8 @@ def events_of(lives: Lifetimes, phases: PhaseTimeline, rows: Integers) -> list[E
 def pair_up(lives: Lifetimes, category: Column, events: list[Event], open_rows: Mask) -> Iterator[tuple[int, int]]:
     """Yield (older, newer) rows among blocks of one size, from their allocations and frees (`events`).
 
-    A freed block was replaced by the last block that was allocated before it in the same interval; an interval lasts
-    until the training phase changes. Weights and optimizer state that were freed without such a block are replaced by
-    the next block that is allocated.
+    A freed block was replaced by the last block allocated before it in the same training phase. If there is none and
+    it held weights or optimizer state, the script moved these away: the next block that is allocated replaces it.
     """
     new: list[Event] = []
     moved_away = deque[int]()
@@ -151,10 +153,10 @@ def pair_up(lives: Lifetimes, category: Column, events: list[Event], open_rows: 
 
 
 def may_replace(lives: Lifetimes, open_rows: Mask, older: int, newer: Event) -> bool:
-    """Return whether block `newer` was allocated after `older`, and the category of one of the two is not certain."""
+    """Return whether block `newer` was allocated after block `older`, and the category of one of them is uncertain."""
     return bool(lives.born[older] < newer.entry and (open_rows[older] or open_rows[newer.row]))
 
 
 def may_return(category: Column, open_rows: Mask, row: int) -> bool:
-    """Return whether a block is known to be of a category that scripts move away and back: weights, optimizer state."""
+    """Return whether a block is certain to hold weights or optimizer state, which scripts move away and back."""
     return not open_rows[row] and category[row] in (Category.PARAMETERS, Category.OPTIMIZER_STATE)

@@ -1,10 +1,10 @@
-"""Guess what a block is from its stack, its phase and its lifetime, if no recorder tagged it.
+"""Guess the category of blocks that no recorder tagged, from their stacks, training phases and lifetimes.
 
 Worked example: a block is allocated below `model.py forward` (sign FORWARD), and it is still alive when the first
-entry of the backward pass comes. `matches` yields (rule name, mask) in order of weight; the block is in the masks of
-`saved` and of `forward_scratch`. `saved` comes first, so the block is an activation, with a confidence of 0.85 and the
-evidence "allocated in the forward pass, alive when the backward pass begins". Had it been freed before the backward
-pass, only `forward_scratch` would hold: temporary.
+entry of the backward pass comes. `matches` yields (rule name, mask of blocks), the strongest rule first; the block is
+in the masks of `saved` and of `forward_scratch`. `saved` comes first, so the block is an activation, with a
+confidence of 0.85 and the evidence "allocated in the forward pass, alive when the backward pass begins". Had it been
+freed before the backward pass, only `forward_scratch` would match: temporary.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,10 +22,10 @@ from analyzers.memory.replay.phases import Phase, PhaseTimeline, annotated_windo
 
 
 class Rule(NamedTuple):
-    """A rule that guesses the category of blocks: its name, the category, how certain it is, and the evidence in words.
+    """A rule that guesses the category of blocks, with its confidence (0 to 1) and its evidence in words.
 
-    The category is None for the rule `noted` alone: the blocks that it stands for were tagged by the recorder, and each
-    has the category of its tag.
+    Only the rule `noted` has no category (None): it stands for blocks that the recorder tagged, each with its own
+    category.
     """
 
     name: str
@@ -78,23 +78,23 @@ CATEGORY = np.array([-1 if rule.category is None else rule.category for rule in 
 CONFIDENCE = np.array([rule.confidence for rule in RULES])
 
 CUBLAS_WORKSPACE_BYTES = (2 * 4096 + 8 * 16) << 10
-"""What cuBLAS gets for each handle and stream before Hopper: `CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8`, in KiB."""
+"""Bytes of cuBLAS's workspace per handle and stream before Hopper: `CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8`, in KiB."""
 WEAK = [NUMBER_OF[name] for name in ("none", "between", "batch", "forward_kept", "optimizer_freed")]
-"""The rules that are least certain: a new block keeps the category of the block that it replaced instead."""
+"""The least certain rules: if a block matched one of these, the category of a block that it replaced has priority."""
 INHERITED = {
     Category.PARAMETERS: NUMBER_OF["replaced_parameters"],
     Category.GRADIENTS: NUMBER_OF["replaced_gradients"],
     Category.OPTIMIZER_STATE: NUMBER_OF["replaced_state"],
 }
 RuleMatch = tuple[str, Mask]
-"""The name of a rule, and a mask of the blocks for which it holds."""
+"""The name of a rule, and a mask of the blocks that match it."""
 SignsOfBlocks = Mapping[Sign, Mask]
 
 
 def apply_rules(trace: DeviceTrace, lives: Lifetimes) -> Column:
-    """Return, for each block that ever lived, the number in `RULES` of the rule that decides its category; 0: none.
+    """Return, for each block that ever lived, the index in `RULES` of the rule that decides its category.
 
-    The first rule that holds decides. Then blocks of uncertain category may get the category of blocks that they
+    The first matching rule decides. After that, blocks of uncertain category may get the category of blocks that they
     replaced, or one that follows from their size.
     """
     rule = np.zeros(len(lives.born), np.int8)
@@ -115,7 +115,7 @@ def apply_rules(trace: DeviceTrace, lives: Lifetimes) -> Column:
 
 
 def matches(trace: DeviceTrace, lives: Lifetimes) -> Iterator[RuleMatch]:
-    """Yield the rules, the strongest first, each with a mask of the blocks for which it holds."""
+    """Yield each rule's name and a mask of the blocks that match it, the strongest rule first."""
     signs = stack_signs(trace.snapshot)
     made = {sign: flags[lives.stack] & ~lives.freed_stack for sign, flags in signs.items()}
     freed = {sign: flags[lives.stack] & lives.freed_stack for sign, flags in signs.items()}
@@ -143,9 +143,10 @@ def matches(trace: DeviceTrace, lives: Lifetimes) -> Iterator[RuleMatch]:
 def optimizer_rules(
     trace: DeviceTrace, lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline
 ) -> Iterator[RuleMatch]:
-    """Yield the rules for blocks that the optimizer's step allocates or frees.
+    """Yield the rules for blocks that the optimizer's step allocates or frees, each with a mask of the matching blocks.
 
-    Rules by PyTorch's annotation `Optimizer.step` come before the general rules by stacks.
+    Rules by PyTorch's annotation `Optimizer.step` come before those by stacks. `made` has, for each sign (a kind of
+    code, such as the optimizer), a mask of the blocks whose allocating stack shows it.
     """
     optimizer = annotated_windows(trace, "Optimizer.step")
     inside = optimizer.contains(lives.born)
@@ -161,9 +162,10 @@ def optimizer_rules(
 
 
 def pass_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline) -> Iterator[RuleMatch]:
-    """Yield the rules for blocks of the forward and backward passes.
+    """Yield the rules for blocks of the forward and backward passes, each with a mask of the matching blocks.
 
-    Blocks that are alive when the backward pass begins were saved for it.
+    Blocks that are alive when the backward pass begins were saved for it. `made` has, for each sign (a kind of code),
+    a mask of the blocks whose allocating stack shows it.
     """
     in_backward = phases.at(lives.born) == Phase.BACKWARD
     never_freed = (lives.born == BEFORE) & (lives.died == phases.count)
@@ -177,7 +179,10 @@ def pass_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline) -> 
 
 
 def lifetime_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline) -> Iterator[RuleMatch]:
-    """Yield the rules for blocks whose stacks show nothing; these rules use when a block was allocated and freed."""
+    """Yield the rules for blocks that only the time of their allocation or free explains, each with a mask of blocks.
+
+    `made` has, for each sign (a kind of code), a mask of the blocks whose allocating stack shows it.
+    """
     new = lives.born != BEFORE
     previous = phases.last(lives.born)
     forward = np.minimum(phases.next(Phase.FORWARD, lives.born), phases.count)
@@ -193,15 +198,15 @@ def lifetime_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline)
 
 
 def lasts_until(lives: Lifetimes, phases: PhaseTimeline, phase: Phase) -> Mask:
-    """Return a mask of the blocks that are still alive when a phase of training comes.
+    """Return a mask of the blocks that are still alive when this training phase next comes after their allocation.
 
-    The phase comes at the first trace entry after the block's allocation whose stack shows it.
+    It is False for a block after whose allocation the phase does not come again.
     """
     return lives.died >= phases.next(phase, lives.born)
 
 
 def is_brief(lives: Lifetimes, phases: PhaseTimeline) -> Mask:
-    """Return a mask of the blocks that were freed before the next phase began."""
+    """Return a mask of the blocks that were freed in the training phase that allocated them."""
     new = (lives.born != BEFORE) & (lives.died < phases.count) & (phases.last(lives.born) != Phase.NONE)
     same_span = phases.span(lives.born) == phases.span(np.minimum(lives.died, phases.count - 1))
     brief: Mask = new & same_span
@@ -209,9 +214,9 @@ def is_brief(lives: Lifetimes, phases: PhaseTimeline) -> Mask:
 
 
 def inherit(rule: Column, chains: Replacements) -> None:
-    """Give blocks of uncertain category the category of blocks that they replaced, or that replaced them.
+    """Let blocks of uncertain category take the category of another block in their chain of replacements.
 
-    `rule` has the number of the rule that decided each block's category; it is changed in place.
+    `rule` has the index in `RULES` of the rule that decided each block's category; it is changed in place.
     """
     inherited = chains.spread(CATEGORY[rule], np.isin(rule, WEAK))
     for category, number in INHERITED.items():
@@ -219,10 +224,10 @@ def inherit(rule: Column, chains: Replacements) -> None:
 
 
 def match_sizes_of_older_blocks(lives: Lifetimes, rule: Column, chains: Replacements) -> None:
-    """Classify blocks that are older than the trace and have no stack by their size.
+    """Guess from their size what blocks are that are older than the trace and that no rule explains.
 
-    For each gradient there is a parameter of the same size and, with Adam, two moments. The numbers in `rule`, which
-    say by which rule each block was classified, are changed in place.
+    For each gradient there is a parameter of the same size and, with Adam, two moments. `rule`, the index in `RULES`
+    of the rule that decided each block's category, is changed in place.
 
     Example: gradients of 4, 4 and 8 MiB are known. Of the old blocks of 4 MiB the first two are taken for parameters
     and the next four for moments; of those of 8 MiB the first is taken for a parameter and the next two for moments.
@@ -245,7 +250,7 @@ def match_sizes_of_older_blocks(lives: Lifetimes, rule: Column, chains: Replacem
 
 
 def count_by_size(lives: Lifetimes, sizes: Integers, selected: Mask) -> Integers:
-    """Return how many `selected` blocks of each of the `sizes` are alive at the peak of the selected blocks."""
+    """Return, for each of `sizes`, how many `selected` blocks of this size are alive at the peak of all selected."""
     rows = np.flatnonzero(selected)
     change = np.zeros(int(lives.died.max(initial=0)) + 2, np.int64)
     # Shifted by one: a block of entry -1 is alive before the first entry.

@@ -1,4 +1,4 @@
-"""Recognise in the frames of a stack what its allocations are for, such as the optimizer or a collective."""
+"""Recognise from the frames of a stack what kind of code allocates there, such as the optimizer or a collective."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from analyzers.memory.replay.phases import Phase
 
 
 class Sign(StrEnum):
-    """A sign that a frame gives: the kind of code that it belongs to, such as the optimizer or a collective."""
+    """A kind of code that a stack frame shows, such as the optimizer or a collective."""
 
     WORKSPACE = auto()
     ACCUMULATE = auto()
@@ -74,17 +74,20 @@ PHASE_OF_SIGN = {
     Sign.BACKWARD: Phase.BACKWARD,
     Sign.OPTIMIZER: Phase.OPTIMIZER,
 }
-"""The phase that a sign shows; later items have priority, as backward and optimizer may run below a forward frame."""
+"""The training phase that a kind of code shows; if a stack shows several kinds, the last one in this dict decides.
+
+Backward and optimizer code may run below a frame of a forward function.
+"""
 
 
 def stack_signs(snapshot: Snapshot) -> dict[Sign, Mask]:
-    """Return, for each sign (kind of code), a mask of the stacks in which any frame shows it."""
+    """Return, for each kind of code, a mask of the snapshot's stacks in which any frame shows it."""
     texts = frame_texts(snapshot)
     return {sign: stacks_showing(snapshot, texts, re.compile(pattern)) for sign, pattern in PATTERN.items()}
 
 
 def frame_texts(snapshot: Snapshot) -> list[str]:
-    """Return each distinct frame of a snapshot as `file name`, with forward slashes."""
+    """Return each distinct frame of a snapshot as `file function`, with forward slashes."""
     c = snapshot.columns
     return [
         f"{snapshot.text(int(file))} {snapshot.text(int(name))}".replace("\\", "/")
@@ -93,13 +96,13 @@ def frame_texts(snapshot: Snapshot) -> list[str]:
 
 
 def stacks_showing(snapshot: Snapshot, texts: Sequence[str], pattern: re.Pattern[str]) -> Mask:
-    """Return a mask of the stacks in which the text of any frame matches `pattern`; `texts` has each frame's text."""
+    """Return a mask of the stacks in which a frame's text matches `pattern`; `texts` has one per distinct frame."""
     matches = np.fromiter((pattern.search(text) is not None for text in texts), bool, len(texts))
     return stacks_with_any(snapshot, matches)
 
 
 def stacks_with_any(snapshot: Snapshot, frames: Mask) -> Mask:
-    """Return a mask of the stacks that have any of the frames marked in `frames`.
+    """Return a mask of the stacks that contain any of the frames in `frames`, a mask of the distinct frames.
 
     It uses prefix sums over the frames of all stacks, which avoids a loop over stacks.
     """
@@ -110,7 +113,10 @@ def stacks_with_any(snapshot: Snapshot, frames: Mask) -> Mask:
 
 
 def phase_of_entries(trace: DeviceTrace, signs: Mapping[Sign, Mask]) -> Column:
-    """Return the training phase that the stack of each trace entry shows, as int8 codes of `Phase`."""
+    """Return the training phase that the stack of each trace entry shows, as int8 values of `Phase`.
+
+    `signs` has, for each kind of code, a mask of the stacks that show it.
+    """
     of_stack = np.full(len(signs[Sign.FORWARD]), Phase.NONE, np.int8)
     for sign, phase in PHASE_OF_SIGN.items():
         of_stack[signs[sign]] = phase

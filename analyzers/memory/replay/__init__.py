@@ -1,1 +1,1 @@
-"""Replay a trace: compute when each block lived, and in which stream, pool, step and phase; simulate the allocator."""
+"""Replay a trace: find each block's lifetime, stream, pool, step and training phase, and simulate the allocator."""

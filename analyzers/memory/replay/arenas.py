@@ -1,7 +1,7 @@
-"""Find the stream and pool of each block, and how many bytes each of these held over time.
+"""Find the stream and memory pool of each block, and compute the live bytes of each (stream, pool) pair over time.
 
-An arena is one stream's part of one memory pool. The allocator reuses a freed block only within its arena, so free
-memory in one arena is of no use to a request in another.
+Such a pair is called an arena. The allocator reuses a freed block only within its arena, so free memory in one arena
+is of no use to a request in another.
 """
 
 from collections.abc import Iterator
@@ -19,15 +19,20 @@ from analyzers.memory.replay.lifetimes import BEFORE, Replay
 
 POOLS_AT_MOST = 32
 UNKNOWN_POOL = "?"
-"""The pool of blocks whose segment was released, if entries do not record pools (before torch 2.12)."""
+"""The name of the pool where it is not known.
+
+Trace entries do not record it before torch 2.12, and a segment that was released is no longer in the snapshot to show
+it.
+"""
 NO_ARENA = -1
 
 
 @dataclass(frozen=True)
 class UsageCurve:
-    """The live bytes of some blocks over the trace: `start` before it, `live_bytes` after the trace entries `entries`.
+    """The live bytes of a set of blocks over the trace.
 
-    `entries` has only those entries that allocate or free one of these blocks.
+    `live_bytes[i]` is their sum after trace entry `entries[i]`, and `start` their sum before the trace. `entries` has
+    only the trace entries that allocate or free one of these blocks, in order.
     """
 
     start: int
@@ -36,7 +41,10 @@ class UsageCurve:
 
     @property
     def peak(self) -> tuple[int, int]:
-        """The highest live bytes, and the first trace entry after which they are reached (-1: before the trace)."""
+        """The highest live bytes, and the index of the first trace entry after which they are reached.
+
+        The index is -1 if no entry raises them above those before the trace.
+        """
         if not len(self.live_bytes) or self.live_bytes.max() <= self.start:
             return self.start, BEFORE
         position = int(self.live_bytes.argmax())
@@ -44,32 +52,32 @@ class UsageCurve:
 
     @property
     def end(self) -> int:
-        """The bytes of these blocks that are alive after the last trace entry."""
+        """The live bytes after the last trace entry."""
         return int(self.live_bytes[-1]) if len(self.live_bytes) else self.start
 
     def after(self, instants: Integers) -> Integers:
-        """Return the bytes of these blocks that are alive after each of the trace entries `instants`."""
+        """Return the live bytes after each of the trace entries whose indexes are in `instants`."""
         levels = np.concatenate([[self.start], self.live_bytes])
         return levels[np.searchsorted(self.entries, instants, side="right")]
 
 
 @dataclass(frozen=True)
 class BlockArenas:
-    """The arena (stream and pool) of each block and each trace entry of one device, as a number.
+    """The arena, a (stream, pool) pair of the allocator, of each block and of each trace entry of one device.
 
-    The number of an arena is its row in the columns `arena_stream` and `arena_pool`, and in the columns of this class
-    that have one row per arena.
+    An arena is given as an index: its row in the snapshot's columns `arena_stream` and `arena_pool`, and in `pools`,
+    `streams` and the names of this class.
     """
 
     replay: Replay
 
     @cached_property
     def by_block(self) -> Column:
-        """The arena number of each row of `Lifetimes` (one per block); -1 where it is not known.
+        """The index of each block's arena, in the order of the rows of `Lifetimes`; -1 where it is not known.
 
-        The trace entry that allocated a block records its stream, and since torch 2.12 its pool. Without a recorded
-        pool, it is the arena of the segment that contains the block's address at the end of the trace, if there is such
-        a segment.
+        The trace entry that allocated a block records its stream, and since torch 2.12 its pool. If the pool is not
+        recorded, the value is the arena of the segment that contains the block's address at the end of the trace, if
+        there is one.
         """
         trace = self.replay.trace
         if trace.is_digested:
@@ -88,7 +96,7 @@ class BlockArenas:
 
     @cached_property
     def by_entry(self) -> Column:
-        """The arena of the block that each trace entry allocates or frees; -1 for other entries."""
+        """The index of the arena of the block that each trace entry allocates or frees; -1 for other entries."""
         if self.replay.trace.is_digested:
             return self.replay.trace.entry("entry_arena")
         lives, count = self.replay.lifetimes, len(self.replay.trace)
@@ -101,26 +109,26 @@ class BlockArenas:
 
     @property
     def pools(self) -> Integers:
-        """The pool (two numbers) of each arena, one row per arena number."""
+        """The pool of each arena as two numbers, with one row per arena."""
         return self.replay.trace.snapshot.columns["arena_pool"]
 
     @property
     def streams(self) -> Integers:
-        """The number of the CUDA stream of each arena, one row per arena number."""
+        """The number of the CUDA stream of each arena, with one row per arena."""
         return self.replay.trace.snapshot.columns["arena_stream"]
 
     @cached_property
     def pool_names(self) -> Column:
-        """The name of the pool of each arena, one text per arena number; `0.0` is the default pool."""
+        """The name of each arena's pool, with one row per arena; `0.0` is the default pool."""
         return np.array([pool_name(*pool) for pool in self.pools.tolist()], object)
 
     @cached_property
     def stream_names(self) -> Column:
-        """The name of the CUDA stream of each arena, one text per arena number, such as `stream 0`."""
+        """The name of each arena's CUDA stream, such as `stream 0`, with one row per arena."""
         return np.array([f"stream {stream}" for stream in self.streams.tolist()], object)
 
     def usage(self, arenas: Integers) -> UsageCurve:
-        """Return the live bytes over time of all blocks in the given arenas."""
+        """Return the live bytes over time of all blocks in the given arenas together."""
         lives = self.replay.lifetimes
         wanted = np.zeros(len(self.streams) + 1, bool)  # one more, for NO_ARENA = -1
         wanted[arenas] = True
@@ -131,7 +139,10 @@ class BlockArenas:
 
     @cached_property
     def used(self) -> Integers:
-        """The arenas of this device's segments and blocks, those with the most bytes first, at most `POOLS_AT_MOST`."""
+        """The indexes of the arenas in which this device has segments or blocks, at most `POOLS_AT_MOST`.
+
+        Arenas come in descending order of their bytes (segments, and all blocks that ever lived).
+        """
         trace, lives, count = self.replay.trace, self.replay.lifetimes, len(self.streams)
         arena = np.concatenate([trace.segment("arena"), self.by_block])
         size = np.concatenate([trace.segment("total"), lives.size])
@@ -142,16 +153,19 @@ class BlockArenas:
 
 
 def pool_name(first: int, second: int) -> str:
-    """Return the name of a pool from its two numbers.
+    """Return the name of a memory pool from the two numbers that identify it.
 
-    `0.0` is the default pool, `n.0` the pool of a captured graph, `0.n` that of a user's torch.cuda.MemPool, and `?`
-    an unknown pool.
+    `0.0` is the default pool, `n.0` the pool of a captured CUDA graph, `0.n` that of a user's torch.cuda.MemPool, and
+    `?` an unknown pool.
     """
     return UNKNOWN_POOL if (first, second) == ArenaTable.UNKNOWN_POOL else f"{first}.{second}"
 
 
 def enclosing_segments(trace: DeviceTrace, addresses: Column) -> Integers:
-    """Return, for each address, the row of the segment that contains it at the end of the trace; -1: none."""
+    """Return, for each address, the segment that contains it at the end of the trace; -1 if none does.
+
+    A segment is given as its row in the columns `segment_*`.
+    """
     c = trace.snapshot.columns
     order = trace.segments[np.argsort(trace.segment("address"), kind="stable")]
     if not len(order):
@@ -163,25 +177,25 @@ def enclosing_segments(trace: DeviceTrace, addresses: Column) -> Integers:
 
 
 def stream_uses(arenas: BlockArenas) -> list[StreamUse]:
-    """Return the memory use of each stream, the stream with the highest peak first."""
+    """Return the memory use of each CUDA stream, the stream with the highest peak first."""
     uses = [stream_use(arenas, stream) for stream in np.unique(arenas.streams[arenas.used]).tolist()]
     return sorted(uses, key=lambda use: (-use.peak_bytes, use.stream))[:POOLS_AT_MOST]
 
 
 def stream_use(arenas: BlockArenas, stream: int) -> StreamUse:
-    """Return the memory use of one stream."""
+    """Return the memory use of one CUDA stream, over all its pools."""
     curve = arenas.usage(np.flatnonzero(arenas.streams == stream))
     peak, index = curve.peak
     return StreamUse(stream=stream, start_bytes=curve.start, peak_bytes=peak, peak_index=index, end_bytes=curve.end)
 
 
 def pool_uses(arenas: BlockArenas) -> list[PoolUse]:
-    """Return the memory use of each (pool, stream) with segments or blocks, the most reserved bytes first."""
+    """Return the memory use of each (pool, stream) pair that has segments or blocks, the most reserved bytes first."""
     return sorted(each_pool(arenas), key=lambda pool: (-pool.reserved_bytes, pool.pool, pool.stream))[:POOLS_AT_MOST]
 
 
 def each_pool(arenas: BlockArenas) -> Iterator[PoolUse]:
-    """Yield the memory use of each arena, which is one pool for one stream."""
+    """Yield the memory use of each arena in `arenas.used`; an arena is a (stream, pool) pair."""
     trace, c = arenas.replay.trace, arenas.replay.trace.snapshot.columns
     active = trace.block("state") != BlockState.INACTIVE
     for arena in arenas.used.tolist():

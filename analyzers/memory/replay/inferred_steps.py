@@ -1,8 +1,8 @@
-"""Find the steps of a training loop in a trace without step annotations: between occurrences of a stack that recurs.
+"""Find the steps of a training loop in a trace without step annotations, from a stack that recurs once per step.
 
-Code that runs once per step (the loss, the embedding, the optimizer's norm) allocates at even distances throughout the
-loop; code that runs once per layer allocates in bursts. Worked example, with the stacks e (embedding), l (a layer) and
-c (loss) in a loop of four steps:
+Code that runs once per step (the loss, the embedding, the optimizer's norm) allocates at even distances throughout
+the loop; code that runs once per layer allocates in bursts. Worked example, with the stacks e (embedding), l (a
+layer) and c (loss) in a loop of four steps:
 
     e l l l c  e l l l c  e l l l c  e l l l c     12 l, 4 e, 4 c
 
@@ -20,19 +20,26 @@ from analyzers.memory.reading.snapshot import DeviceTrace
 from analyzers.memory.replay.phases import StepSpan
 
 RECURS_AT_LEAST = 5
-"""The lowest number of steps that prove a loop."""
+"""How many times a stack must occur to show a loop; a loop of fewer steps is not recognised."""
 UNEVEN_AT_MOST = 0.4
-"""Standard deviation of the distances, by their mean. Evaluation or a checkpoint after some of the steps give 0.1 to
-0.3, two layers that are a quarter of a step apart 0.5."""
+"""The highest standard deviation of the distances between a stack's allocations, divided by their mean.
+
+Evaluation or a checkpoint after some of the steps gives 0.1 to 0.3; two layers that are a quarter of a step apart
+give 0.5.
+"""
 WHOLE_FROM = 0.9
-"""The entries after the last occurrence are a complete step if there are at least this share of the usual number."""
+"""The entries after the last step mark count as a complete step if they are at least this share of a usual step."""
 COVERED_AT_LEAST = 0.6
-"""The part of all allocations that the loop must span: what recurs in the forward pass of one step spans a third."""
+"""The share of all allocations in the trace that the loop must span.
+
+What recurs in the forward pass of a single step spans only a third.
+"""
 
 
 def inferred_steps(trace: DeviceTrace, live_bytes: Integers) -> list[StepSpan]:
-    """Return the steps that recurring stacks show, numbered from 1;
-    empty if the trace shows no loop of at least five steps.
+    """Return the training steps that a recurring stack shows, numbered from 1; empty if none recurs evenly five times.
+
+    `live_bytes` has the bytes alive after each trace entry.
     """
     allocations = trace.where(Action.ALLOC)
     stack = trace.entry("stack")[allocations]
@@ -53,9 +60,9 @@ def inferred_steps(trace: DeviceTrace, live_bytes: Integers) -> list[StepSpan]:
 
 
 def recurs_evenly(positions: Integers, total: int) -> bool:
-    """Return whether the allocations of a stack lie at even distances over most of a trace.
+    """Return whether the allocations of one stack lie at even distances and span most of the trace.
 
-    `positions` are their indexes, ascending, among all `total` allocations.
+    `positions` are their indexes, ascending, in the list of all allocations of the trace, which has `total` elements.
     """
     distances = np.diff(positions)
     mean = float(distances.mean())

@@ -23,17 +23,18 @@ from analyzers.memory.reading.snapshot import DeviceTrace
 from analyzers.memory.replay.reserved import reserved_bytes
 
 BEFORE = -1
-"""The entry "before the first", at which blocks older than the trace are born."""
+"""The value of `Lifetimes.born` for blocks that were allocated before the first trace entry."""
 
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """One row per block that ever lived; a block is alive after trace entry k if `born <= k < died`.
+    """When each block lived: one row per block that ever lived. It is alive after trace entry k if `born <= k < died`.
 
-    `born` is -1 for blocks older than the trace; `died` is the number of entries for those alive at its end. `size` is
-    in requested bytes. `stack` is the stack that allocated the block; if `freed_stack` is set, it is the stack that
-    freed the block, as no other stack is known for blocks older than the trace. `category` (`UNTAGGED` without one)
-    and `label` are as recorded.
+    `born` is the index of the trace entry that allocated the block, -1 if this happened before the trace. `died` is
+    the index of the entry that freed it, the number of entries if it is alive at the end. `size` is in requested
+    bytes. `stack` is the stack that allocated the block, or, where `freed_stack` is true, the one that freed it: no
+    other is known for a block that is older than the trace. `category` (`UNTAGGED` if none) and `label` are as the
+    recorder wrote them.
     """
 
     born: Integers
@@ -46,18 +47,16 @@ class Lifetimes:
     freed_stack: Mask
 
     def alive(self, index: int) -> Integers:
-        """Return the rows of the blocks that are alive after trace entry `index`."""
+        """Return the rows of the blocks that are alive after the trace entry with this index."""
         return np.flatnonzero((self.born <= index) & (self.died > index))
 
     @cached_property
     def allocating_stack(self) -> Integers:
-        """The stack that allocated each block; 0, the empty stack, where it is not known."""
+        """The index of the stack that allocated each block; 0, the stack without frames, where it is not known."""
         return np.where(self.freed_stack, 0, self.stack).astype(np.int64)
 
     def containing(self, address: int) -> Mask:
-        """Return a mask of the blocks that contained an address;
-        a block of zero bytes contains only its own address.
-        """
+        """Return a mask of the blocks that contain an address; a block of zero bytes contains only its own address."""
         wanted, extent = np.uint64(address), np.maximum(self.size, 1).astype(np.uint64)
         # Compare offsets, not ends: the end of a block near 2**64 would overflow.
         inside: Mask = (self.addr <= wanted) & (wanted - self.addr < extent)
@@ -66,30 +65,33 @@ class Lifetimes:
 
 @dataclass(frozen=True)
 class Replay:
-    """The memory of one device over its trace: each block's lifetime, and the live bytes after each trace entry."""
+    """The memory of one device over its trace: each block's lifetime, and the live bytes after each trace entry.
+
+    Live bytes are the requested bytes of the blocks that are allocated at that point.
+    """
 
     trace: DeviceTrace
 
     @cached_property
     def lifetimes(self) -> Lifetimes:
-        """The lifetime of every block in the trace: the trace entries that allocated and freed it."""
+        """The lifetime of every block of the trace: the trace entries that allocated and freed it."""
         return stored_lifetimes(self.trace) if self.trace.is_digested else compute_lifetimes(self.trace)
 
     @cached_property
     def start(self) -> int:
-        """The bytes alive before the first trace entry."""
+        """The live bytes before the first trace entry."""
         return int(self.lifetimes.size[self.lifetimes.born == BEFORE].sum())
 
     @cached_property
     def live_bytes(self) -> Integers:
-        """The bytes alive after each trace entry."""
+        """The live bytes after each trace entry, with one value per entry."""
         if self.trace.is_digested:
             return self.trace.entry("live_bytes")
         return self.start + np.cumsum(self.changes)
 
     @cached_property
     def changes(self) -> Integers:
-        """The bytes that each trace entry adds to the allocated bytes; negative for a free."""
+        """The bytes that each trace entry adds to the live bytes: negative for a free, 0 for other entries."""
         action = self.trace.entry("action")
         sign = (action == Action.ALLOC).astype(np.int64) - (action == Action.FREE_COMPLETED)
         changes: Integers = sign * self.trace.entry("size")
@@ -97,7 +99,10 @@ class Replay:
 
     @cached_property
     def peak(self) -> tuple[int, int]:
-        """The highest allocated bytes, and the first trace entry after which they occur (-1: before the trace)."""
+        """The highest live bytes, and the index of the first trace entry after which they are reached.
+
+        The index is -1 if no entry raises them above those before the trace.
+        """
         if not len(self.live_bytes) or self.live_bytes.max() <= self.start:
             return self.start, BEFORE
         index = int(self.live_bytes.argmax())
@@ -105,12 +110,15 @@ class Replay:
 
     @property
     def end(self) -> int:
-        """The bytes alive after the last trace entry."""
+        """The live bytes after the last trace entry."""
         return int(self.live_bytes[-1]) if len(self.live_bytes) else self.start
 
     @cached_property
     def pending_bytes(self) -> Integers:
-        """The part of `live_bytes` after each trace entry that was freed, but that a CUDA stream may still use."""
+        """The part of `live_bytes` that the program freed but that a CUDA stream may still use.
+
+        There is one value per trace entry; all are 0 if the trace does not record when frees are requested.
+        """
         action = self.trace.entry("action")
         sign = (action == Action.FREE_REQUESTED).astype(np.int64) - (action == Action.FREE_COMPLETED)
         if not (sign > 0).any():
@@ -123,32 +131,32 @@ class Replay:
 
     @cached_property
     def pending_at_end(self) -> int:
-        """The bytes of the blocks in the snapshot that were freed, but that a CUDA stream may still use."""
+        """The bytes of the blocks in the snapshot that the program freed, but that a CUDA stream may still use."""
         return int(self.trace.block("requested")[self.trace.block("state") == BlockState.PENDING_FREE].sum())
 
     @cached_property
     def reserved(self) -> Integers:
-        """The bytes reserved by the allocator after each trace entry."""
+        """The bytes that the allocator has reserved on the device after each trace entry."""
         return reserved_bytes(self.trace)
 
     @cached_property
     def active_bytes(self) -> int:
-        """The bytes of the blocks that are in use according to the snapshot."""
+        """The requested bytes of the blocks that are in use according to the snapshot."""
         return int(self.trace.block("requested")[self.trace.block("state") != BlockState.INACTIVE].sum())
 
     @property
     def consistent(self) -> bool:
-        """Whether replaying the trace entries ends with exactly the blocks of the snapshot."""
+        """Whether the live bytes after the last trace entry equal the bytes of the blocks in use in the snapshot."""
         return self.end == self.active_bytes
 
 
 def stored_lifetimes(trace: DeviceTrace) -> Lifetimes:
-    """Return the lifetimes that were computed and stored when the file was read."""
+    """Return the lifetimes that were computed when the file was first read, from the columns `life_*`."""
     return Lifetimes(**{column.name: trace.lifetime(column.name) for column in fields(Lifetimes)})
 
 
 def compute_lifetimes(trace: DeviceTrace) -> Lifetimes:
-    """Return the lifetimes of all blocks, from the trace entries and the blocks that exist at the end of the trace."""
+    """Return the lifetimes of all blocks, from the trace entries and the blocks that the snapshot still has."""
     pairs, alive, older = pair_allocs_with_frees(trace.entry("action"), trace.entry("addr"))
     untraced = untraced_blocks(trace, alive)
     column = {name: trace.entry(name) for name in ("addr", "size", "stack", "category", "label")}
@@ -168,15 +176,16 @@ def compute_lifetimes(trace: DeviceTrace) -> Lifetimes:
 
 
 def block_addr(trace: DeviceTrace, blocks: Integers) -> Column:
-    """Return the addresses of blocks of the snapshot; `blocks` has their positions among the blocks of this device."""
+    """Return the addresses of blocks of the snapshot, given by their indexes among the blocks of this device."""
     return trace.block("address")[blocks]
 
 
 def pair_allocs_with_frees(action: Column, addr: Column) -> tuple[Integers, Integers, Integers]:
-    """Return indexes of trace entries: pairs (alloc, free), allocs never freed, frees of blocks older than the trace.
+    """Return three arrays of trace entry indexes: (alloc, free) pairs, allocs never freed, frees without an alloc.
 
-    Addresses are reused, so events are sorted by address and then by time: an alloc directly followed by a free of the
-    same address is one block. Two allocs in a row (an edited file) leave the first one alive.
+    A free without an alloc frees a block that is older than the trace. Addresses are reused, so the entries are
+    sorted by address and then by time: an alloc directly followed by a free of the same address is one block. Of two
+    allocs in a row, as in an edited file, the first counts as never freed.
     """
     event = np.flatnonzero((action == Action.ALLOC) | (action == Action.FREE_COMPLETED))
     event = event[np.argsort(addr[event], kind="stable")]  # stable: entries of one address stay in order of time
@@ -188,18 +197,19 @@ def pair_allocs_with_frees(action: Column, addr: Column) -> tuple[Integers, Inte
 
 
 def untraced_blocks(trace: DeviceTrace, alive: Integers) -> Integers:
-    """Return the active blocks (as indexes in `trace.blocks`) that no trace entry allocated.
+    """Return the blocks in use in the snapshot that no trace entry allocated, as indexes in `trace.blocks`.
 
-    `alive` are the trace entries of the allocations that were never freed.
+    `alive` has the indexes of the trace entries whose allocations were never freed.
     """
     traced = np.isin(trace.block("address"), trace.entry("addr")[alive])
     return np.flatnonzero((trace.block("state") != BlockState.INACTIVE) & ~traced)
 
 
 def tags_of_older_blocks(trace: DeviceTrace, addresses: Column) -> tuple[Column, Column]:
-    """Return the category and the label of the block at each of `addresses`, as this project's recorder wrote them.
+    """Return the category and the label that this project's recorder wrote for the block at each of `addresses`.
 
-    The blocks are older than the trace, so no trace entry has their tags.
+    The blocks are older than the trace, so no trace entry has their tags. Without a tag the category is `UNTAGGED`
+    and the label 0.
     """
     c = trace.snapshot.columns
     order = np.argsort(c["older_addr"], kind="stable")

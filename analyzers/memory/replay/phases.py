@@ -1,6 +1,4 @@
-"""Find the phases of training in a trace:
-steps and optimizer from annotations, forward and backward passes from stacks.
-"""
+"""Find training phases and steps in a trace, from annotations and from the stacks of its entries."""
 
 import re
 from collections.abc import Iterator
@@ -16,11 +14,11 @@ from analyzers.memory.reading.snapshot import DeviceTrace
 # `ProfilerStep#7` is written by torch.profiler, `step#7` by our recorder.
 STEP_ANNOTATION = re.compile(r"(?:ProfilerStep|step)#(\d+)")
 NEVER = int(np.iinfo(np.int64).max)
-"""The index of an entry that does not exist, which is larger than any other."""
+"""The index that stands for "no such trace entry"; it is larger than any real index."""
 
 
 class Phase(IntEnum):
-    """A phase of a training step; `NONE` if no annotation or stack shows one."""
+    """A phase of a training step; `NONE` where no annotation or stack shows a phase."""
 
     NONE = 0
     FORWARD = 1
@@ -30,42 +28,46 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True)
 class EntryWindows:
-    """Ranges of trace entries: entry k is inside a range if `start <= k < end`. Both columns ascend."""
+    """Ranges of trace entries, in ascending order: entry k is inside range i if `start[i] <= k < end[i]`."""
 
     start: Integers
     end: Integers
 
     def contains(self, index: Integers) -> Mask:
-        """Return, for each trace entry in `index`, whether it is inside a range; False for -1 (before the trace)."""
+        """Return, for each trace entry index, whether it is inside a range; False for -1, which is before the trace."""
         if not len(self.start):
             return np.zeros(len(index), bool)
         inside: Mask = (index < self.end_after(index)) & (index >= 0)
         return inside
 
     def end_after(self, index: Integers) -> Integers:
-        """Return, for each trace entry in `index`, the end of the last range that began at or before it; -1: none."""
+        """Return, for each trace entry index, the end of the last range that began at or before it; -1 if none did."""
         return np.concatenate([[-1], self.end])[np.searchsorted(self.start, index, side="right")]
 
 
 @dataclass(frozen=True)
 class PhaseTimeline:
-    """The training phase that the stack of each trace entry shows (`kind`).
+    """The training phases over a trace; `kind` has the phase that each trace entry's own stack shows (NONE: no phase).
 
-    The methods find the last and the next phase that was shown at an entry. Example: `kind` = [FORWARD, NONE, BACKWARD,
+    Methods take indexes of trace entries, -1 for "before the trace". Example: `kind` = [FORWARD, NONE, BACKWARD,
     NONE, OPTIMIZER]. At entry 1 the stack shows nothing, but the last phase shown is FORWARD; the next BACKWARD entry
-    is 2, and there is no next FORWARD entry (`NEVER`). The entries form three intervals of one phase each: 0-1, 2-3, 4.
+    is 2, and there is no next FORWARD entry (`NEVER`). The last phase shown divides the entries into three intervals:
+    0-1, 2-3, 4.
     """
 
     kind: Column
 
     @property
     def count(self) -> int:
-        """The number of entries in the trace."""
+        """The number of trace entries."""
         return len(self.kind)
 
     @cached_property
     def _last(self) -> Integers:
-        """The phase that was shown last, at or before trace entry k, at index k + 1; index 0 is before the trace."""
+        """The last phase shown at or before each trace entry: the value for entry k is at index k + 1.
+
+        Index 0 stands for "before the trace".
+        """
         shown = np.where(self.kind != Phase.NONE, np.arange(1, self.count + 1), 0)
         latest = np.maximum.accumulate(np.concatenate([[0], shown]))
         return np.concatenate([[int(Phase.NONE)], self.kind])[latest]
@@ -80,33 +82,39 @@ class PhaseTimeline:
         return {phase: np.append(self._first_from(phase), NEVER) for phase in phases}
 
     def _first_from(self, phase: Phase) -> Integers:
-        """Return, for each trace entry, the first entry at or after it that shows the phase; `NEVER` without one."""
+        """Return, for each trace entry, the first entry at or after it that shows the phase; `NEVER` if none does."""
         shown = np.where(self.kind == phase, np.arange(self.count), NEVER)
         return np.minimum.accumulate(shown[::-1])[::-1]
 
     def at(self, index: Integers) -> Integers:
-        """Return, for each trace entry in `index`, the phase that its own stack shows; NONE outside of the trace."""
+        """Return the phase that each of these entries' own stack shows; NONE for an index outside of the trace."""
         if not self.count:
             return np.zeros(len(index), np.int64)
         inside = (index >= 0) & (index < self.count)
         return np.where(inside, self.kind[index * inside], int(Phase.NONE))
 
     def last(self, index: Integers) -> Integers:
-        """Return, for each trace entry in `index`, the phase that was shown last, at or before that entry."""
+        """Return, for each of these trace entries, the last phase that a stack showed at or before it."""
         return self._last[index + 1]
 
     def span(self, index: Integers) -> Integers:
-        """Return, for each trace entry in `index`, the number of its interval; the phase changes between intervals."""
+        """Return, for each of these trace entries, the number of the interval that it is in.
+
+        A new interval begins where the last phase shown changes; intervals are numbered from 0.
+        """
         return self._spans[index + 1]
 
     def next(self, phase: Phase, index: Integers) -> Integers:
-        """Return, for each trace entry in `index`, the first later entry that shows the phase; `NEVER` without one."""
+        """Return, for each of these trace entries, the next one that shows the phase; `NEVER` if none does."""
         return self._next[phase][index + 1]
 
 
 @dataclass(frozen=True)
 class StepSpan:
-    """A training step: it has the trace entries k with `start <= k < end`; `end` is None if the trace ends first."""
+    """A training step: the trace entries k with `start <= k < end`.
+
+    `end` is None if the trace ends before the step does.
+    """
 
     number: int
     start: int
@@ -114,9 +122,9 @@ class StepSpan:
 
 
 def annotated_windows(trace: DeviceTrace, prefix: str) -> EntryWindows:
-    """Return the ranges of trace entries of the annotations whose name begins with `prefix`.
+    """Return the ranges of trace entries that are inside an annotation whose name begins with `prefix`.
 
-    A range that is still open when the trace ends lasts to its last entry.
+    A range that is not closed when the trace ends includes the last trace entry.
     """
     bounds: list[tuple[int, int]] = []
     begun: dict[str, int] = {}
@@ -133,7 +141,7 @@ def annotated_windows(trace: DeviceTrace, prefix: str) -> EntryWindows:
 
 
 def annotated_steps(trace: DeviceTrace) -> list[StepSpan]:
-    """Return the training steps that the annotations in a trace mark, in order."""
+    """Return the training steps that annotations mark (`step#7`, `ProfilerStep#7`), in order of their start."""
     spans: dict[int, StepSpan] = {}
     for name, is_start, index in annotations(trace):
         if not (matched := STEP_ANNOTATION.fullmatch(name)):
@@ -146,12 +154,12 @@ def annotated_steps(trace: DeviceTrace) -> list[StepSpan]:
 
 
 def whole_steps(trace: DeviceTrace) -> list[StepSpan]:
-    """Return the annotated steps whose end is in the trace."""
+    """Return the annotated training steps that end within the trace; a step may have begun before it."""
     return [step for step in annotated_steps(trace) if step.end]
 
 
 def step_at(trace: DeviceTrace, index: int) -> int | None:
-    """Return the number of the training step that trace entry `index` is in; None if no annotation shows it."""
+    """Return the number of the annotated training step that this trace entry is in; None if it is in none."""
     # Backwards, so that of nested steps (a profiler's within the loop's) the inner one answers.
     for step in reversed(annotated_steps(trace)):
         if step.start <= index and (step.end is None or index < step.end):
@@ -160,7 +168,7 @@ def step_at(trace: DeviceTrace, index: int) -> int | None:
 
 
 def annotations(trace: DeviceTrace) -> Iterator[tuple[str, bool, int]]:
-    """Yield (name, whether it is a start, index of the next trace entry) of each annotation of this device."""
+    """Yield, for each annotation of this device: its name, whether it is a start, the index of the next trace entry."""
     c = trace.snapshot.columns
     rows = np.flatnonzero(c["annotation_device"] == trace.number)
     # Some recorders write device 0 for all: then every annotation counts.

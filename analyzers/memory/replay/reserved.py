@@ -1,4 +1,4 @@
-"""Compute how much memory was reserved after each trace entry, and when segments were released to serve a request."""
+"""Compute the reserved bytes after each trace entry, and find requests for which the allocator released segments."""
 
 import numpy as np
 
@@ -9,10 +9,10 @@ from analyzers.memory.reading.snapshot import DeviceTrace
 
 
 def reserved_bytes(trace: DeviceTrace) -> Integers:
-    """Return the reserved bytes after each trace entry.
+    """Return the bytes that the allocator has reserved on the device after each trace entry.
 
-    The segments in the snapshot give the value after the last entry. From there the function goes backwards, because
-    the value before the first entry is unknown if the trace begins late.
+    They are computed backwards from the segments in the snapshot, because the value before the first trace entry is
+    not recorded.
     """
     action = trace.entry("action")
     sign = np.isin(action, RESERVING).astype(np.int64) - np.isin(action, RETURNING)
@@ -21,7 +21,7 @@ def reserved_bytes(trace: DeviceTrace) -> Integers:
 
 
 def retries(trace: DeviceTrace) -> list[Retry]:
-    """Return the allocations that succeeded, or failed, only after cached segments had been released for them.
+    """Return the requests for which the allocator first released cached segments; they succeeded or ended in an OOM.
 
     The allocator logs both with the same stack: the `segment_free` entries, and the `segment_alloc` or `oom` that
     follows. The entries of `torch.cuda.empty_cache` have a different stack.
@@ -35,7 +35,7 @@ def retries(trace: DeviceTrace) -> list[Retry]:
 
 
 def freed_before(trace: DeviceTrace, index: int) -> int:
-    """Return the bytes of the segments that were released directly before trace entry `index`."""
+    """Return the bytes of the segments that were released directly before the trace entry with this index."""
     others = np.flatnonzero(trace.entry("action")[:index] != Action.SEGMENT_FREE)
     start = int(others[-1]) + 1 if len(others) else 0
     return int(trace.entry("size")[start:index].sum())

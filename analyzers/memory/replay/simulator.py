@@ -1,15 +1,15 @@
-"""Simulate PyTorch's CUDA caching allocator without using memory: how much would it reserve for the same requests?
+"""Simulate PyTorch's CUDA caching allocator without using memory: how much would it reserve for recorded requests?
 
-It follows the allocator's source (c10/cuda/CUDACachingAllocator.cpp): rounding of sizes, best fit, splitting and
-merging of blocks. It leaves out limits on splitting, garbage collection, and releasing segments when memory runs out.
-Blocks older than a recording are allocated first, in order of address.
+The simulation follows the allocator's source (c10/cuda/CUDACachingAllocator.cpp): rounding of sizes, best fit,
+splitting and merging of blocks. It leaves out limits on splitting, garbage collection, and releasing segments when
+memory runs out. Blocks that are older than the trace are allocated first, in order of address.
 
 Worked example, ordinary segments, one stream. A request of 3 MiB is above 1 MiB, so it goes to the pool of large
 blocks; below 10 MiB it gets a segment of 20 MiB, which is split into 3 MiB and a free 17 MiB. A request of 12 MiB
 takes 12 of these 17 MiB and leaves 5 MiB free; a request of 6 MiB does not fit there and needs another 20 MiB: 40 MiB
-are reserved for 21 MiB of requests. When the first two blocks are freed, all of the first segment merges into one free
-block of 20 MiB that can be released to the device. With expandable segments the pool has one segment that grows in
-steps of 20 MiB: the 6 MiB take the free 5 MiB at its end and the first part of the next 20 MiB.
+are reserved for 21 MiB of requests. When the first two blocks are freed, all of the first segment merges into one
+free block of 20 MiB that can be released to the device. With expandable segments the pool has one segment that grows
+in steps of 20 MiB: the 6 MiB take the free 5 MiB at its end and the first part of the next 20 MiB.
 """
 
 from bisect import bisect_left, insort
@@ -30,7 +30,7 @@ SEGMENT_SPACING_BITS = 44
 
 @dataclass
 class Block:
-    """A part of a simulated segment, linked with the blocks before and after it in the segment."""
+    """A part of a simulated segment; `before` and `after` are its neighbours (None at the segment's ends)."""
 
     start: int
     size: int
@@ -40,13 +40,17 @@ class Block:
 
     @property
     def key(self) -> tuple[int, int]:
-        """The sort key of free blocks: size, then address, as in the allocator's comparator."""
+        """The key by which free blocks are sorted: size, then address, as the allocator sorts them."""
         return self.size, self.start
 
 
 @dataclass
 class BlockPool:
-    """The small or the large blocks of one stream, with their segments; `free` is sorted by `Block.key`."""
+    """All small or all large blocks of one CUDA stream, with their segments, in the simulated allocator.
+
+    `free` has the keys of the free blocks, sorted; `blocks` maps addresses to blocks; `segments` has (address, size).
+    `expands`: the pool has one expandable segment instead of ordinary ones.
+    """
 
     small: bool
     expands: bool
@@ -54,15 +58,18 @@ class BlockPool:
     blocks: dict[int, Block] = field(default_factory=dict)
     segments: list[tuple[int, int]] = field(default_factory=list)
     last: int = 0
-    """The start address of the last block in the expandable segment."""
+    """The address of the last block in the expandable segment."""
 
     @property
     def granularity(self) -> int:
-        """The number of bytes by which an expandable segment grows at a time."""
+        """The bytes by which an expandable segment grows at a time."""
         return SMALL_SEGMENT if self.small else LARGE_SEGMENT
 
     def allocate(self, size: int) -> Block:
-        """Return a used block of exactly `size` bytes, split off the best fitting free block."""
+        """Return a block for a request of `size` bytes: the best fitting free block, or newly reserved memory.
+
+        The block is split if enough would be left over; if not, it is larger than the request.
+        """
         block = self.best_fit(size) or self.reserve(size)
         self.remove_free(block)
         rest = block.size - size
@@ -73,7 +80,7 @@ class BlockPool:
         return block
 
     def split(self, block: Block, size: int) -> None:
-        """Split a block after `size` bytes, and add the rest as a free block."""
+        """Cut a block down to `size` bytes, and add what follows as a free block."""
         tail = Block(block.start + size, block.size - size, before=block, after=block.after)
         if block.after:
             block.after.before = tail
@@ -83,7 +90,7 @@ class BlockPool:
     def best_fit(self, size: int) -> Block | None:
         """Return the smallest free block of at least `size` bytes; None if no free block is that large.
 
-        The last block of an expandable segment, which can still grow, is only taken if no other block fits.
+        The last block of an expandable segment, which can still grow, is taken only if no other block fits.
         """
         position = bisect_left(self.free, (size, 0))
         fitting = [self.blocks[start] for _, start in self.free[position : position + 2]]
@@ -92,7 +99,7 @@ class BlockPool:
         return fitting[0] if fitting else None
 
     def reserve(self, size: int) -> Block:
-        """Return a free block of at least `size` bytes from a new segment, or from growth of the expandable segment."""
+        """Return a free block of at least `size` bytes from a new segment, or grow the expandable segment to get it."""
         if self.expands and self.segments:
             return self.expand(size)
         total = round_up(size, self.granularity) if self.expands else segment_size(size)
@@ -102,7 +109,7 @@ class BlockPool:
         return block
 
     def expand(self, size: int) -> Block:
-        """Grow the expandable segment until its last block has at least `size` bytes; return that block."""
+        """Grow the expandable segment until its last block is free and has at least `size` bytes; return that block."""
         start, mapped = self.segments[0]
         last = self.blocks[self.last]
         if last.free:
@@ -117,14 +124,14 @@ class BlockPool:
         return last
 
     def add_free(self, block: Block) -> None:
-        """Add a block to the sorted list of free blocks."""
+        """Add a block to the pool's sorted list of free blocks."""
         self.blocks[block.start] = block
         if not block.after:
             self.last = block.start
         insort(self.free, block.key)
 
     def remove_free(self, block: Block) -> None:
-        """Remove a block from the sorted list of free blocks."""
+        """Remove a block from the pool's sorted list of free blocks."""
         del self.free[bisect_left(self.free, block.key)]
 
     def release(self, block: Block) -> None:
@@ -139,7 +146,7 @@ class BlockPool:
         self.add_free(block)
 
     def merge(self, low: Block, high: Block) -> Block:
-        """Extend the block `low` by its neighbour `high`, and return it."""
+        """Merge two neighbouring blocks: extend `low` by `high`, which follows it, and return `low`."""
         self.blocks.pop(high.start, None)
         low.size += high.size
         low.after = high.after
@@ -148,8 +155,9 @@ class BlockPool:
         return low
 
     def releasable_bytes(self) -> int:
-        """Return the bytes that can be released to the device:
-        free segments, or free mapped units of an expandable segment.
+        """Return the bytes that the allocator could give back to the device.
+
+        These are segments that are free as a whole; of an expandable segment, free parts of `granularity` bytes.
         """
         if not self.expands:
             sizes = dict(self.segments)
@@ -159,12 +167,15 @@ class BlockPool:
 
 
 def round_up(size: int, unit: int) -> int:
-    """Return a size rounded up to whole units."""
+    """Return a size rounded up to a multiple of `unit`."""
     return -(-size // unit) * unit
 
 
 def segment_size(size: int) -> int:
-    """Return the bytes that the allocator asks the device for (get_allocation_size() in the source)."""
+    """Return the bytes that the allocator reserves on the device for a request of `size` bytes that no free block fits.
+
+    This is get_allocation_size() in the allocator's source.
+    """
     if size <= SMALL_REQUEST:
         return SMALL_SEGMENT
     return LARGE_SEGMENT if size < LARGE_REQUEST else round_up(size, SMALL_SEGMENT)
@@ -172,16 +183,16 @@ def segment_size(size: int) -> int:
 
 @dataclass(frozen=True)
 class SimulatedMemory:
-    """The bytes reserved at the end of a simulation, and how many of them can be released to the device."""
+    """The bytes reserved at the end of a simulation, and those of them that could be given back to the device."""
 
     reserved: int
     releasable: int
 
 
 def simulate(replay: Replay, *, expandable: bool) -> SimulatedMemory:
-    """Return how much memory the allocator would reserve for the requests of a recording.
+    """Return how much memory the allocator would reserve for the allocations and frees of a trace.
 
-    The simulated allocator releases no segment before the end. `expandable`: simulate expandable segments in place of
+    The simulated allocator releases no segment before the end. `expandable`: use expandable segments instead of
     ordinary ones.
     """
     pools: dict[tuple[int, bool], BlockPool] = {}
@@ -202,9 +213,9 @@ def simulate(replay: Replay, *, expandable: bool) -> SimulatedMemory:
 
 
 def requests_of(replay: Replay) -> list[tuple[int, int, int]]:
-    """Return (stream, bytes, row of `Lifetimes`) of every allocation and free in order of time; bytes are 0 for a free.
+    """Return (stream, bytes, row in `Lifetimes`) of each allocation and free, in order of time; a free has 0 bytes.
 
-    Blocks older than the trace come first, by address, which packs them as in the snapshot.
+    Blocks that are older than the trace come first, by address, so that they lie side by side as in the snapshot.
     """
     lives, arenas = replay.lifetimes, BlockArenas(replay)
     # Blocks of one stream never serve another's requests, so each stream has its own pools.

@@ -8,18 +8,21 @@ from analyzers.memory.reading.snapshot import DeviceTrace
 from analyzers.memory.replay.phases import annotated_steps
 
 POINTS = 32
-"""The number of points per step; between two of them time is taken to pass evenly over the entries."""
+"""The number of (trace entry, step) points per training step.
+
+Between two points, time is assumed to pass evenly over the trace entries.
+"""
 
 StepTimes = tuple[int, int, int]
-"""A step, and the microseconds at which it begins and ends."""
+"""A training step's number, and the times in µs at which it begins and ends."""
 
 
 def step_clock(trace: DeviceTrace, logged: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return a table that maps trace entries to training steps: points (entry, step) to interpolate between.
 
     A step of 6.25 means that a quarter of the time of step 6 has passed. Both columns ascend. Steps come from the
-    trace's annotations, else from the wall-clock times in `logged` (columns step, start_ns, end_ns); the table is
-    empty without either.
+    trace's annotations; if there are none, from the wall-clock times in `logged` (columns step, start_ns, end_ns).
+    The table is empty if neither shows a step.
     """
     # Files that were edited or merged may step back in time; interpolation needs ascending times.
     time = np.maximum.accumulate(trace.entry("time").astype(np.int64))
@@ -28,7 +31,7 @@ def step_clock(trace: DeviceTrace, logged: pd.DataFrame | None = None) -> pd.Dat
 
 
 def annotated_times(trace: DeviceTrace, time: Integers) -> list[StepTimes]:
-    """Return the annotated steps with their times.
+    """Return the training steps that annotations mark, with their times; `time` has the µs of each trace entry.
 
     A step without an end, as when memory ran out, lasts to the last trace entry.
     """
@@ -38,14 +41,17 @@ def annotated_times(trace: DeviceTrace, time: Integers) -> list[StepTimes]:
 
 
 def logged_times(logged: pd.DataFrame, time: Integers) -> list[StepTimes]:
-    """Return the logged steps that overlap the trace, with their times."""
+    """Return the training steps of a step log that overlap the trace in time; `time` has the µs of each trace entry."""
     begin, end = (logged[name].to_numpy() // 1000 for name in ("start_ns", "end_ns"))
     overlaps = (end >= time[0]) & (begin <= time[-1])
     return list(zip(logged["step"][overlaps].tolist(), begin[overlaps].tolist(), end[overlaps].tolist(), strict=True))
 
 
 def points_of(spans: list[StepTimes], time: Integers) -> pd.DataFrame:
-    """Return points (trace entry, step) in the course of each step; a step number has a fraction, such as 6.25."""
+    """Return up to `POINTS` rows (trace entry, step) per training step; a step number has a fraction, such as 6.25.
+
+    `time` has the µs of each trace entry.
+    """
     number, begin, end = np.array(spans, np.int64).reshape(-1, 3, 1).transpose(1, 0, 2)
     entries = np.linspace(np.searchsorted(time, begin), np.searchsorted(time, end), POINTS, axis=1)[:, :, 0]
     entries = np.sort(entries.astype(np.int64), axis=1)
