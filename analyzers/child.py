@@ -35,7 +35,7 @@ SPARSE_AT_LEAST = 1 << 20
 LEAST_MEMORY = 256 << 20
 CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 ENFORCED = sys.platform == "linux"
-"""Whether the operating system limits a process's memory; macOS does not, so that a thread watches the memory there."""
+"""Whether the operating system can limit a process's memory; if not (macOS), a thread watches the memory."""
 WATCH_EVERY_S = 0.1
 WALL_S, WALL_FACTOR = 300, 10
 """The wall time of a child is limited to WALL_S seconds plus WALL_FACTOR times its limit of processor time.
@@ -74,7 +74,7 @@ class ReaderKilled(LimitExceeded):
 
 
 class ServerKilled(ReaderKilled):
-    """The server that forks the reading processes was killed from outside, and with it all of these processes."""
+    """The server process that forks the readers was killed from outside, and with it all readers that it had forked."""
 
 
 class ChildExit(NamedTuple):
@@ -85,7 +85,7 @@ class ChildExit(NamedTuple):
 
 
 def unpacked_factor(paths: Iterable[Path]) -> int:
-    """Return how many times the size of these files a reader may use as memory: 8, or 48 if one is gzipped."""
+    """Return how many bytes of memory a reader may use per byte of these files: 8, or 48 if one of them is gzipped."""
     return 48 if any(path.suffix == ".gz" for path in paths) else 8
 
 

@@ -1,9 +1,10 @@
 """Load artefacts as columns: read each in a child process under limits, cache the columns, and map them from there.
 
-A reader is a module with `VERSION: int` and `read(paths: list[Path]) -> tuple[dict[str, ndarray], dict]`: the columns
-and a JSON-able `meta`. It is named by its dotted path because this module must not import the analyzers. Artefacts
-can be hostile and huge. The child process limits itself before it opens a file, and executes nothing in it. The
-columns are cached under the identity of the files (path, size, time of change) and the reader's version.
+An artefact is a file that a training run left behind; columns are arrays by name. A reader is a module with `VERSION:
+int` and `read(paths: list[Path]) -> tuple[dict[str, ndarray], dict]`: the columns and a JSON-able `meta`. It is named
+by its dotted path because this module must not import the analyzers. Artefacts can be hostile and huge. The child
+process limits itself before it opens a file, and executes nothing in it. The columns are cached under the identity of
+the files (path, size, time of change) and the reader's version.
 """
 
 import contextlib
@@ -225,7 +226,7 @@ def load_part(
 
 
 def cache_key(paths: Sequence[Path], reader: str) -> str:
-    """Return the name of the cache entry for these files, which changes with any of them and with the reader's version.
+    """Return the name of the cache entry for these files; it changes if a file or the reader's version changes.
 
     Raises:
         InputError: A file is missing.

@@ -58,7 +58,10 @@ class Order:
 
 
 def read_order(order: Order) -> EntryFiles | Refusal:
-    """Read the files of an order in a worker, and return the files of the cache entry that they make."""
+    """Read the files that an order names, and return the files of the resulting cache entry; this runs in a worker.
+
+    The result is a `Refusal` if the worker cannot read them.
+    """
     if order.version != importlib.import_module(order.reader).VERSION:
         return Refusal.OTHER_VERSION
     try:
@@ -77,9 +80,9 @@ def read_order(order: Order) -> EntryFiles | Refusal:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yield a new folder in the first cache folder that can be written; it is deleted afterwards.
+    """Yield a new folder in the first cache folder that can be written, and delete the new folder afterwards.
 
-    If this process is killed, it is deleted when the cache is pruned.
+    If this process is killed before that, a later pruning of the cache deletes it.
     """
     folder = entry_files.make_scratch(next(locations.folders()))
     try:

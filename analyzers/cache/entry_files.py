@@ -109,14 +109,14 @@ class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
 
 
 class Written(NamedTuple):
-    """What is recorded of a long column's file: its length in bytes and its CRC-32."""
+    """How a long column is stored: the length of its file in bytes and its CRC-32."""
 
     size: int
     checksum: int
 
 
 class Short(NamedTuple):
-    """What is recorded of a short column: its type and shape, its place in the common file, and its CRC-32."""
+    """How a short column is stored: its type and shape, its place in the common file, and its CRC-32."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -157,7 +157,7 @@ def is_short(column: "np.ndarray[Any, Any]") -> bool:
 
 
 def write_short(path: Path, columns: Mapping[str, "np.ndarray[Any, Any]"]) -> dict[str, Short]:
-    """Write the short columns into one file, one after the other, and return what is recorded of each."""
+    """Write the short columns into one file, each after the previous one, and return how each is stored."""
     offset, found = 0, {}
     with path.open("wb") as file:
         for name, column in columns.items():
@@ -198,7 +198,7 @@ def checksum(path: Path) -> int:
 
 
 class Tables(NamedTuple):
-    """The contents of an entry's `meta.json`: the artefact's metadata, and what is recorded of each kind of column."""
+    """The contents of an entry's `meta.json`: the artefact's metadata, and how long and short columns are stored."""
 
     meta: dict[str, Any]
     long: dict[str, Written]

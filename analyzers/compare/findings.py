@@ -154,7 +154,7 @@ def undecided(changes: Sequence[MeasureChange], gate: Mapping[str, float]) -> li
 
 
 def doubt(change: MeasureChange | None) -> Doubt:
-    """Return why a measure cannot be judged with certainty; `change` is None if not both runs have it."""
+    """Return why a measure cannot be judged with certainty; `change` is None if one of the runs does not have it."""
     if change is None:
         return Doubt.NOT_IN_BOTH
     return Doubt.WIDE_INTERVAL if change.is_sufficient else Doubt.FEW_STEPS
@@ -181,7 +181,7 @@ def is_open(change: MeasureChange) -> bool:
 
 
 def time_causes(a: MeasuredRun, b: MeasuredRun) -> list[Evidence]:
-    """Return evidence for why run `b` is slower: the ranks that are late only there, and the phases that grew most."""
+    """Return evidence for why run `b` is slower: the ranks that are late only in `b`, and the phases that grew most."""
     before, after = a.measures.phases, b.measures.phases
     extra_s = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
     largest = sorted(extra_s, key=lambda name: -extra_s[name])[:NAMED_AT_MOST]

@@ -37,7 +37,7 @@ class MeasuredRun:
 
     @property
     def stragglers(self) -> list[Straggler]:
-        """The ranks for which the others wait."""
+        """The ranks that are late, so that the other ranks wait for them."""
         return stragglers(self.steps, lateness(self.steps)) if self.steps else []
 
 

@@ -1,4 +1,4 @@
-"""Compare two states of memory: which groups of blocks are new, grew, shrank or went, matched by name and line."""
+"""Compare two states of memory: which groups of blocks are new, grew, shrank or disappeared, by name and line."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

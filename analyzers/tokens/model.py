@@ -55,7 +55,7 @@ class Form(StrEnum):
 
 
 class Shifter(StrEnum):
-    """What moves the labels by one position: the model, as those of Hugging Face do, or the data, as in torchtitan."""
+    """What moves the labels by one position: the model, as in Hugging Face, or the data, as in torchtitan."""
 
     MODEL = "model"
     DATA = "data"
@@ -75,8 +75,8 @@ FACTS = (
 class Position(msgspec.Struct, frozen=True):
     """A token of a sequence, and the label at its position.
 
-    `trained` says whether the model learns to predict this token, `role` what it belongs to, and `document` is the
-    number of its document among those packed into the sequence.
+    `trained` says whether the model learns to predict this token, `role` which part of a conversation it belongs to,
+    and `document` is the number of its document among those packed into the sequence.
     """
 
     sequence: int

@@ -17,7 +17,10 @@ RANKS_AT_LEAST = 2
 
 @dataclass(frozen=True)
 class UnevenRank:
-    """A device (`fullest`) whose peak is clearly above the others': `excess_bytes` above the median of their peaks."""
+    """A device (`fullest`) whose peak is clearly above that of the other ranks' devices (`others`).
+
+    `excess_bytes` is its peak less the median of theirs.
+    """
 
     fullest: Device
     others: Sequence[Device]
@@ -59,12 +62,15 @@ def latest(devices: Sequence[Device]) -> list[Device]:
 
 
 def fullness(device: Device) -> tuple[bool, float]:
-    """Return a sort key: devices that ran out of memory are highest, then those with the fullest memory at the peak."""
+    """Return a sort key: devices that ran out of memory are highest, then those with the highest share of memory used.
+
+    The share is the peak divided by the memory limit, or the peak itself if no limit is known.
+    """
     return device.oom is not None, device.peak_allocated_bytes / (device.limit_bytes or 1)
 
 
 def uneven_rank(devices: Sequence[Device]) -> UnevenRank | None:
-    """Return the device whose peak is clearly above the median of the others; None if there is none."""
+    """Return the device whose peak is clearly above the median of the other ranks; None if there is none."""
     # A rank that failed was recorded at another moment than those that did not: compare like with like.
     last = latest([device for device in devices if not device.oom]) or latest(devices)
     if len({device.rank for device in last} - {None}) < RANKS_AT_LEAST:

@@ -14,7 +14,7 @@ from analyzers.memory.replay.arenas import BlockArenas
 from analyzers.memory.replay.lifetimes import Replay
 
 UNIT = np.uint64(512)
-"""The allocator rounds requests up to a multiple of these bytes (kMinBlockSize)."""
+"""The size in bytes to a multiple of which the allocator rounds each request up (kMinBlockSize)."""
 
 Range = tuple[int, int]
 """An address range: its first address, and its length in bytes."""
@@ -142,7 +142,7 @@ def enclosing_ranges(ranges: list[Range], addresses: Column) -> dict[str, Column
 
 
 def is_pending(replay: Replay, rows: Integers, entry: int) -> Mask:
-    """Return, for each of these blocks, whether its free waits for a CUDA stream after trace entry `entry`.
+    """Return, for each of some blocks, whether its free waits for a CUDA stream after trace entry `entry`.
 
     The program freed such a block at or before that entry, but a CUDA stream may still use it. `rows` are the blocks'
     rows in `Lifetimes`.

@@ -39,7 +39,7 @@ def owners_of_cells(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int
     """Return two arrays (segment, cell): the category with the most bytes in each cell, and its largest block there.
 
     Each segment is cut into `cells` equal parts. A free cell has the category "" and the block -1. A block is given
-    by its row label in `blocks`.
+    by its row label in `blocks`. `segments` and `blocks` are tables of `views.segments` and `views.live_blocks`.
     """
     start, total = segments["address"].to_numpy(np.uint64), segments["bytes"].to_numpy(float)
     # Offsets from the lowest address: floats hold these exactly, but not addresses beyond 2**53.

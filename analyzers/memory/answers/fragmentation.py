@@ -120,10 +120,11 @@ def free_by_segment(arenas: BlockArenas, split: Mask) -> list[FreeBlocks]:
 
 
 def free_blocks(arenas: BlockArenas, split: Mask, arena: int, selected: Mask, segment: int | None = None) -> FreeBlocks:
-    """Return the number, bytes and largest size of the free blocks among `selected`, a mask of the snapshot's blocks.
+    """Return the number, the bytes and the largest size of the free blocks among some of the snapshot's blocks.
 
-    All of these are in one arena, a (stream, pool) pair given by its index. `split` is the mask of
-    `is_inactive_split`; `segment` is the address of the segment if all are in the same one.
+    `selected` is a mask of these blocks, which all belong to the arena with the index `arena`; an arena is a (stream,
+    pool) pair. `split` is the mask of `is_inactive_split`; `segment` is the address of the segment if all are in the
+    same one.
     """
     trace = arenas.replay.trace
     sizes = trace.block("size")[selected & (trace.block("state") == BlockState.INACTIVE)]

@@ -190,9 +190,9 @@ def is_minor(rise: Growth, allocated: int) -> bool:
 
 
 def growth_between_snapshots(devices: Sequence[Device]) -> Growth | None:
-    """Return the growth of the live bytes over the snapshots of one device, given in order of time.
+    """Return the growth of the live bytes over the snapshots of one device, which are given in order of time.
 
-    The result is None if they do not grow, or less and less as when a cache fills.
+    The result is None if they do not grow, or if the growth slows down, as when a cache fills.
     """
     ends = np.array([device.end_allocated_bytes for device in devices], np.int64)
     rises = trailing_rises(ends) if len(ends) > 1 else 0

@@ -87,7 +87,7 @@ class Scenario:
         return self.extra + np.cumsum(change)[:-1]
 
     def categories_at(self, position: int) -> dict[str, int]:
-        """Return the live bytes of each category at index `position` of `live_bytes`.
+        """Return the live bytes of each category at index `position` of `live_bytes`: after entry `position` - 1.
 
         `extra` bytes count as parameters, because only gathered weights have no block of their own.
         """

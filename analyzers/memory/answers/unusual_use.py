@@ -85,7 +85,7 @@ def replaced_bytes(replay: Replay, guess: Guess, new: Integers) -> int:
 
 
 def step_of_entry(steps: list[StepSpan], entry: int) -> int | None:
-    """Return the number of the step that a trace entry is in; None if it is in none of these complete steps."""
+    """Return the number of the step that contains this trace entry; None if none of `steps` does."""
     return next((step.number for step in steps if step.start <= entry < (step.end or 0)), None)
 
 

@@ -120,10 +120,10 @@ def require_known_peak(scenario: Scenario, name: str) -> None:
 
 
 def ratio(value: str, old: int | None, name: str) -> float:
-    """Return the factor of a change: 2.0 for `2x`; for a plain number, that number divided by `old`.
+    """Return the factor of a change: 2.0 for `2x`; for a plain number, that number divided by the `old` value.
 
     Raises:
-        InputError: The value has neither form, or the old value is not known.
+        InputError: The value is neither a factor nor a number, or the old value is not known.
     """
     matched = VALUE.fullmatch(value)
     if not matched or not float(matched[1]):
@@ -155,7 +155,7 @@ def shard(scenario: Scenario, value: str) -> str:
 
 
 def gather_weights(scenario: Scenario) -> str:
-    """Add the memory that FSDP2 needs during the passes besides the shards, and return a description of it.
+    """Add the memory that FSDP2 needs during the passes in addition to the shards, and return a description of it.
 
     During the passes FSDP2 holds the root module's weights. While a layer runs, it also holds the layer's weights, as
     much again for the next layer that is gathered ahead, and as much again for the gradients that are reduced.

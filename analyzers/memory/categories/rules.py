@@ -80,7 +80,7 @@ CONFIDENCE = np.array([rule.confidence for rule in RULES])
 CUBLAS_WORKSPACE_BYTES = (2 * 4096 + 8 * 16) << 10
 """Bytes of cuBLAS's workspace per handle and stream before Hopper: `CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8`, in KiB."""
 WEAK = [NUMBER_OF[name] for name in ("none", "between", "batch", "forward_kept", "optimizer_freed")]
-"""The least certain rules: if a block matched one of these, the category of a block that it replaced has priority."""
+"""The indexes of the least certain rules: a category that one of them decided gives way to that of a replaced block."""
 INHERITED = {
     Category.PARAMETERS: NUMBER_OF["replaced_parameters"],
     Category.GRADIENTS: NUMBER_OF["replaced_gradients"],
@@ -198,9 +198,9 @@ def lifetime_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline)
 
 
 def lasts_until(lives: Lifetimes, phases: PhaseTimeline, phase: Phase) -> Mask:
-    """Return a mask of the blocks that are still alive when this training phase next comes after their allocation.
+    """Return a mask of the blocks that are still alive when a training phase next comes after their allocation.
 
-    It is False for a block after whose allocation the phase does not come again.
+    The mask is False for a block if the phase does not come again.
     """
     return lives.died >= phases.next(phase, lives.born)
 

@@ -1,4 +1,4 @@
-"""Store each distinct text, frame, stack and arena of a snapshot once, so that columns hold only indexes of these.
+"""Store each distinct text, frame, stack and arena of a snapshot once, so that other columns hold only their indexes.
 
 A snapshot refers a million times to a few hundred of them. An arena is a (stream, pool) pair of the allocator.
 """

@@ -92,7 +92,7 @@ class DeviceTrace:
 
     @cached_property
     def entry_rows(self) -> slice:
-        """The rows of this device in the columns of trace entries, which hold the entries of all devices in turn."""
+        """The rows of this device in the columns of trace entries, where one device follows the other."""
         start = sum(self.snapshot.entry_counts[: self.number])
         return slice(start, start + len(self))
 
@@ -148,7 +148,11 @@ class DeviceTrace:
         return slice(start, start + counts.get(self.number, 0))
 
     def lifetime(self, name: str) -> Column:
-        """Return the column `life_NAME` of this device: one row per block that ever lived (see `derived_columns`)."""
+        """Return the column `life_NAME` of this device, with one row per block that ever lived.
+
+        Columns: those of `Lifetimes` (such as born, died, size), and arena, guess (the category) and rule; see
+        `digest`.
+        """
         return self.snapshot.columns[f"life_{name}"][self.lifetime_rows]
 
     @property

@@ -87,25 +87,25 @@ class PhaseTimeline:
         return np.minimum.accumulate(shown[::-1])[::-1]
 
     def at(self, index: Integers) -> Integers:
-        """Return the phase that each of these entries' own stack shows; NONE for an index outside of the trace."""
+        """Return the phase that the stack of each given trace entry shows; NONE for an index outside of the trace."""
         if not self.count:
             return np.zeros(len(index), np.int64)
         inside = (index >= 0) & (index < self.count)
         return np.where(inside, self.kind[index * inside], int(Phase.NONE))
 
     def last(self, index: Integers) -> Integers:
-        """Return, for each of these trace entries, the last phase that a stack showed at or before it."""
+        """Return, for each given trace entry, the last phase that a stack showed at or before the entry."""
         return self._last[index + 1]
 
     def span(self, index: Integers) -> Integers:
-        """Return, for each of these trace entries, the number of the interval that it is in.
+        """Return, for each given trace entry, the number of the interval that contains it.
 
         A new interval begins where the last phase shown changes; intervals are numbered from 0.
         """
         return self._spans[index + 1]
 
     def next(self, phase: Phase, index: Integers) -> Integers:
-        """Return, for each of these trace entries, the next one that shows the phase; `NEVER` if none does."""
+        """Return, for each given trace entry, the next entry that shows the phase; `NEVER` if none does."""
         return self._next[phase][index + 1]
 
 

@@ -80,7 +80,7 @@ class BlockPool:
         return block
 
     def split(self, block: Block, size: int) -> None:
-        """Cut a block down to `size` bytes, and add what follows as a free block."""
+        """Cut a block down to `size` bytes, and add the rest of it as a free block."""
         tail = Block(block.start + size, block.size - size, before=block, after=block.after)
         if block.after:
             block.after.before = tail

@@ -119,7 +119,7 @@ def supervised(rows: Rows) -> Mask:
 
 
 def trained_whole(rows: Rows) -> Mask:
-    """Return a mask of the conversations in which all tokens are trained, the first token aside."""
+    """Return a mask of the conversations in which all tokens are trained, or all but the first."""
     # Nothing predicts the first token: labels that are shifted in the data do not train it.
     whole = (rows["trained"] >= rows["length"] - 1) & (rows["trained"] > 0)
     return np.asarray(supervised(rows) & (rows["user"] > 0) & whole)

@@ -15,7 +15,7 @@ NEAR = 2
 
 
 class Documents(NamedTuple):
-    """Where the documents in one row begin: `starts` has the index of each document's first token, the first one aside.
+    """Where the documents in one row begin: `starts` has the index of the first token of each document after the first.
 
     `declares`: the row says in its columns (positions, document numbers, attention mask) where documents begin.
     `undeclared` is how many documents begin in the text but not in these columns, `not_ended` how many begin without

@@ -157,7 +157,7 @@ def choose_markup(texts: Sequence[str], vocabulary: Vocabulary) -> Markup | None
 
 
 def is_format_of(markup: Markup, texts: Sequence[str]) -> bool:
-    """Return whether most texts have openers of the format, and at least one those of a user and of an assistant."""
+    """Return whether most of the texts have openers of the format, and one has both a user's and an assistant's."""
     found = [{role for _, role in markup.opened(text)} for text in texts]
     both = any({Role.USER, Role.ANSWER} <= roles for roles in found)
     return both and sum(map(bool, found)) >= (0.8 if markup.weak else 0.5) * len(texts)

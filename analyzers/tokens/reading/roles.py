@@ -97,9 +97,10 @@ def find_roles(sample: Sample, padding: Mask, vocabulary: Vocabulary | None, mar
 
 
 def mark_ends(roles: Column, turns: Column, is_end: Mask) -> None:
-    """Give the role END to the tokens in `is_end`; without turns, each of them ends a turn of its own.
+    """Give the role END to the tokens in the mask `is_end`, and assign each of them to a turn.
 
-    `roles` and `turns` are changed in place.
+    Tokens outside of turns go to the last turn; in a row without turns, each of them ends a turn of its own. `roles`
+    and `turns` are changed in place.
     """
     roles[is_end] = Role.END
     without = is_end & (turns < 0)

@@ -137,7 +137,10 @@ def arrow_rows(path: Path) -> Iterator[Raw | str]:
 
 
 def opened_stream(arrow: Any, source: Any) -> Iterator[Any]:
-    """Yield the record batches of an Arrow file, a stream as the package datasets writes it or a random access file."""
+    """Yield the record batches of an Arrow file in either of its two formats: stream or random access.
+
+    The package datasets writes streams.
+    """
     try:
         yield from arrow.ipc.open_stream(source)
     except arrow.ArrowInvalid:
