@@ -28,10 +28,10 @@ __all__ = ["Columns", "Options", "cache_key", "code_version", "load", "load_many
 Read = Callable[[Sequence[Path], str, Path, int | None], None]
 """A function that reads files with a reader module into a folder, under a memory limit, such as `read_in_child`."""
 ATTEMPTS, SERVERS = 3, 10
-"""How many times a file is read whose child is killed from outside; the system's out-of-memory killer is one cause.
+"""How many children, and how many servers, may be killed from outside before a file is given up.
 
-Killing the server that forks the children stops all that are being read, which is no reason to suspect one of them:
-so many servers may be killed before a file is given up.
+The system's out-of-memory killer is one cause. The kill of the server that forks the children stops the reading of all
+files at that time, which is no reason to suspect one of them: so more kills of servers are tolerated.
 """
 FEW_FILES, SMALL_FILE = 4, 256 << 10
 """Up to FEW_FILES files of at most SMALL_FILE bytes each are read one after the other (see `are_small`)."""

@@ -149,7 +149,10 @@ def why(rows: Rows, problem: Problem, mask: Mask) -> str:
 
 
 def user_text(sums: Mapping[str, int]) -> str:
-    """Return how many tokens of users, system messages and tools are trained, as a sentence."""
+    """Return how many tokens of users, system messages and tools are trained, as a sentence.
+
+    `sums` has each fact, added up over the rows with the mistake.
+    """
     named = (f"{quantity(sums[f'{name}_trained'], 'token')} of the {name}" for name in ("user", "system", "tool"))
     tokens = ", ".join(text for text in named if not text.startswith("0 "))
     return f"{tokens} have labels, so the model learns to write them"
@@ -158,7 +161,8 @@ def user_text(sums: Mapping[str, int]) -> str:
 def end_text(sums: Mapping[str, int], ends: int, learned: int) -> str:
     """Return how many answers end with a token that is masked, as a sentence.
 
-    `ends` is the number of such tokens in all rows, `learned` the number of those that are trained.
+    `sums` has each fact, added up over the rows with the mistake; `ends` is the number of end tokens in all rows,
+    `learned` the number of those that are trained.
     """
     often = f"it is trained after {learned} of {quantity(ends, 'answer')}"
     where = often if learned else "it is trained nowhere, so the model does not learn to stop"
@@ -166,13 +170,19 @@ def end_text(sums: Mapping[str, int], ends: int, learned: int) -> str:
 
 
 def padding_text(sums: Mapping[str, int]) -> str:
-    """Return how much of what is trained is padding, as a sentence."""
+    """Return how much of what is trained is padding, as a sentence.
+
+    `sums` has each fact, added up over the rows with the mistake.
+    """
     part = share(sums["padding_trained"], sums["padding_trained"] + sums["trained"])
     return f"{quantity(sums['padding_trained'], 'padding token')} have labels: {part} of what these rows train"
 
 
 def masked_text(sums: Mapping[str, int]) -> str:
-    """Return how much of the assistant's text is masked, as a sentence: tokens, whole turns, and parts of turns."""
+    """Return how much of the assistant's text is masked, as a sentence: tokens, whole turns, and parts of turns.
+
+    `sums` has each fact, added up over the rows with the mistake.
+    """
     whole, part = sums["turns_masked"], sums["turns_late"]
     turns = [f"{quantity(whole, 'whole turn')}" if whole else "", f"a part of {quantity(part, 'turn')}" if part else ""]
     tokens = f"{sums['answer_masked']} of {quantity(sums['answer'], 'token')} of the assistant have no label"

@@ -17,7 +17,10 @@ from analyzers.memory.replay.lifetimes import Replay
 
 SEGMENTS_AT_MOST = 8
 SMALL_REQUEST, SMALL_SEGMENT = 1 << 20, 2 << 20
-"""Requests of at most 1 MiB have segments of 2 MiB for themselves (kSmallSize, kSmallBuffer of the CUDA allocator)."""
+"""The largest size of a small request in bytes, and the size of the segments that only such requests use.
+
+They are kSmallSize and kSmallBuffer in the CUDA allocator.
+"""
 
 
 def fragmentation(arenas: BlockArenas, oom: Oom | None) -> Fragmentation:

@@ -16,8 +16,11 @@ from analyzers.memory.replay.lifetimes import Replay
 from analyzers.memory.replay.phases import Phase, StepSpan, whole_steps
 
 RISES_AT_LEAST, RISES_TO_BE_SURE = 4, 8
-"""Blocks that are freed late, or whose free was not recorded, rise for some steps too. So few rises prove a leak only
-if each step keeps blocks of the same sizes; with many rises it is enough that these are about equally large."""
+"""How many steps must add live bytes for a leak, and how many are enough to be sure.
+
+Blocks that are freed late, or whose free was not recorded, grow for some steps too. So a few steps prove a leak only if
+each of them keeps blocks of the same sizes; with many steps it is enough that they add about equally many bytes.
+"""
 PAUSE_AT_MOST = 1
 """How many steps without growth may lie between two that grow: a tensor kept in every second step is a leak too."""
 # Each step takes a pass over all blocks; 64 are more than enough for proof.

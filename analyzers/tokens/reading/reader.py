@@ -63,7 +63,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 
 def is_tokenizer_file(path: Path) -> bool:
-    """Return whether a file belongs to a tokenizer, by its name, or by the contents of a JSON file of another name."""
+    """Return whether a file belongs to a tokenizer: by its name, or, for a JSON file, by keys near its beginning."""
     if path.suffix == ".jinja" or path.name in (*TOKENIZER_FILES, "tokenizer.json"):
         return True
     if path.suffix != ".json":

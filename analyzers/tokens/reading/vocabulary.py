@@ -156,7 +156,7 @@ class Vocabulary:
 
     @functools.cached_property
     def encoder(self) -> Any:
-        """The same tokenizer as an object of the package tokenizers.
+        """This tokenizer as loaded by the package tokenizers, which can encode text.
 
         Raises:
             InputError: The package is not installed, or refuses the file.
