@@ -20,10 +20,11 @@ ROLES = {
 
 
 class Format(NamedTuple):
-    """The marks of a chat format: `openers` are expressions for what begins a turn, `ends` are the texts that end one.
+    """The marks of a chat format: `openers` are what begins a turn, `ends` the texts that end one.
 
-    An opener comes with its role; an empty role means that its group `role` has the name. Texts in braces are special
-    tokens. A `weak` format has words that other texts may have, too.
+    An opener is a regular expression with the role of its turn; if the role is empty, the group `role` of the
+    expression matches its name. Texts in braces are special tokens. A `weak` format has words that other texts may
+    have, too.
     """
 
     name: str
@@ -97,7 +98,7 @@ class Markup:
         return [region for region in result if region.end > region.start]
 
     def turn_regions(self, text: str, opener: "re.Match[str]", role: Role, stop: int, turn: int) -> list[Region]:
-        """Return the regions of one turn, which lasts from its opener to `stop`, where the next opener or nothing is.
+        """Return the regions of one turn, from its opener to `stop`, which is the next opener or the end of the text.
 
         `turn` is the number of the answer, if the turn is one.
         """

@@ -29,7 +29,7 @@ Numbered = tuple[int, Sample]
 VERSION = code_version(Path(__file__).parent)
 TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 BYTES_PER_S = 100_000
-"""The speed at which files are read at least, from which the time limit of reading follows.
+"""The speed of reading, in bytes per second, for which the time limit of this reader is sufficient.
 
 Tokenising takes ten times as long as reading columns.
 """
