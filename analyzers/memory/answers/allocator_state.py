@@ -14,7 +14,7 @@ from analyzers.memory.replay.arenas import BlockArenas
 from analyzers.memory.replay.lifetimes import Replay
 
 UNIT = np.uint64(512)
-"""The size in bytes to a multiple of which the allocator rounds each request up (kMinBlockSize)."""
+"""The allocator rounds each request up to a multiple of this number of bytes (kMinBlockSize)."""
 
 Range = tuple[int, int]
 """An address range: its first address, and its length in bytes."""
@@ -73,9 +73,8 @@ def blocks_at(replay: Replay, entry: int) -> pd.DataFrame:
     """Return a table of the blocks that are alive after trace entry `entry`, in order of address.
 
     Columns: segment (address of the reserved range that contains the block; 0: unknown), segment_bytes, stream, pool,
-    address, requested (bytes), state (active or pending_free), category, label, born (trace entry that allocated the
-    block;
-    -1: before the trace), frame (the user's innermost).
+    address, requested (bytes), state (active or pending_free), category, label, born (the trace entry that allocated
+    the block; -1: before the trace), frame (the user's innermost).
     """
     lives, guess, trace = replay.lifetimes, categorise(replay), replay.trace
     rows = alive_by_address(replay, entry)

@@ -130,7 +130,10 @@ def narrow_category(category: str, name_and_site: str) -> str:
 
 
 def by_category(live: Sequence[LiveTensor]) -> list[CategoryTensors]:
-    """Return the bytes, the number and the largest names of the tensors of each category, the most bytes first."""
+    """Return, for each category, the bytes and the number of its tensors and the names of the largest ones.
+
+    The category with the most bytes comes first.
+    """
     groups: defaultdict[str, list[LiveTensor]] = defaultdict(list)
     for tensor in live:
         groups[tensor.category].append(tensor)

@@ -168,7 +168,7 @@ def trailing_rises(series: Integers) -> int:
 def leaking_devices(devices: Sequence[Device]) -> Iterator[tuple[Device, list[Growth]]]:
     """Yield each device whose last snapshot shows a leak, with the growth of its stacks.
 
-    If the last snapshot does not show growth by itself, growth from snapshot to snapshot counts. Growth that only an
+    If the last snapshot alone does not show growth, growth from snapshot to snapshot counts. Growth that only an
     earlier snapshot shows has ended, and does not count.
     """
 
