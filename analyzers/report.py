@@ -202,7 +202,7 @@ def evidence_with_rank(finding: Finding, several: bool) -> list[Evidence]:
 
 
 def status_of(findings: Sequence[Finding]) -> Status:
-    """Return the status of a verdict that is based on these findings."""
+    """Return the status of a verdict that is based on these findings: the highest severity decides (INFO: OK)."""
     worst = max((f.severity.weight for f in findings), default=0)
     return (Status.OK, Status.WARNING, Status.ERROR)[worst]
 

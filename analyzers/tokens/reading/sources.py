@@ -66,7 +66,7 @@ def json_row(text: bytes, number: int) -> Raw | str:
 
 
 def json_list(path: Path) -> list[Raw | str]:
-    """Return the rows of a JSON file that holds a list of objects; for any other element, a text that says so.
+    """Return the rows of a JSON file that holds a list of objects, with an error text for each other element.
 
     Raises:
         InputError: The file is not JSON.
