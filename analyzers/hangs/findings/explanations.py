@@ -228,7 +228,7 @@ EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.SAME_LINE: "in other process groups this line issued the operation of the other ranks",
     Reason.LINE_OF_ABORTED: "the rank that gloo ended was at the line of the other ranks",
     Reason.SHIFTED: "from here on it issues the same operations as the others, each with a sequence number that is"
-    " larger by one",
+    " lower by one",
     Reason.TIE: "both sides have equally many ranks, so either may be wrong",
     Reason.UNBALANCED: elements,
     Reason.DEVIATION: lambda cause: f"it issued {both_sides(cause)}",

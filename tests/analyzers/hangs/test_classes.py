@@ -139,6 +139,19 @@ def test_skipped_within_a_group_shows_as_a_shift(folder, recorder, size):
     assert report.data.culprits[0].seq == 8
 
 
+def test_a_shift_says_that_the_numbers_of_the_rank_that_skipped_are_too_low(folder, recorder):
+    def program(*ops):
+        return [recorder.entry(PG, seq, op=op, record=seq, done=seq < 2) for seq, op in enumerate(ops, 1)]
+
+    honest = program("all_reduce", "broadcast", "reduce", "barrier")
+    guilty = program("all_reduce", "reduce", "barrier")
+    report = folder.write({0: recorder.dump(honest, DEFAULT), 1: recorder.dump(guilty, DEFAULT)}).report()
+    assert (report.verdict.kind, report.verdict.ranks) == ("skipped", [1])
+    assert report.data.culprits[0].detail == (
+        "from here on it issues the same operations as the others, each with a sequence number that is lower by one"
+    )
+
+
 def test_a_tie_names_both_sides_and_says_so(folder, recorder):
     sizes = {0: (4, 4), 1: (8, 4)}
     dumps = {r: recorder.dump([recorder.entry(PG, 1, size=s, done=False)], DEFAULT) for r, s in sizes.items()}
