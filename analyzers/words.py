@@ -63,10 +63,12 @@ def duration_change_ns(nanoseconds: float) -> str:
 def tick_durations(ticks_ns: Sequence[float], distance_ns: float, length_ns: float) -> list[str]:
     """Return the labels of ticks on a time axis, all in the unit that fits the axis: `571.0 ms`, `571.5 ms`.
 
-    They have as many decimals as are needed to tell ticks `distance_ns` apart: with three digits, 571.5 and 572.0
-    would be equal. `length_ns` is the length of the axis.
+    They have as many decimals as are needed to tell ticks `distance_ns` apart: with three digits, 571.5 and 572.0 would
+    be equal. A larger unit is taken where it needs two decimals at most: `13.4 s` rather than `13400 ms`. `length_ns`
+    is the length of the axis.
     """
-    unit, scale = next((unit for unit in TICK_UNITS if length_ns >= unit[1]), TICK_UNITS[-1])
+    longest = max(length_ns, min(max(map(abs, ticks_ns), default=0), distance_ns * 100))
+    unit, scale = next((unit for unit in TICK_UNITS if longest >= unit[1]), TICK_UNITS[-1])
     decimals = max(0, -floor(log10(distance_ns / scale)))
     return [f"{ns / scale:.{decimals}f} {unit}" for ns in ticks_ns]
 

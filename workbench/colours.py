@@ -115,7 +115,6 @@ THEMES = {theme.name: theme for theme in (LIGHT, DARK)}
 CATEGORIES = DARK.categories
 PHASES = DARK.phases
 EVENT_KINDS = DARK.kinds
-COLLECTIVE_STATES = DARK.states
 HEAT = DARK.heat
 """The colour scale of the dark theme from small to large values; each colour is lighter than the one before, so that
 the order shows without hues.
@@ -124,6 +123,16 @@ CATEGORY_LETTERS = {name: name[0].upper() for name in CATEGORIES} | {"unknown": 
 """A letter for each category of memory, where there is no room for its name; all letters differ."""
 NEUTRAL, TEXT_ERROR, TEXT_WARNING = "#8a919d", "#e5383f", "#c98f00"
 """Colours of text in a terminal; their contrast is at least 2.8 to 1 on a light and on a dark background."""
+COLLECTIVE_STATES = {
+    "done": NEUTRAL,
+    "started": "#3f86d4",
+    "scheduled": NEUTRAL,
+    "missing": TEXT_ERROR,
+    "mismatch": TEXT_WARNING,
+    "no dump": NEUTRAL,
+    "": NEUTRAL,
+}
+"""The colour of the sign of each state of a collective in a terminal, where it has no cell of its own colour."""
 SEVERITIES = {"info": NEUTRAL, "warning": TEXT_WARNING, "error": TEXT_ERROR}
 SEVERITY_SIGNS = {"info": "·", "warning": "!", "error": "✗"}
 STATUSES = {"ok": NEUTRAL, "warning": TEXT_WARNING, "error": TEXT_ERROR, "unknown": NEUTRAL}
@@ -131,7 +140,7 @@ STATUS_SIGNS = {"ok": "✓", "warning": "!", "error": "✗", "unknown": "?"}
 COLLECTIVE_SIGNS = {
     "done": "●",
     "started": "◐",
-    "scheduled": "·",
+    "scheduled": "○",
     "missing": "✗",
     "mismatch": "≠",
     "no dump": "?",

@@ -40,12 +40,13 @@ def run_settings(manifest: Mapping[str, object]) -> list[Setting]:
 
 
 def setting(key: str, value: object, flag: KeyReport | None, defaults: Mapping[str, object], source: str) -> Setting:
+    shown = ", ".join(f"{name}={part}" for name, part in value.items()) if isinstance(value, Mapping) else str(value)
     if flag:
         origin = f"flag --{flag.source or flag.key}"
-        return Setting(key, str(value), origin, flag.cls, flag.reason or "")
+        return Setting(key, shown, origin, flag.cls, flag.reason or "")
     if key not in defaults:
-        return Setting(key, str(value), "the run", "", "")
-    return Setting(key, str(value), "default" if value == defaults[key] else source, "honoured", "")
+        return Setting(key, shown, "the run", "", "")
+    return Setting(key, shown, "default" if value == defaults[key] else source, "honoured", "")
 
 
 def flag_reports(manifest: Mapping[str, object]) -> list[KeyReport]:

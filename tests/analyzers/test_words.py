@@ -81,6 +81,8 @@ def test_other_numbers():
         "12.3 GB/s", "164 kB/s", "12 B/s", "unknown",
     )  # fmt: skip
     assert tick_durations([571e6, 571.5e6], 5e5, 2e6) == ["571.0 ms", "571.5 ms"]
+    assert tick_durations([13.4e9, 13.5e9], 1e8, 7e8) == ["13.4 s", "13.5 s"]
+    assert tick_durations([13.4505e9, 13.451e9], 5e5, 2e6) == ["13450.5 ms", "13451.0 ms"]
     assert (waiting_time(26.4), waiting_time(754), waiting_time(12240)) == ("26 s", "13 min", "3.4 h")
 
 

@@ -157,10 +157,10 @@ async def test_a_click_on_the_name_of_a_view_shows_it(fixtures):
 
 
 async def test_charts_have_the_shades_of_a_light_theme_and_readable_text_on_them(fixtures):
-    app = app_on(fixtures / "stuck_2ranks")
+    app = app_on(fixtures / "straggler_2ranks")
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(app, pilot)
-        await pilot.press("3")
+        await pilot.press("5")
         await settle(app, pilot)
         colours = {}
         for name in ("textual-dark", "textual-light", "textual-dark"):
@@ -168,8 +168,8 @@ async def test_charts_have_the_shades_of_a_light_theme_and_readable_text_on_them
             await pilot.pause()
             colours[name] = drawn_colours(app)
     dark, light = colours["textual-dark"], colours["textual-light"]
-    assert DARK.hues["pale"] in dark - light
-    assert LIGHT.hues["pale"] in light - dark
+    assert DARK.hues["blue"] in dark - light
+    assert LIGHT.hues["blue"] in light - dark
     assert not light & {DARK.hues[hue] for hue in SERVES} - set(LIGHT.hues.values())
 
 

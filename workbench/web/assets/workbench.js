@@ -92,11 +92,17 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
   // Dash has not heard of what the charts put into the address; the server needs it to draw the page anew.
   const tellAddress = () => window.dash_clientside.set_props("here", { data: window.location.search });
 
-  // The server draws charts in the theme that the cookie names. It is of this dashboard's folder alone.
+  // The server draws charts in the theme that a cookie names, and with fewer ticks and columns where a second one says
+  // that the window is narrow. The cookies are of this dashboard's folder alone.
   const system = window.matchMedia("(prefers-color-scheme: dark)");
+  const narrow = window.matchMedia("(max-width: 600px)");
+  function setCookie(name, value) {
+    document.cookie = `${name}=${value}; path=/${window.location.pathname.split("/")[1]}; SameSite=Strict`;
+  }
   function applyTheme() {
     root.dataset.theme = window.localStorage.getItem("workbench-theme") || (system.matches ? "dark" : "light");
-    document.cookie = `workbench-theme=${root.dataset.theme}; path=/${window.location.pathname.split("/")[1]}; SameSite=Strict`;
+    setCookie("workbench-theme", root.dataset.theme);
+    setCookie("workbench-narrow", narrow.matches ? "yes" : "no");
   }
   function drawAgain() {
     applyTheme();
@@ -105,6 +111,7 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
   }
   applyTheme();
   system.addEventListener("change", drawAgain);
+  narrow.addEventListener("change", drawAgain);
 
   function turnTheme() {
     window.localStorage.setItem("workbench-theme", root.dataset.theme === "dark" ? "light" : "dark");

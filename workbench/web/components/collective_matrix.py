@@ -8,7 +8,7 @@ from workbench.web.components.figure import ABOVE, COLLECTIVES_ACROSS, legend_en
 from workbench.web.theme import theme
 
 FEW = 30
-"""The most collectives side by side that leave room for a larger sign in each cell."""
+"""The most collectives side by side that leave room for a sign in each cell; beyond, completed ones have none."""
 
 
 def collective_matrix(frame: pd.DataFrame) -> go.Figure:
@@ -17,6 +17,7 @@ def collective_matrix(frame: pd.DataFrame) -> go.Figure:
     `frame` is the result of `hangs.views.matrix`, with a row per rank and a column per collective.
     """
     states = list(theme().states)
+    shown = COLLECTIVE_SIGNS if frame.shape[1] <= FEW else COLLECTIVE_SIGNS | {"done": ""}
     codes = frame.map(lambda state: states.index(state) if state in states else len(states) - 1)
     scale = [(edge / len(states), theme().states[s]) for i, s in enumerate(states) for edge in (i, i + 1)]
     figure = go.Figure(
@@ -24,9 +25,9 @@ def collective_matrix(frame: pd.DataFrame) -> go.Figure:
             z=codes.to_numpy(),
             x=[f"#{column}" for column in frame.columns],
             y=[f"rank {ranks}" for ranks in frame.index],
-            text=frame.map(lambda state: COLLECTIVE_SIGNS.get(state, "?")).to_numpy(),
+            text=frame.map(lambda state: shown.get(state, "?")).to_numpy(),
             texttemplate="%{text}",
-            textfont={"size": 15 if frame.shape[1] <= FEW else 11},
+            textfont={"size": 13},
             customdata=frame.to_numpy(),
             hovertemplate="%{y}, collective %{x}: %{customdata}<extra></extra>",
             zmin=0,
@@ -39,7 +40,7 @@ def collective_matrix(frame: pd.DataFrame) -> go.Figure:
         layout=plain_layout(),
     )
     for state in (name for name in states if name and (frame == name).to_numpy().any()):
-        figure.add_trace(legend_entry(f"{COLLECTIVE_SIGNS[state]}  {state}", theme().states[state]))
+        figure.add_trace(legend_entry(f"{shown[state]}  {state}".strip(), theme().states[state]))
     figure.update_layout(showlegend=True, legend=ABOVE)
     figure.update_layout(xaxis=COLLECTIVES_ACROSS, yaxis={"autorange": "reversed"})
     return figure.update_layout(height=150 + 26 * max(3, len(frame)))

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from analyzers.words import duration_ns, size
 from workbench.present.tables.comparison import Formatter, signed
-from workbench.web.components.figure import ABOVE, FigurePart, byte_ticks, duration_ticks, plain, plain_layout
+from workbench.web.components.figure import ABOVE, FigurePart, byte_ticks, plain, plain_layout, ticks_across
 from workbench.web.theme import theme
 
 MORE, LESS, WHOLE = "violet", "teal", "grey"
@@ -31,7 +31,7 @@ def seconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, flo
 
 def nanoseconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float]) -> go.Figure:
     """Return a waterfall chart of nanoseconds: `parts` are the changes (name, ns), `ends` the totals of both runs."""
-    return waterfall(parts, ends, duration_ns).update_xaxes(**duration_ticks(0, max(ends)))
+    return waterfall(parts, ends, duration_ns).update_xaxes(**ticks_across(0, max(ends)))
 
 
 def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], text: Formatter) -> go.Figure:

@@ -13,7 +13,7 @@ from dash import dcc, html
 
 from analyzers.words import size, tick_durations
 from workbench.console import clean
-from workbench.web.theme import theme
+from workbench.web.theme import narrow, theme
 
 FigurePart = dict[str, object]
 """A Plotly trace, axis or layout as a dict, from which Plotly's script in the browser draws it."""
@@ -46,7 +46,8 @@ BAR: dcc.Graph.Config = {
     "modeBarButtonsToRemove": ["sendChartToCloud", "lasso2d", "select2d", "autoScale2d"],
 }
 """Options of a chart's buttons; those for uploading, for selecting points and for a second reset are removed."""
-MOST_TICKS = 8
+MOST_TICKS, MOST_NARROW_TICKS = 8, 4
+"""The most ticks of an axis, and of one in a window as narrow as a phone's, where more labels would overlap."""
 
 
 def plain_layout() -> FigurePart:
@@ -97,6 +98,11 @@ def duration_ticks(low_ns: float, high_ns: float, most: int = MOST_TICKS) -> Dur
     every = tick_distance(high_ns - low_ns, most)
     at = [number * every for number in range(ceil(low_ns / every), floor(high_ns / every) + 1)]
     return {"tickvals": at, "ticktext": tick_durations(at, every, high_ns - low_ns)}
+
+
+def ticks_across(low_ns: float, high_ns: float) -> DurationTicks:
+    """Return the ticks of a horizontal axis in nanoseconds, few enough that their labels fit into the window."""
+    return duration_ticks(low_ns, high_ns, MOST_NARROW_TICKS if narrow() else MOST_TICKS)
 
 
 def tick_distance(length: float, most: int = MOST_TICKS) -> float:

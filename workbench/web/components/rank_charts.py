@@ -20,6 +20,7 @@ from workbench.web.components.figure import (
     legend_entry,
     plain,
     plain_layout,
+    ticks_across,
 )
 from workbench.web.components.part_list import part_list
 from workbench.web.theme import theme
@@ -126,7 +127,7 @@ def activity(frame: pd.DataFrame) -> go.Figure:
     for title, (kind, _) in PARTS.items():
         figure.add_trace(legend_entry(title, theme().kinds[kind]))
     ends = (float(starts.min()), float(starts.max())) if len(starts) else (0.0, 0.0)
-    axis = {"title": "time on the common clock", **duration_ticks(*ends)}
+    axis = {"title": "time on the common clock", **ticks_across(*ends)}
     return rows_down(figure, len(wide)).update_layout(showlegend=True, legend=ABOVE, xaxis=axis)
 
 

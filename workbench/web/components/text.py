@@ -40,6 +40,11 @@ def verdict(report: Report[object], evidence: str | None = None) -> html.Section
     return html.Section([title, *lines], id="verdict", className=f"card {answer.status}")
 
 
+def not_recorded(what: str, how: str, command: str = "workbench launch -- COMMAND") -> html.Div:
+    """Return a page for a run that has no artefacts of the kind `what`; `command` records them, as `how` says."""
+    return html.Div([html.H2(f"This run has no {what}."), html.P([f"{how} ", html.Code(command)])])
+
+
 def evidence_link(address: str | None) -> list[html.P]:
     """Return a list with the link to the evidence; empty if `address` is None."""
     return [html.P(link("Show the evidence", address, fixed=True), className="evidence")] if address else []

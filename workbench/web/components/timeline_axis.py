@@ -7,7 +7,7 @@ import numpy as np
 
 from analyzers.columns import Integers
 from workbench.step_axis import Span
-from workbench.web.components.figure import FigurePart, duration_ticks
+from workbench.web.components.figure import FigurePart, ticks_across
 
 MICROSECONDS = 1e6
 
@@ -50,7 +50,7 @@ class TimelineAxis:
         """Return the axis as Plotly wants it, with ticks between the positions `first` and `last`."""
         if not len(self.times_us):
             return {"title": {"text": "trace entry (allocator event)", "standoff": 4}}
-        ticks = duration_ticks(first * 1e9, last * 1e9)
+        ticks = ticks_across(first * 1e9, last * 1e9)
         return {
             "title": {"text": "time since the first trace entry", "standoff": 4},
             "tickvals": [ns / 1e9 for ns in ticks["tickvals"]],

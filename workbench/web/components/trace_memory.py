@@ -3,7 +3,7 @@
 import pandas as pd
 
 from analyzers.words import size
-from workbench.web.components.figure import ABOVE, MARGIN, FigurePart, byte_ticks, duration_ticks, figure_of, plain
+from workbench.web.components.figure import ABOVE, MARGIN, FigurePart, byte_ticks, figure_of, plain, ticks_across
 from workbench.web.theme import theme
 
 LANES_PX = 152
@@ -28,7 +28,7 @@ def memory_chart(frame: pd.DataFrame, window: tuple[int, int]) -> FigurePart:
         "hovermode": "x unified",
         # As wide as the chart of the events, so that an instant has the same x in both.
         "margin": {**MARGIN, "l": LANES_PX},
-        "xaxis": {"range": list(window), "title": {"text": "time from the first event"}, **duration_ticks(*window)},
+        "xaxis": {"range": list(window), "title": {"text": "time from the first event"}, **ticks_across(*window)},
         "yaxis": {"rangemode": "tozero", **byte_ticks(int(frame[["allocated", "reserved"]].to_numpy().max()))},
     }
     return figure_of(lines, layout)

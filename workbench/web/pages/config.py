@@ -27,6 +27,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     kept = [row for row in rows if any(wanted.casefold() in cell.casefold() for cell in row)]
     field = dcc.Input(id="key", type="search", value=wanted, debounce=True)
     command = " ".join(command_words(served.manifest))
+    title = "Settings" if len(kept) == len(rows) else f"Settings that match, of {len(rows)}"
     heads = "key | value | set by | effect | reason"
     return html.Div(
         [
@@ -34,7 +35,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
             *([html.P(["Started as ", html.Code(clean(command))])] if command else []),
             html.Div(html.Label(["Search keys, values and origins ", field]), className="fields"),
             choice("show", [(name, name) for name in (ALL_KEYS, CHANGED_KEYS)], shown, query, "keys"),
-            table(table_of(f"Settings ({len(kept)} of {len(rows)})", heads, kept, len(kept))),
+            table(table_of(title, heads, kept, len(kept))),
         ],
         className="config",
     )

@@ -16,13 +16,15 @@ from workbench.web.components.collective_matrix import collective_matrix
 from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn
 from workbench.web.components.links import choice, labelled, source_code
-from workbench.web.components.text import table
+from workbench.web.components.text import not_recorded, table
 from workbench.web.components.workspace import Tab, table_tab, workspace
 from workbench.web.gestures import clicked_point
 from workbench.web.query import Query, address, number, parse_query
 from workbench.web.served_run import ServedRun
+from workbench.web.theme import narrow
 
-COLLECTIVES = 60
+COLLECTIVES, NARROW_COLLECTIVES = 60, 16
+"""The most collectives that a chart of their states shows, and in a window as narrow as a phone's."""
 ALL_RANKS = -1
 SINGLE_RANKS = 32
 """The most ranks that have a row each; if there are more, ranks with equal rows share one."""
@@ -33,7 +35,11 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     """Return the page on a hang; without data on one, a sentence that says so."""
     data = served.rooms.hang
     if data is None:
-        return html.Div("This run has no Flight Recorder dumps.")
+        return not_recorded(
+            "Flight Recorder dumps",
+            "They are written when a job hangs that was started with",
+            "workbench launch -- COMMAND",
+        )
     stacks = views.stacks(served.run, served.options)
     bar, canvas = group_section(served, data, query) if data.groups else ([], [])
     return workspace(bar, canvas, inspector(served, data, stacks, query), tabs(served, data, stacks, query), query)
@@ -111,10 +117,12 @@ def shown_group(data: HangData, query: Query) -> Group:
 def rank_states(served: ServedRun, group: Group, collectives: int, single_ranks: int) -> pd.DataFrame:
     """Return the states of the last `collectives` collectives of a process group, with a row per rank.
 
+    In a narrow window they are fewer.
     The table is that of `hangs.views.matrix`; if there are more than `single_ranks` ranks, those with equal rows share
     one.
     """
-    frame = views.matrix(served.run, group.name, collectives, served.options)
+    columns = min(collectives, NARROW_COLLECTIVES) if narrow() else collectives
+    frame = views.matrix(served.run, group.name, columns, served.options)
     # Thousands of rows would take the browser seconds, and nearly all of them are equal.
     return frame if len(frame) <= single_ranks else views.folded(frame)
 

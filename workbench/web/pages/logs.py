@@ -8,7 +8,7 @@ from workbench.console import clean
 from workbench.present.tables.logs import files, ranks
 from workbench.web.components.elements import Elements
 from workbench.web.components.links import choice, link, with_source_link
-from workbench.web.components.text import table
+from workbench.web.components.text import not_recorded, table
 from workbench.web.query import Query, address, number
 from workbench.web.served_run import ServedRun
 
@@ -21,7 +21,9 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     """Return the page on text logs."""
     data = served.rooms.logs
     if data is None:
-        return html.Div("This run has no text logs.")
+        return not_recorded(
+            "text logs", "To keep the output of each rank, start the job with", "workbench launch -- COMMAND"
+        )
     shown = [rank.rank for rank in data.ranks]
     rank = number(query, "rank", max(shown, default=0) + 1, ALL_RANKS)
     rows = views.events(data, None if rank == ALL_RANKS else rank)

@@ -18,7 +18,7 @@ from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn, zoom_of
 from workbench.web.components.links import choice, picker
 from workbench.web.components.memory import rank_matrix
-from workbench.web.components.text import table
+from workbench.web.components.text import not_recorded, table
 from workbench.web.components.workspace import Tab, workspace
 from workbench.web.gestures import clicked_point, point_data, typed_text, whole_number, zoomed_range
 from workbench.web.pages.memory_allocator import entry_section, range_section
@@ -42,7 +42,11 @@ HINT = "Drag: zoom. Click: select an instant. Double-click: everything."
 def layout(served: ServedRun, query: Query) -> html.Div:
     """Return the page on the memory of one device."""
     if served.rooms.memory is None:
-        return html.Div("This run has no memory snapshots.")
+        return not_recorded(
+            "memory snapshots",
+            "One is written if CUDA runs out of memory in a job started with",
+            "workbench launch -- COMMAND",
+        )
     devices = worst_first(served.rooms.memory.devices)
     position = device_position(devices, query)
     device = devices[position]

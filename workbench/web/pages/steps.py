@@ -19,6 +19,7 @@ from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn, zoom_of
 from workbench.web.components.links import choice
 from workbench.web.components.step_charts import loss_chart, phase_bars, phase_stack, step_durations
+from workbench.web.components.text import not_recorded
 from workbench.web.components.workspace import table_tab, workspace
 from workbench.web.gestures import ALL, whole_number, zoomed_range
 from workbench.web.query import Query, number
@@ -33,7 +34,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     """Return the page on step times."""
     data = served.rooms.steps
     if data is None:
-        return html.Div("This run has no step logs.")
+        return not_recorded("step logs", "To record the steps of a job, start it with")
     rank = shown_rank(data, query)
     times, phases, loss = figures(served, data, rank, window(served, query).steps)
     names = [(str(r.rank), f"rank {r.rank}") for r in data.ranks]

@@ -18,7 +18,7 @@ from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn, zoom_of
 from workbench.web.components.links import choice, picker
 from workbench.web.components.rank_charts import bytes_sent, share_bars, time_shares
-from workbench.web.components.text import table
+from workbench.web.components.text import not_recorded, table
 from workbench.web.components.workspace import Tab, selected, workspace
 from workbench.web.gestures import ALL, whole_number, zoomed_range
 from workbench.web.pages.trace_critical_path import path_section
@@ -60,7 +60,11 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     """Return the page on profiler traces."""
     data = served.rooms.trace
     if data is None:
-        return html.Div("This run has no profiler traces.")
+        return not_recorded(
+            "profiler traces",
+            "To record step 10 of a job:",
+            "workbench launch --profile-step 10 -- COMMAND",
+        )
     position, span = file_position(served, query), window(served, query).span
     stores = [dcc.Store(id="file", data=position), dcc.Store(id="moved")]
     canvas: Elements = [timeline(served, position, query, span), *stores]
