@@ -90,7 +90,8 @@ def operations(
 def folded(table: pd.DataFrame, axis: str = "index") -> pd.DataFrame:
     """Return a table in which ranks with equal cells share one row (or column), labelled such as `0-61, 63`.
 
-    `table` is the result of `matrix`, or of `operations` with `axis="columns"`, as that one has a column for each rank.
+    `table` is the result of `matrix`, which has a row for each rank. With `axis="columns"` it is that of
+    `operations`, which has a column for each rank.
     """
     by_rank = table if axis == "index" else table.T
     together: dict[tuple[str | IssuedAt, ...], list[int]] = {}

@@ -236,7 +236,7 @@ def is_hidden(data: LogsData, ranks: Collection[int]) -> bool:
 
 
 def waiting(reports: AnalyzerReports, culprit: Culprit) -> list[Event]:
-    """Return, in a list, the event that the victims of a culprit wait, with an operation in which one of them waits.
+    """Return, in a list, the event that the victims of a hang's culprit wait, with an operation that one of them is in.
 
     An operation that waits for the culprit itself is preferred to one that waits for another victim. The list is
     empty if the culprit has no victims.

@@ -188,7 +188,7 @@ def advice(content: NotFinite) -> str:
 
 
 def fact(content: NotFinite) -> str:
-    """Return a phrase on what one rank recorded: what was not finite first there, and the step."""
+    """Return a phrase on what one rank recorded: the first operation or tensor that was not finite, and the step."""
     origin = content.origin
     made = f"{operation_of(origin) or origin.tensor or 'an input'} ({origin.kind})" if origin else "no operation"
     return f"rank {content.rank}: {made} in step {content.step}"

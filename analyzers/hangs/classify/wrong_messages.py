@@ -39,7 +39,10 @@ class Stray(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """A send or recv that `rank` issued once more often than the peer its counterpart, and than all other pairs."""
+    """A send or recv that `rank` issued too often: once more than its peer issued the counterpart.
+
+    All other pairs of ranks in the process group issued theirs as often as that peer.
+    """
 
     rank: int
     issued: MessageName

@@ -82,8 +82,9 @@ def find_position(job: Job, rank: int, reference: int, node: OpNode) -> int | No
 def find_similar_group(job: Job, rank: int, reference: int, node: OpNode) -> int | None:
     """Return the index of the process group of rank `reference` that corresponds to the group of `node`.
 
-    For sends and receives, `reference` must have the same position in its group as `rank` in the group of `node`. The
-    result is None if no group corresponds, or several do.
+    It is the same group, or one with the same description and size. For sends and receives, `reference` must have the
+    same position in its group as `rank` in the group of `node`. The result is None if no group corresponds, or
+    several do.
     """
     ranks = job.groups[node.group].ranks
     if reference in ranks and not node.is_p2p:

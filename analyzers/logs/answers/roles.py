@@ -139,10 +139,10 @@ def role_of_mismatch(event: LogEvent) -> Role:
 
 
 def role_of_nan(event: LogEvent) -> Role:
-    """Return the class and tier of a number that is not finite.
+    """Return the class and tier of an event which reports that a loss or gradient is not finite.
 
-    A job may continue with such a number, so other failures come before it. An exhausted loss scale, or a message
-    that names the rank, is rated as a failure of its own.
+    A job may continue with such a number, so other failures come before it. But an exhausted loss scale, or a message
+    that names the rank with the first such number, is rated as a failure of that rank.
     """
     is_failure = event.facts.reason is Reason.SCALE_EXHAUSTED or bool(event.facts.ranks)
     return Role(LogClass.NONFINITE_LOSS, Tier.OWN_FAILURE if is_failure else Tier.BROKEN_NUMBERS)

@@ -66,8 +66,8 @@ class EventList:
     def replace_by_last(self, earlier: int, index: int) -> int:
         """Put the last event in the place of event `earlier`, which is about the same failure; return its new index.
 
-        If event `index` is not the last one (it repeats an older one), or `earlier` was repeated, nothing changes,
-        and the result is `index`.
+        `index` is the index of the event that was added last. If that event only repeats an older one, or if
+        `earlier` was repeated, nothing changes, and the result is `index`.
         """
         if index != len(self.kept) - 1 or self.kept[earlier].count > 1:
             return index

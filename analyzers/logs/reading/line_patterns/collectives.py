@@ -20,7 +20,7 @@ def group_of(text: str) -> tuple[str | None, int | None]:
 
 
 def timed_out(match: "re.Match[str]") -> Found:
-    """Return the event of a collective that timed out, as reported by the watchdog.
+    """Return the event that reports a collective that timed out, as NCCL's watchdog prints it.
 
     Old versions of PyTorch print the rank only in this line.
     """
@@ -37,7 +37,10 @@ def timed_out(match: "re.Match[str]") -> Found:
 
 
 def progress(match: "re.Match[str]") -> Found:
-    """Return the event of a watchdog's report: the numbers of the last enqueued and the last completed collective."""
+    """Return the event that reports the progress of a process group, as NCCL's watchdog prints it.
+
+    Its facts have the sequence numbers of the last enqueued and the last completed collective.
+    """
     group, group_rank = group_of(match.string)
     facts = Facts(enqueued=number(match[1]), completed=int(match[2][:18]), group_rank=group_rank)
     work = re.search(r"(?:at NCCL work|at work|sequence id): (\d{1,18})", match.string)
@@ -45,7 +48,7 @@ def progress(match: "re.Match[str]") -> Found:
 
 
 def heartbeat(match: "re.Match[str]") -> Found:
-    """Return the event that NCCL's watchdog thread is stuck, and for how long if the line says so."""
+    """Return the event which reports that NCCL's watchdog thread is stuck, and for how long if the line says so."""
     group, group_rank = group_of(match.string)
     waited = number(match[1]) if match.lastindex else None
     facts = Facts(waited_ms=waited and waited * 1000, group_rank=group_rank)
@@ -53,18 +56,24 @@ def heartbeat(match: "re.Match[str]") -> Found:
 
 
 def lagging(match: "re.Match[str]") -> Found:
-    """Return the event of a desync report (a watchdog's comparison of all ranks), with the ranks it calls lagging."""
+    """Return the event of a line in a desync report, with the ranks that it calls lagging.
+
+    A desync report is a watchdog's comparison of all ranks after a timeout.
+    """
     named = re.search(r"#(\d{1,12})", match.string[match.end(1) :])
     return Found(EventKind.DESYNC, Facts(ranks=numbers(match[1])), seq=number(named[1]) if named else None)
 
 
 def desync_operation(match: "re.Match[str]") -> Found:
-    """Return the event of a line of a desync report which says in which operation one rank timed out."""
+    """Return the event of a line in a desync report which says in which operation one rank timed out.
+
+    A desync report is a watchdog's comparison of all ranks after a timeout.
+    """
     return Found(EventKind.DESYNC, Facts(operation=match[2]), number(match[1]), None, number(match[3]))
 
 
 def fingerprints(match: "re.Match[str]") -> Found:
-    """Return the event of a line in which PyTorch's debug mode says that the collectives of two ranks differ.
+    """Return the event which reports that the collectives of two ranks differ, as PyTorch's debug mode prints it.
 
     The first rank in `facts.ranks` has printed it.
     """
@@ -87,30 +96,30 @@ def described(match: "re.Match[str] | None") -> str | None:
 
 
 def missed_barrier(match: "re.Match[str]") -> Found:
-    """Return the event of a monitored barrier, with the ranks that did not join it according to rank 0."""
+    """Return the event of a monitored barrier's error, with the ranks that did not join according to rank 0."""
     facts = Facts(ranks=numbers(match[1]), timeout_ms=number(match[2]), operation="monitored_barrier")
     return Found(EventKind.MONITORED_BARRIER, facts)
 
 
 def unused(match: "re.Match[str]") -> Found:
-    """Return the event that parameters of the model got no gradient on a rank, with the names of the parameters."""
+    """Return the event which reports that parameters got no gradient on a rank, with their names."""
     return Found(EventKind.UNUSED_PARAMETERS, Facts(ranks=[int(match[1])], name=match[2].strip()[:200]), int(match[1]))
 
 
 def gloo_timeout(match: "re.Match[str]") -> Found:
-    """Return the event of a timeout in gloo."""
+    """Return the event that reports a timeout in gloo."""
     facts = Facts(timeout_ms=number(match[1]))
     return Found(EventKind.TIMEOUT, facts)
 
 
 def sizes_differ(match: "re.Match[str]") -> Found:
-    """Return the event of a rank that received more bytes than its buffer holds."""
+    """Return the event that reports a rank that received more bytes than its buffer holds."""
     facts = Facts(reason=Reason.SIZES, input_elements=number(match[1]), output_elements=number(match[2]))
     return Found(EventKind.MISMATCH, facts)
 
 
 def different_models(match: "re.Match[str]") -> Found:
-    """Return the event of two ranks whose models have different parameters."""
+    """Return the event that reports two ranks whose models have different parameters."""
     return Found(EventKind.MISMATCH, Facts(reason=Reason.MODELS, ranks=[int(match[1]), int(match[2])]))
 
 

@@ -17,7 +17,7 @@ LOSS = (
 
 
 def killed_worker(match: "re.Match[str]") -> Found:
-    """Return the event of a data-loader worker that a signal ended, with its process id and the signal.
+    """Return the event that reports a data-loader worker that a signal ended, with its process id and the signal.
 
     The line of the program in the traceback only shows where the main process noticed the death; it is not the cause.
     """
@@ -25,12 +25,12 @@ def killed_worker(match: "re.Match[str]") -> Found:
 
 
 def ended_worker(match: "re.Match[str]") -> Found:
-    """Return the event of a data-loader worker that exited, with its process id."""
+    """Return the event that reports a data-loader worker that exited, with its process id."""
     return Found(WORKER, Facts(reason=Reason.WORKER_EXIT, pid=number(match[1])))
 
 
 def worker_signal(match: "re.Match[str]") -> Found:
-    """Return the event of a data-loader worker that reports a signal which it received."""
+    """Return the event that reports a signal which a data-loader worker received."""
     name = match[1]
     # PyTorch itself says that a bus error in a worker is probably caused by too little shared memory.
     reason = Reason.SHARED_MEMORY if "bus" in name else Reason.WORKER_SIGNAL
@@ -38,18 +38,18 @@ def worker_signal(match: "re.Match[str]") -> Found:
 
 
 def lost_number(match: "re.Match[str]") -> Found:
-    """Return the event of a loss or gradient norm that is not finite."""
+    """Return the event that reports a loss or gradient norm that is not finite."""
     reason = Reason.GRADIENT if "norm" in match[1] else Reason.LOSS
     return Found(NAN, Facts(reason=reason, name=f"{match[1].strip()} {match[2]}"))
 
 
 def local_gradient(match: "re.Match[str]") -> Found:
-    """Return the event of a NaN that Megatron-LM found on a rank before the ranks exchanged gradients."""
+    """Return the event that reports a NaN that Megatron-LM found on a rank before the ranks exchanged gradients."""
     return Found(NAN, Facts(reason=Reason.GRADIENT, ranks=[int(match[1])]), int(match[1]))
 
 
 def no_space(match: "re.Match[str]") -> Found | None:
-    """Return the event of a file that could not be written because its disk is full.
+    """Return the event that reports a file that could not be written because its disk is full.
 
     If the file is in shared memory (`/dev/shm`), the event says instead that a data-loader worker failed, because
     workers pass batches to the main process through shared memory.

@@ -18,7 +18,7 @@ NCCL_INVALID = "invalid usage"
 
 
 def xid(match: "re.Match[str]") -> Found | None:
-    """Return the event of an Xid, the number by which NVIDIA's driver reports an error of a GPU or of a program on it.
+    """Return the event that reports an Xid, by which NVIDIA's driver numbers the errors of a GPU or of a program on it.
 
     The result is None for an Xid that is only a consequence of another.
     """
@@ -38,7 +38,7 @@ def with_pid(facts: Facts, pid: int) -> Facts:
 
 
 def lost_device(match: "re.Match[str]") -> Found:
-    """Return the event of a device that the driver no longer reaches, with its PCI address if the line has it.
+    """Return the event that reports a device which the driver no longer reaches, with its PCI address if printed.
 
     The driver's message begins with `NVRM: The NVIDIA GPU <address>`, which alone says nothing: its next lines say
     that the device fell off the bus, or that the driver does not support it.
@@ -48,7 +48,10 @@ def lost_device(match: "re.Match[str]") -> Found:
 
 
 def unsupported_device(match: "re.Match[str]") -> Found:
-    """Return the event of a device that the installed driver does not support; `name` is the driver's name."""
+    """Return the event that reports a device which the installed driver does not support.
+
+    `facts.name` is what the driver calls itself.
+    """
     return Found(EventKind.STARTUP, Facts(reason=Reason.UNSUPPORTED_DEVICE, name=match[1].strip() or None))
 
 
@@ -61,7 +64,7 @@ RAISED = re.compile(
 
 
 def cuda_error(match: "re.Match[str]") -> Found:
-    """Return the event of a CUDA error.
+    """Return the event that reports a CUDA error.
 
     It is a hardware error or a failed start if the text says so. CUDA reports errors later than they happen, so the
     program's line in the log says little about the cause.
@@ -79,7 +82,7 @@ def cuda_error(match: "re.Match[str]") -> Found:
 
 
 def device_assert(match: "re.Match[str]") -> Found:
-    """Return the event of an assertion that failed in a CUDA kernel, with the asserted condition.
+    """Return the event that reports an assertion that failed in a CUDA kernel, with the asserted condition.
 
     Thousands of threads of the kernel may print it.
     """
@@ -87,7 +90,10 @@ def device_assert(match: "re.Match[str]") -> Found:
 
 
 def nccl_error(match: "re.Match[str]") -> Found:
-    """Return the event of an NCCL error; it is a lost connection if its text says that a remote process exited."""
+    """Return the event that reports an NCCL error.
+
+    It is a lost connection if the text says that a remote process exited.
+    """
     text = match[1]
     if "remote process exited" in text:
         return Found(EventKind.CONNECTION_LOST, Facts(reason=Reason.PEER_GONE))
@@ -95,13 +101,13 @@ def nccl_error(match: "re.Match[str]") -> Found:
 
 
 def refused(match: "re.Match[str]") -> Found:
-    """Return the event of a connection that failed; its `peer` is the address that did not accept the connection."""
+    """Return the event that reports a failed connection; `facts.peer` is the address that did not accept it."""
     facts = Facts(reason=Reason.REFUSED, peer=match[1], port=number(match[2]), name=match[3])
     return Found(EventKind.NETWORK, facts)
 
 
 def infiniband(match: "re.Match[str]") -> Found | None:
-    """Return the event of a failed InfiniBand completion.
+    """Return the event that reports a failed InfiniBand completion.
 
     The result is None for status 5, which only says that an earlier completion failed.
     """
@@ -120,18 +126,18 @@ def infiniband(match: "re.Match[str]") -> Found | None:
 
 
 def nccl_versions(match: "re.Match[str]") -> Found:
-    """Return the event of two ranks with different versions of NCCL."""
+    """Return the event that reports two ranks with different versions of NCCL."""
     facts = Facts(reason=Reason.NCCL_VERSIONS, ranks=[int(match[1]), int(match[3])], name=f"{match[2]} and {match[4]}")
     return Found(EventKind.STARTUP, facts)
 
 
 def duplicate_gpu(match: "re.Match[str]") -> Found:
-    """Return the event of two ranks that use the same device."""
+    """Return the event that reports two ranks that use the same device."""
     return Found(EventKind.STARTUP, Facts(reason=Reason.DUPLICATE_GPU, ranks=[int(match[1]), int(match[2])]))
 
 
 def driver_too_old(match: "re.Match[str]") -> Found:
-    """Return the event of an NVIDIA driver that is older than PyTorch needs, with its version."""
+    """Return the event that reports an NVIDIA driver that is older than PyTorch needs, with its version."""
     return Found(EventKind.STARTUP, Facts(reason=Reason.DRIVER, name=match[1]))
 
 

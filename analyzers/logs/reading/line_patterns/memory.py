@@ -23,7 +23,7 @@ DEVICE = re.compile(r"GPU (\d{1,4})[; ]")
 
 
 def cuda_out_of_memory(match: "re.Match[str]") -> Found:
-    """Return the event of a device that ran out of memory, with the sizes that PyTorch's message contains."""
+    """Return the event that reports a device that ran out of memory, with the sizes that PyTorch's message contains."""
     text = match.string
     sizes = {name: bytes_at(expression, text) for name, expression in PARTS.items()}
     device = DEVICE.search(text)
@@ -56,18 +56,21 @@ def plausible(size: int | None) -> int | None:
 
 
 def nccl_buffers(match: "re.Match[str]") -> Found:
-    """Return the event of NCCL finding no device memory for its buffers."""
+    """Return the event which reports that NCCL found no device memory for its buffers."""
     facts = Facts(reason=Reason.NCCL_BUFFERS, requested_bytes=number(match[2]), device=number(match[1]))
     return Found(EventKind.OUT_OF_MEMORY, facts)
 
 
 def host_allocator(match: "re.Match[str]") -> Found:
-    """Return the event of a host that had no memory for a tensor."""
+    """Return the event that reports a host that had no memory for a tensor."""
     return Found(EventKind.HOST_OUT_OF_MEMORY, Facts(reason=Reason.HOST_ALLOCATOR, requested_bytes=number(match[1])))
 
 
 def killed_by_kernel(match: "re.Match[str]") -> Found:
-    """Return the event of a process that the kernel's OOM killer ended, with its resident memory if the line has it."""
+    """Return the event that reports a process which the kernel's OOM killer ended.
+
+    `facts.process_bytes` is its resident memory, if the line has it.
+    """
     resident = re.search(r"anon-rss:(\d+)kB", match.string)
     shared = re.search(r"shmem-rss:(\d+)kB", match.string)
     # Pages of files are left out, because the kernel can drop them at any time.
@@ -77,7 +80,7 @@ def killed_by_kernel(match: "re.Match[str]") -> Found:
 
 
 def killed_in_step(match: "re.Match[str]") -> Found:
-    """Return the event of a Slurm task that ran out of memory, with its host."""
+    """Return the event that reports a Slurm task that ran out of memory, with its host."""
     facts = Facts(reason=Reason.OOM_KILLER, host=match[1], ranks=[])
     return Found(EventKind.HOST_OUT_OF_MEMORY, facts)
 

@@ -32,14 +32,14 @@ def signal_name(exit_code: int | None) -> str | None:
 
 
 def failed_worker(match: "re.Match[str]") -> Found:
-    """Return the event of the worker whose failure torchrun's agent noticed first."""
+    """Return the event that reports the worker whose failure torchrun's agent noticed first."""
     code = int(match[1])
     facts = Facts(exit_code=code, signal=signal_name(code), local_rank=number(match[2]), pid=number(match[3]))
     return Found(EventKind.EXIT, facts)
 
 
 def deepspeed_exit(match: "re.Match[str]") -> Found:
-    """Return the event of a worker that DeepSpeed's launcher saw exit, with its exit code."""
+    """Return the event that reports a worker that DeepSpeed's launcher saw exit, with its exit code."""
     code = int(match[1])
     local = re.search(r"--local_rank=(\d{1,4})", match.string)
     facts = Facts(exit_code=code, signal=signal_name(code), local_rank=number(local[1]) if local else None)
@@ -47,23 +47,23 @@ def deepspeed_exit(match: "re.Match[str]") -> Found:
 
 
 def spawned(match: "re.Match[str]") -> Found:
-    """Return the event of a process of torch.multiprocessing.spawn that a signal ended."""
+    """Return the event that reports a process of torch.multiprocessing.spawn that a signal ended."""
     return Found(EventKind.SIGNAL, Facts(local_rank=number(match[1]), signal=match[2]))
 
 
 def crashed(match: "re.Match[str]") -> Found | None:
-    """Return the event of a crash that Python's fault handler, abseil or a shell reports, with its signal."""
+    """Return the event that reports a crash that Python's fault handler, abseil or a shell reports, with its signal."""
     name = SIGNALS.get(match[1], match[1])
     return Found(EventKind.SIGNAL, Facts(signal=name if name.startswith("SIG") else f"SIG{name}"))
 
 
 def numbered_signal(match: "re.Match[str]") -> Found:
-    """Return the event of a signal that the line gives as a number."""
+    """Return the event that reports a signal that the line gives as a number."""
     return Found(EventKind.SIGNAL, Facts(signal=signal_name(-int(match[1]))))
 
 
 def slurm_task(match: "re.Match[str]") -> Found | None:
-    """Return the event of Slurm tasks that failed, with their numbers as `ranks`.
+    """Return the event which reports that Slurm tasks failed, with their numbers as `ranks`.
 
     The number of a task is the rank of its process only if Slurm starts a task for each rank. The result is None for
     tasks that SIGTERM ended, or if the line does not say how they ended.
@@ -91,7 +91,7 @@ def task_numbers(text: str) -> list[int]:
 
 
 def cancelled(match: "re.Match[str]") -> Found:
-    """Return the event that Slurm ended a step or a job, with the reason that it printed.
+    """Return the event which reports that Slurm ended a step or a job, with the reason that Slurm printed.
 
     If Slurm printed no reason, a user cancelled the job, or another task had failed before.
     """
@@ -102,34 +102,34 @@ def cancelled(match: "re.Match[str]") -> Found:
 
 
 def node_failure(match: "re.Match[str]") -> Found:
-    """Return the event of a node that failed according to Slurm, with its name."""
+    """Return the event that reports a node that failed according to Slurm, with its name."""
     return Found(EventKind.HARDWARE, Facts(reason=Reason.NODE_FAILURE, host=match[1]))
 
 
 def launcher_signal(match: "re.Match[str]") -> Found:
-    """Return the event of a signal that asked the launcher to stop."""
+    """Return the event that reports a signal that asked the launcher to stop."""
     return Found(EventKind.STOP_REQUESTED, Facts(reason=Reason.LAUNCHER_SIGNAL, signal=signal_name(-int(match[1]))))
 
 
 def memory_corruption(match: "re.Match[str]") -> Found:
-    """Return the event of a heap that the C library found damaged."""
+    """Return the event that reports a heap that the C library found damaged."""
     return Found(EventKind.SIGNAL, Facts(signal="SIGABRT", name=match[0]))
 
 
 def forced(match: "re.Match[str]") -> Found:
-    """Return the event of a process that the launcher killed because it did not react to a request to stop."""
+    """Return the event that reports a process which the launcher killed, as it did not react to a request to stop."""
     return Found(EventKind.EXIT, Facts(reason=Reason.FORCED, pid=number(match[1])))
 
 
 def closed(match: "re.Match[str]") -> Found:
-    """Return the event of a process that the launcher asked to end."""
+    """Return the event that reports a process that the launcher asked to end."""
     return Found(EventKind.STOP_REQUESTED, Facts(reason=Reason.CLOSED, pid=number(match[1]), signal=match[2]))
 
 
 def stacks(match: "re.Match[str]") -> Found:
-    """Return the event that a timer of Python's fault handler expired; the stacks of all threads follow it.
+    """Return the event which reports that a timer of Python's fault handler expired; stacks of all threads follow it.
 
-    `timeout_ms` is the timer's duration.
+    `facts.timeout_ms` is the timer's duration.
     """
     hours, minutes, seconds = (int(text) for text in match.groups())
     return Found(EventKind.STACKS, Facts(timeout_ms=1000 * (3600 * hours + 60 * minutes + seconds)))

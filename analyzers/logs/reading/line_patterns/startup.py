@@ -9,18 +9,21 @@ STARTUP = EventKind.STARTUP
 
 
 def port_in_use(match: "re.Match[str]") -> Found:
-    """Return the event of a port that is already in use."""
+    """Return the event that reports a port that is already in use."""
     port = re.search(r"(?:port: |\]:|[\d.]:)(\d{2,5})\b", match.string)
     return Found(STARTUP, Facts(reason=Reason.PORT_IN_USE, port=number(port[1]) if port else None))
 
 
 def bind_warning(match: "re.Match[str]") -> Found:
-    """Return the event of a failed bind to one address, which is harmless if the bind to another address succeeds."""
+    """Return the event that reports a failed bind to one address.
+
+    It is harmless if the bind to another address succeeds.
+    """
     return Found(EventKind.NETWORK, Facts(reason=Reason.PORT_IN_USE, port=number(match[1])))
 
 
 def unreachable(match: "re.Match[str]") -> Found:
-    """Return the event of a rendezvous store that does not answer, with its address."""
+    """Return the event that reports a rendezvous store that does not answer, with its address."""
     facts = Facts(reason=Reason.UNREACHABLE_MASTER, peer=match[1], port=number(match[2]))
     return Found(STARTUP, facts)
 
@@ -31,7 +34,7 @@ def missing_ranks(match: "re.Match[str]") -> Found:
 
 
 def no_script(match: "re.Match[str]") -> Found:
-    """Return the event of a script that does not exist, with its name."""
+    """Return the event that reports a script that does not exist, with its name."""
     return Found(STARTUP, Facts(reason=Reason.NO_SCRIPT, name=match[1]))
 
 
