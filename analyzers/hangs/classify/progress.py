@@ -19,7 +19,7 @@ SLOW_CONFIDENCE = 0.8
 
 @dataclass(frozen=True)
 class TwoRounds:
-    """Two rounds of dumps of the same ranks, taken some time apart.
+    """Two rounds of dumps; in each round, all ranks were asked for their dumps once, some time apart.
 
     `second` is None if no rank left a dump in the second round. `side` has the heartbeats of both.
     """

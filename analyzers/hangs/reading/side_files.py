@@ -74,7 +74,10 @@ class SideFiles:
         return self.rounds[0].ranks.get(rank) if self.rounds else None
 
     def answered_ns(self, rank: int) -> int | None:
-        """Return when a rank's dump of the first round arrived, in nanoseconds since the epoch; None without one."""
+        """Return when a rank's dump arrived, in nanoseconds since the epoch; None if the rank did not answer.
+
+        If the dumps were collected several times (in rounds), this is the time of the first one.
+        """
         answer = self.answer(rank)
         return (answer.answered_ns or answer.asked_ns) if answer and answer.status == AnswerStatus.OK else None
 

@@ -103,9 +103,10 @@ def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
 
 
 def blame_by_silence(failure: Failure, logs: Logs, waiting: list[int], silent: list[int]) -> Blame:
-    """Return a `Blame` for a timeout, if neither messages nor lines nor a few silent ranks show who is missing.
+    """Return a `Blame` for a timeout where only the number of silent ranks is left as evidence.
 
-    `waiting` are the ranks that timed out, `silent` those that printed neither a timeout nor a lost connection.
+    Nothing that was printed names the missing ranks, and they are not simply the few silent ones. `waiting` are the
+    ranks that timed out, `silent` those that printed neither a timeout nor a lost connection.
     """
     if is_first(failure, logs):
         return Blame([], Basis.FIRST_OPERATION, waiting)

@@ -52,7 +52,7 @@ def spawned(match: "re.Match[str]") -> Found:
 
 
 def crashed(match: "re.Match[str]") -> Found | None:
-    """Return the event that reports a crash that Python's fault handler, abseil or a shell reports, with its signal."""
+    """Return the event that reports a crash, with its signal; Python's fault handler, abseil or a shell printed it."""
     name = SIGNALS.get(match[1], match[1])
     return Found(EventKind.SIGNAL, Facts(signal=name if name.startswith("SIG") else f"SIG{name}"))
 

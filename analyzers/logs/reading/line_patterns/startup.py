@@ -29,7 +29,10 @@ def unreachable(match: "re.Match[str]") -> Found:
 
 
 def missing_ranks(match: "re.Match[str]") -> Found:
-    """Return the event that only some ranks joined a store, with how many joined and how many were expected."""
+    """Return the event which reports that only some ranks joined a store.
+
+    `facts.joined` is how many joined, `facts.expected` how many were expected.
+    """
     return Found(STARTUP, Facts(reason=Reason.MISSING_RANKS, joined=number(match[1]), expected=number(match[2])))
 
 
