@@ -10,6 +10,7 @@ from math import prod
 import pytest
 
 from trainer.config import load
+from trainer.plan.__main__ import given
 from trainer.plan.candidates import Candidate, candidates, configured, meshes
 from trainer.plan.devices import speed_of
 from trainer.plan.memory_formula import peak_bytes
@@ -41,6 +42,11 @@ def test_given_settings_are_kept(large):
     found = list(candidates(config, 64, kept, 4))
     assert {(c.tensor, c.mode, c.dtype) for c in found} == {(4, "full", "float32")}
     assert {c.pipeline for c in found} >= {1, 2}
+
+
+@pytest.mark.parametrize("flag", ["--training.enable_cpu_offload", "--training.no_enable_cpu_offload"])
+def test_a_switch_is_kept_whether_it_is_turned_on_or_off(flag):
+    assert given(["--model.flavor", "70B", flag]) == ["training.enable_cpu_offload"]
 
 
 def test_only_what_the_trainer_can_run_is_tried():

@@ -97,7 +97,7 @@ def described(one: Plan) -> dict[str, object]:
 
 def given(arguments: Sequence[str]) -> list[str]:
     """Return the keys that a flag sets and the search would choose; the search keeps their values."""
-    flags = [word.removeprefix("--").partition("=")[0].removeprefix("no_") for word in arguments]
+    flags = [word.removeprefix("--").partition("=")[0].replace(".no_", ".") for word in arguments]
     return [key for key in sorted(SEARCHED) if key in flags]
 
 
