@@ -1,5 +1,6 @@
 """From the first page to the evidence of a finding, on recorded runs, by following links."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,28 @@ def test_the_configuration_says_where_it_came_from(site, page):
 
 def row(page, key):
     return page.locator(f"tr:has(td:text-is('{key}')) td").all_text_contents()
+
+
+def test_pages_without_a_rank_in_the_address_show_the_culprit(serving, page_of, tmp_path):
+    with serving(discover(FIXTURES / "straggler_data_4ranks"), tmp_path) as address:
+        page = page_of(address, {"width": 1280, "height": HEIGHT})
+        page.goto(f"{address}/trace")
+        assert page.wait_for_selector(".toolbar h2").inner_text() == "Events of rank 3, step 10"
+        page.goto(f"{address}/steps")
+        assert page.wait_for_selector("text=Phases of each step of rank 3")
+
+
+def test_a_phone_gets_fewer_collectives_and_ticks(serving, page_of, tmp_path):
+    with serving(discover(FIXTURES / "oom_4ranks"), tmp_path) as address:
+        page = page_of(address, {"width": 390, "height": 844})
+        page.goto(f"{address}/hang")
+        page.wait_for_selector("#matrix .heatmaplayer")
+        assert page.evaluate("document.querySelector('#matrix .js-plotly-plot').data[0].x.length") == 16
+        page.goto(f"{address}/memory")
+        page.wait_for_selector("#timeline .xtick text")
+        boxes = [tick.bounding_box() for tick in page.locator("#timeline .xtick text").all()]
+        assert 1 < len(boxes) <= 4
+        assert all(left["x"] + left["width"] < right["x"] for left, right in pairwise(boxes))
+        page.set_viewport_size({"width": 1280, "height": HEIGHT})
+        page.goto(f"{address}/hang")
+        page.wait_for_function("() => document.querySelector('#matrix .js-plotly-plot')?.data[0].x.length === 60")

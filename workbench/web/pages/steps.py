@@ -35,7 +35,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     data = served.rooms.steps
     if data is None:
         return not_recorded("step logs", "To record the steps of a job, start it with")
-    rank = shown_rank(data, query)
+    rank = shown_rank(served, data, query)
     times, phases, loss = figures(served, data, rank, window(served, query).steps)
     names = [(str(r.rank), f"rank {r.rank}") for r in data.ranks]
     bar: Elements = [
@@ -68,10 +68,14 @@ def inspector(served: ServedRun, rank: int) -> Elements:
     ]
 
 
-def shown_rank(data: StepsData, query: Query) -> int:
-    """Return the rank whose phases are shown: the one in the address, else the first straggler, else the first rank."""
+def shown_rank(served: ServedRun, data: StepsData, query: Query) -> int:
+    """Return the rank whose phases are shown: the one in the address, else one that the report names.
+
+    The report names the first straggler, or else the ranks of the verdict; without either it is the first rank.
+    """
     ranks = [rank.rank for rank in data.ranks]
-    default = data.stragglers[0].rank if data.stragglers else ranks[0]
+    named = [*(straggler.rank for straggler in data.stragglers), *served.report.verdict.ranks]
+    default = next((rank for rank in named if rank in ranks), ranks[0])
     rank = number(query, "rank", max(ranks) + 1, default)
     return rank if rank in ranks else ranks[0]
 

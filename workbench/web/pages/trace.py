@@ -176,11 +176,13 @@ def file_name(artefact: Artefact) -> str:
 def file_position(served: ServedRun, query: Query) -> int:
     """Return the index in `served.traces` of the file that the address selects.
 
-    By default, it is the first file with one of the selected steps.
+    By default, it is the first file that has one of the selected steps, of a rank that the verdict names if there is
+    one.
     """
     steps = parse_steps(query.get("steps", ""))
-    holds = (i for i, file in enumerate(served.traces) if steps and trace_marks(served, file).span_of(steps))
-    return number(query, "file", len(served.traces), next(holds, 0))
+    holds = [i for i, file in enumerate(served.traces) if not steps or trace_marks(served, file).span_of(steps)]
+    blamed = (i for i in holds if served.traces[i].rank in served.report.verdict.ranks)
+    return number(query, "file", len(served.traces), next(blamed, next(iter(holds), 0)))
 
 
 def window(served: ServedRun, query: Query) -> Window:
