@@ -1,5 +1,6 @@
 """Test `workbench inspect RUN --prove`: which advice is applied, and why none is if no setting would help."""
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from analyzers.memory.model import OomPattern
 from analyzers.run import discover
 from analyzers.store import Options
 from trainer.config import load
+from workbench.commands.prove import rerun
 from workbench.commands.prove.changes import changes, halved
 from workbench.commands.prove.command import prove
 from workbench.commands.prove.margin import margin, usable_share
@@ -132,3 +134,13 @@ def test_a_command_is_run_again_in_another_folder(tmp_path):
     run = SimpleNamespace(manifest=manifest, folder=old)
     assert changed_command(run, {"--batch-size": 4}, new) == ["train.py", "--out", str(new / "x"), "--batch-size", "4"]
     assert launch_options(run, new) == ["--nproc", "2", "--job.dump_folder", str(new)]
+
+
+@pytest.mark.parametrize("reaction", ["", "trap '' INT; "], ids=["ends", "ignores the interrupt"])
+def test_a_second_run_that_does_not_end_is_ended_and_is_no_bug(monkeypatch, reaction):
+    monkeypatch.setattr(rerun, "LONGEST_S", 0.5)
+    monkeypatch.setattr(rerun, "WAIT_S", 0.5)
+    began = time.monotonic()
+    with pytest.raises(InputError, match="did not end within"):
+        rerun.run_limited(["sh", "-c", f"{reaction}exec sleep 60"], {})
+    assert time.monotonic() - began < 30

@@ -14,6 +14,7 @@ from analyzers.errors import InputError, WorkbenchError
 from analyzers.files import read_json
 from analyzers.run import Kind, Run, discover
 from analyzers.store import Options
+from analyzers.words import duration
 from workbench.ask import memory_report, steps_report
 from workbench.console import note
 from workbench.proof_data import Rerun, Settings
@@ -91,7 +92,7 @@ def run_limited(words: Sequence[str], limits: Mapping[str, int]) -> int:
     """Run a command under memory limits, {name: bytes}, and return its exit status.
 
     Raises:
-        subprocess.TimeoutExpired: It took longer than `LONGEST_S` seconds, and was interrupted.
+        InputError: It did not end within `LONGEST_S` seconds, and was ended.
     """
     with subprocess.Popen(
         words,
@@ -103,10 +104,22 @@ def run_limited(words: Sequence[str], limits: Mapping[str, int]) -> int:
     ) as job:
         try:
             return job.wait(LONGEST_S)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            os.kill(job.pid, signal.SIGINT)
-            job.wait(WAIT_S)
-            raise
+        except subprocess.TimeoutExpired as error:
+            why = f"--prove: the second run did not end within {duration(LONGEST_S)}"
+            raise InputError(why, "look at its logs, in the folder with -proof at its end") from error
+        finally:
+            end(job)
+
+
+def end(job: "subprocess.Popen[bytes]") -> None:
+    """End a process if it is still running: interrupt it, and kill its process group if that does not help."""
+    if job.poll() is not None:
+        return
+    job.send_signal(signal.SIGINT)
+    try:
+        job.wait(WAIT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, signal.SIGKILL)
 
 
 def limited_by(limits: Mapping[str, int]) -> Callable[[], None]:
