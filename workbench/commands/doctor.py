@@ -12,6 +12,7 @@ import msgspec
 
 from analyzers.cache.locations import cache_folder
 from analyzers.errors import Exit
+from analyzers.native_readers import native_state
 from analyzers.report import Finding, Report, Severity, Status, Verdict, ranked, status_of, tool_version
 from analyzers.words import joined_sentences
 from workbench.clashes import clashes
@@ -32,6 +33,7 @@ VARIABLES = (
     "CUDA_LAUNCH_BLOCKING",
     "NCCL_DEBUG",
     "OMP_NUM_THREADS",
+    "WORKBENCH_NATIVE",
 )
 
 
@@ -39,7 +41,7 @@ class DoctorData(msgspec.Struct, frozen=True):
     """The data of a report on this machine (`workbench.doctor/1`).
 
     It has package versions (None: not installed), the number of CUDA devices, environment variables, paths of tools
-    (None: not found), and the cache folder.
+    (None: not found), the cache folder, and whether the native readers are used.
     """
 
     python: str
@@ -48,6 +50,7 @@ class DoctorData(msgspec.Struct, frozen=True):
     variables: dict[str, str]
     tools: dict[str, str | None]
     cache: str
+    native_readers: str
 
 
 def examine(*, as_json: bool) -> Exit:
@@ -66,6 +69,7 @@ def diagnosis() -> Report[DoctorData]:
         variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
         tools={name: shutil.which(name) for name in ("py-spy", "nvidia-smi", "chromium", "g++")},
         cache=str(cache_folder() or "a temporary folder"),
+        native_readers=native_state(),
     )
     findings = ranked(problems(data))
     sentence = joined_sentences([f.title for f in findings if f.severity != Severity.INFO]) or "no problem found"
@@ -189,8 +193,9 @@ def as_text(report: Report[DoctorData]) -> str:
     """Return the report as lines of text: the verdict, versions and devices, and each finding with its advice."""
     data = report.data
     items = [("python", data.python), *data.packages.items(), ("CUDA devices", str(data.cuda_devices))]
+    items.append(("native reading", data.native_readers))
     lines = [f"{'✓' if report.verdict.status is Status.OK else '!'} {report.verdict.sentence}", ""]
-    lines += [f"  {name:<14}{value or 'not installed'}" for name, value in (*items, *data.tools.items())]
+    lines += [f"  {name:<16}{value or 'not installed'}" for name, value in (*items, *data.tools.items())]
     lines += [f"  {name}={value}" for name, value in data.variables.items()]
     for problem in report.findings:
         lines += ["", f"{problem.severity}: {problem.title}. {problem.why}", f"  next: {problem.next}"]

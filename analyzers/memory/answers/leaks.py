@@ -51,10 +51,12 @@ def growing_stacks(replay: Replay, guess: Guess) -> list[Growth]:
     origin = stack_and_category(replay.lifetimes, guess) if guess.exact else replay.lifetimes.allocating_stack
     group = np.unique(origin, return_inverse=True)[1].reshape(-1)
     live = live_bytes_at(replay, group, instants)
-    lasting = np.array([growing_steps(series) for series in live.T], np.int64)
-    total = live[-1] - live[len(steps) - lasting, np.arange(live.shape[1])]
     # Something small always grows; a leak must matter at the scale of what is alive.
     worthwhile = max(BYTES_AT_LEAST, SHARE_AT_LEAST * replay.end)
+    lasting = np.zeros(live.shape[1], np.int64)
+    for k in np.flatnonzero(live[-1] - live.min(axis=0) >= worthwhile).tolist():
+        lasting[k] = growing_steps(live[:, k])
+    total = live[-1] - live[len(steps) - lasting, np.arange(live.shape[1])]
     candidates = [k for k in np.argsort(-total, kind="stable").tolist() if total[k] >= worthwhile]
     return [
         growth(replay, guess, group == k, int(total[k]), steps[-int(lasting[k]) :], is_annotated=bool(annotated))

@@ -83,7 +83,12 @@ Backward and optimizer code may run below a frame of a forward function.
 def stack_signs(snapshot: Snapshot) -> dict[Sign, Mask]:
     """Return, for each kind of code, a mask of the snapshot's stacks in which any frame shows it."""
     texts = frame_texts(snapshot)
-    return {sign: stacks_showing(snapshot, texts, re.compile(pattern)) for sign, pattern in PATTERN.items()}
+    # A bit for each sign: one pass over the frames of all stacks, which may be many millions.
+    bits = np.zeros(len(texts), np.uint32)
+    for number, pattern in enumerate(PATTERN.values()):
+        bits |= frames_matching(texts, re.compile(pattern)).astype(np.uint32) << np.uint32(number)
+    of_stacks = combined_bits(snapshot, bits)
+    return {sign: (of_stacks >> np.uint32(number) & np.uint32(1)) != 0 for number, sign in enumerate(PATTERN)}
 
 
 def frame_texts(snapshot: Snapshot) -> list[str]:
@@ -97,19 +102,30 @@ def frame_texts(snapshot: Snapshot) -> list[str]:
 
 def stacks_showing(snapshot: Snapshot, texts: Sequence[str], pattern: re.Pattern[str]) -> Mask:
     """Return a mask of the stacks in which a frame's text matches `pattern`; `texts` has one per distinct frame."""
-    matches = np.fromiter((pattern.search(text) is not None for text in texts), bool, len(texts))
-    return stacks_with_any(snapshot, matches)
+    return stacks_with_any(snapshot, frames_matching(texts, pattern))
+
+
+def frames_matching(texts: Sequence[str], pattern: re.Pattern[str]) -> Mask:
+    """Return a mask of the frames whose text matches `pattern`."""
+    return np.fromiter((pattern.search(text) is not None for text in texts), bool, len(texts))
 
 
 def stacks_with_any(snapshot: Snapshot, frames: Mask) -> Mask:
-    """Return a mask of the stacks that contain any of the frames in `frames`, a mask of the distinct frames.
-
-    It uses prefix sums over the frames of all stacks, which avoids a loop over stacks.
-    """
-    ends = snapshot.columns["stack_end"]
-    count = np.concatenate([[0], np.cumsum(frames[snapshot.columns["stack_frames"]])])
-    has_any: Mask = np.diff(count[np.concatenate([[0], ends])]) > 0
+    """Return a mask of the stacks that contain any of the frames in `frames`, a mask of the distinct frames."""
+    has_any: Mask = combined_bits(snapshot, frames.astype(np.uint32)) != 0
     return has_any
+
+
+def combined_bits(snapshot: Snapshot, bits: Column) -> Column:
+    """Return, for each stack, the bits that any of its frames has; `bits` has a number for each distinct frame."""
+    ends = np.asarray(snapshot.columns["stack_end"])
+    starts = np.concatenate([[0], ends[:-1]])
+    # `reduceat` goes from one start to the next, and a stack without frames has no place between them.
+    filled = np.flatnonzero(ends > starts)
+    combined = np.zeros(len(ends), bits.dtype)
+    if len(filled):
+        combined[filled] = np.bitwise_or.reduceat(bits[snapshot.columns["stack_frames"]], starts[filled])
+    return combined
 
 
 def phase_of_entries(trace: DeviceTrace, signs: Mapping[Sign, Mask]) -> Column:

@@ -23,6 +23,7 @@ from analyzers.errors import HostileInput, InputError
 from analyzers.files import open_regular
 from analyzers.memory.reading.incremental import IncrementalReader, RawTrace
 from analyzers.memory.reading.interning import NO_FRAMES, ArenaTable, InternTables, RawFrames, StackTable, TextTable
+from analyzers.memory.reading.native import NativeSnapshot, read_natively
 from analyzers.memory.reading.schema import ACTION_OF, CATEGORY_OF, STATE_OF, UNTAGGED, Action, BlockState, Category
 
 GZIP_MAGIC, PICKLE_MAGIC = b"\x1f\x8b", b"\x80"
@@ -73,7 +74,12 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     entries = IncrementalReader(as_input_errors()(lambda trace: trace_columns(trace, tables)))
     with as_input_errors(), unpickle.gc_paused():
         with open_regular(paths[0]) as file:
-            snapshot = parse(file, entries)
+            stream = decompressed(file) if magic(file) == GZIP_MAGIC else file
+            is_pickle = magic(stream)[:1] == PICKLE_MAGIC
+            if is_pickle and (native := read_natively(stream)):
+                return native_columns(native)
+            stream.seek(0)
+            snapshot = unpickled(stream, entries) if is_pickle else decoded(stream)
         return columns(snapshot, tables, entries)
 
 
@@ -91,19 +97,14 @@ def as_input_errors() -> Iterator[None]:
         ) from error
 
 
-def parse(file: IO[bytes], entries: IncrementalReader) -> Any:
-    """Return the object in a snapshot file, which is a pickle or JSON, gzipped or not.
+def unpickled(stream: IO[bytes], entries: IncrementalReader) -> Any:
+    """Return the object in a pickle; its trace entries are converted to columns while it is read."""
+    with entries.watch(stream) as watched:
+        return unpickle.load(watched)
 
-    While a pickle is read, `entries` converts its trace entries to columns, to save memory.
 
-    Raises:
-        InputError: The file is neither a pickle nor JSON.
-        HostileInput: The pickle would run code.
-    """
-    stream = decompressed(file) if magic(file) == GZIP_MAGIC else file
-    if magic(stream)[:1] == PICKLE_MAGIC:
-        with entries.watch(stream) as watched:
-            return unpickle.load(watched)
+def decoded(stream: IO[bytes]) -> Any:
+    """Return the object in a JSON text."""
     try:
         return msgspec.json.decode(stream.read())
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -136,22 +137,38 @@ def columns(
         snapshot = {"segments": snapshot}
     segments, traces = snapshot.get("segments") or [], snapshot.get("device_traces") or []
     refuse_shared([*traces, *(segment["blocks"] for segment in segments)])
-    recorder = snapshot.get("workbench") or {}
     table = (
         entry_columns(traces, entries)
         | segment_columns(segments, tables.arenas)
         | block_columns(segments, tables.stacks)
-        | annotation_columns(snapshot.get("external_annotations") or [], tables.texts)
-        | older_columns(recorder.get("blocks") or {}, tables.texts)
     )
+    return with_small_parts(table, snapshot, tables, [len(trace) for trace in traces])
+
+
+def native_columns(native: NativeSnapshot) -> tuple[dict[str, Column], dict[str, Any]]:
+    """Return every column of a snapshot that the native reader has read, and its `meta`."""
+    table = native.entries | segment_columns(native.segments, native.tables.arenas) | native.blocks
+    return with_small_parts(table, native.rest, native.tables, native.counts)
+
+
+def with_small_parts(
+    table: dict[str, Column], snapshot: Row, tables: InternTables, counts: list[int]
+) -> tuple[dict[str, Column], dict[str, Any]]:
+    """Return a table with the columns of the annotations and of our recorder's tags added, and the `meta` of the file.
+
+    `counts` is the number of trace entries of each device.
+    """
+    recorder = snapshot.get("workbench") or {}
+    table |= annotation_columns(snapshot.get("external_annotations") or [], tables.texts)
+    table |= older_columns(recorder.get("blocks") or {}, tables.texts)
     # Last, as the other tables are still numbering texts and stacks until here.
     table |= tables.columns()
     refuse_oversized(table)
     return table, {
-        "entries": [len(trace) for trace in traces],
+        "entries": counts,
         "recorder": recorder_scalars(recorder),
         "settings": settings_of(snapshot),
-        "overflowed": overflowed(snapshot, len(traces)),
+        "overflowed": overflowed(snapshot, len(counts)),
     }
 
 

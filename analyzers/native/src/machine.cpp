@@ -1,0 +1,277 @@
+#include "machine.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <unordered_map>
+
+namespace {
+
+constexpr std::size_t INDEX_AT_MOST = 0x7FFFFFFF;
+
+enum Opcode : std::uint8_t {
+    MARK = '(', STOP = '.', POP = '0', BININT = 'J', BININT1 = 'K', BININT2 = 'M', NONE = 'N', BINUNICODE = 'X',
+    APPEND = 'a', DICT = 'd', APPENDS = 'e', BINGET = 'h', LONG_BINGET = 'j', LIST = 'l', BINPUT = 'q',
+    LONG_BINPUT = 'r', SETITEM = 's', TUPLE = 't', SETITEMS = 'u', EMPTY_DICT = '}', EMPTY_LIST = ']',
+    EMPTY_TUPLE = ')', BINFLOAT = 'G', PROTO = 0x80, TUPLE1 = 0x85, TUPLE2 = 0x86, TUPLE3 = 0x87, NEWTRUE = 0x88,
+    NEWFALSE = 0x89, LONG1 = 0x8A, SHORT_BINUNICODE = 0x8C, BINUNICODE8 = 0x8D, MEMOIZE = 0x94, FRAME = 0x95,
+};
+
+constexpr std::uint8_t NEWEST_PROTOCOL = 5;
+
+} // namespace
+
+// Executes one instruction, and returns false after the last one.
+inline bool Machine::step(std::uint8_t opcode) {
+    switch (opcode) {
+    case BINGET: recall(source_.byte()); break;
+    case LONG_BINGET: recall(source_.number<std::uint32_t>()); break;
+    case MEMOIZE: remember(memo_.size()); break;
+    case BINPUT: remember(source_.byte()); break;
+    case LONG_BINPUT: remember(source_.number<std::uint32_t>()); break;
+    case BININT1: push_number(source_.byte()); break;
+    case BININT2: push_number(source_.number<std::uint16_t>()); break;
+    case BININT: push_number(static_cast<std::int32_t>(source_.number<std::uint32_t>())); break;
+    case LONG1: push_long(source_.take(source_.byte())); break;
+    case SHORT_BINUNICODE: push_text(source_.byte()); break;
+    case BINUNICODE: push_text(source_.number<std::uint32_t>()); break;
+    case BINUNICODE8: push_text(source_.number<std::uint64_t>()); break;
+    case MARK: marks_.push_back(stack_.size()); break;
+    case EMPTY_DICT: push_object(Shape::DICT); break;
+    case EMPTY_LIST: push_object(Shape::LIST); break;
+    case EMPTY_TUPLE: push_tuple(0); break;
+    case TUPLE1: push_tuple(1); break;
+    case TUPLE2: push_tuple(2); break;
+    case TUPLE3: push_tuple(3); break;
+    case TUPLE: push_tuple(pop_mark()); break;
+    case APPEND: append(1); break;
+    case APPENDS: append(pop_mark()); break;
+    case SETITEM: set_items(2); break;
+    case SETITEMS: set_items(pop_mark()); break;
+    case NONE: push(Value(Tag::NONE, 0)); break;
+    case NEWTRUE: push(Value(Tag::BOOL, 1)); break;
+    case NEWFALSE: push(Value(Tag::BOOL, 0)); break;
+    case BINFLOAT: push_float(); break;
+    // Python's unpickler, too, only checks that the frame is there.
+    case FRAME: source_.require(source_.number<std::uint64_t>()); break;
+    case STOP:
+        if (!marks_.empty()) throw Unsupported();
+        return false;
+    default: throw Unsupported();
+    }
+    return true;
+}
+
+Value Machine::run() {
+    if (source_.byte() != PROTO || source_.byte() > NEWEST_PROTOCOL) throw Unsupported();
+    while (step(source_.byte())) {
+    }
+    return pop();
+}
+
+void Machine::push_number(std::int64_t number) {
+    if (Value::fits(number)) return push(Value(Tag::INT, number));
+    push(Value(Tag::BIG, static_cast<std::int64_t>(bigs_.size())));
+    bigs_.push_back({number < 0, static_cast<std::uint64_t>(number)});
+}
+
+void Machine::push_unsigned(std::uint64_t number) {
+    push(Value(Tag::BIG, static_cast<std::int64_t>(bigs_.size())));
+    bigs_.push_back({false, number});
+}
+
+// A number in two's complement, of at most 64 bits if it is negative or 64 bits without a sign.
+void Machine::push_long(std::span<const std::uint8_t> bytes) {
+    if (bytes.size() > 9 || (bytes.size() == 9 && bytes[8])) throw Unsupported();
+    std::uint64_t bits = 0;
+    for (std::size_t i = 0; i < std::min<std::size_t>(bytes.size(), 8); ++i) bits |= static_cast<std::uint64_t>(bytes[i]) << 8 * i;
+    if (bytes.size() == 9 && bits >> 63) return push_unsigned(bits);
+    const bool negative = !bytes.empty() && bytes.size() < 9 && bytes.back() & 0x80;
+    if (negative && bytes.size() < 8) bits |= ~std::uint64_t{0} << 8 * bytes.size();
+    push_number(static_cast<std::int64_t>(bits));
+}
+
+void Machine::push_float() {
+    std::uint64_t bits = 0;
+    for (const std::uint8_t byte : source_.take(8)) bits = bits << 8 | byte; // big-endian
+    push(Value(Tag::FLOAT, static_cast<std::int64_t>(floats_.size())));
+    floats_.push_back(std::bit_cast<double>(bits));
+}
+
+void Machine::push_object(Shape shape) {
+    if (objects_.size() >= INDEX_AT_MOST) throw Unsupported();
+    push(Value(Tag::OBJECT, static_cast<std::int64_t>(objects_.size())));
+    objects_.push_back(Object{.shape = shape});
+}
+
+void Machine::push_tuple(std::size_t size) {
+    if (stack_.size() - fence() < size) throw Unsupported();
+    const Values values = Values(stack_).last(size);
+    Object tuple{.shape = Shape::TUPLE};
+    add(tuple, values);
+    stack_.resize(stack_.size() - size);
+    push_object(Shape::TUPLE);
+    objects_.back() = tuple;
+}
+
+Value Machine::pop() {
+    const Value value = top();
+    stack_.pop_back();
+    return value;
+}
+
+Value Machine::top() const {
+    if (stack_.size() <= fence()) throw Unsupported();
+    return stack_.back();
+}
+
+// Takes the last mark away and returns how many values are above it.
+std::size_t Machine::pop_mark() {
+    if (marks_.empty()) throw Unsupported();
+    const std::size_t mark = marks_.back();
+    marks_.pop_back();
+    if (mark > stack_.size()) throw Unsupported();
+    return stack_.size() - mark;
+}
+
+void Machine::remember(std::uint64_t index) {
+    // Recorders number what they remember from 0: a gap would only serve to take memory.
+    if (index > memo_.size()) throw Unsupported();
+    const Value value = top();
+    if (index == memo_.size()) memo_.push_back(value);
+    else memo_[index] = value;
+}
+
+// Appends the last `count` values of the stack to the list below them.
+void Machine::append(std::size_t count) {
+    if (stack_.size() - fence() < count + 1) throw Unsupported();
+    const Values items = Values(stack_).last(count);
+    const Value target = stack_[stack_.size() - count - 1];
+    if (!target.is(Tag::OBJECT)) throw Unsupported();
+    Object &list = objects_[target.index()];
+    if (list.shape != Shape::LIST || list.sealed) throw Unsupported();
+    if (count && (list.size || !absorb_list(list, items))) add(list, items);
+    stack_.resize(stack_.size() - count);
+}
+
+// Puts the last `count` values of the stack, keys and values in turn, into the dict below them.
+void Machine::set_items(std::size_t count) {
+    if (count % 2 || stack_.size() - fence() < count + 1) throw Unsupported();
+    const Values pairs = Values(stack_).last(count);
+    const Value target = stack_[stack_.size() - count - 1];
+    if (!target.is(Tag::OBJECT)) throw Unsupported();
+    for (std::size_t i = 0; i < count; i += 2) // what Python could not hash, or what equals other keys
+        if (!pairs[i].is(Tag::TEXT) && !pairs[i].is(Tag::INT)) throw Unsupported();
+    Object &dict = objects_[target.index()];
+    if (dict.shape != Shape::DICT || dict.sealed) throw Unsupported();
+    if (count && (dict.size || !absorb_dict(dict, pairs))) add(dict, pairs);
+    stack_.resize(stack_.size() - count);
+}
+
+void Machine::add(Object &target, Values values) {
+    if (values.size() > INDEX_AT_MOST - target.size) throw Unsupported();
+    if (target.grown) {
+        auto &grown = grown_[target.first];
+        grown.insert(grown.end(), values.begin(), values.end());
+    } else if (target.size) {
+        const Values held = Values(items_).subspan(target.first, target.size);
+        auto &grown = grown_.emplace_back(held.begin(), held.end());
+        grown.insert(grown.end(), values.begin(), values.end());
+        target.first = grown_.size() - 1;
+        target.grown = true;
+    } else {
+        target.first = items_.size();
+        items_.insert(items_.end(), values.begin(), values.end());
+    }
+    target.size += static_cast<std::uint32_t>(values.size());
+}
+
+Values Machine::content(std::uint32_t index) {
+    Object &held = objects_[index];
+    if (held.shape != Shape::TUPLE && held.shape != Shape::LIST && held.shape != Shape::DICT) throw Unsupported();
+    held.sealed = true;
+    return held.grown ? Values(grown_[held.first]) : Values(items_).subspan(held.first, held.size);
+}
+
+std::int64_t Machine::signed_number(Value value) const {
+    if (value.is(Tag::INT)) return value.payload();
+    if (!value.is(Tag::BIG)) throw Unsupported();
+    const Big &big = bigs_[value.index()];
+    if (!big.negative && big.bits >> 63) throw Unsupported();
+    return static_cast<std::int64_t>(big.bits);
+}
+
+std::uint64_t Machine::unsigned_number(Value value) const {
+    if (value.is(Tag::BIG) && !bigs_[value.index()].negative) return bigs_[value.index()].bits;
+    if (!value.is(Tag::INT) || value.payload() < 0) throw Unsupported();
+    return static_cast<std::uint64_t>(value.payload());
+}
+
+std::uint32_t Machine::text(Value value) const {
+    if (!value.is(Tag::TEXT)) throw Unsupported();
+    return value.index();
+}
+
+// Converts values to Python objects; what the pickle shares, the objects share.
+class Machine::Converter {
+  public:
+    explicit Converter(Machine &machine) : machine_(machine) {}
+
+    Ref convert(Value value, int depth) {
+        switch (value.tag()) {
+        case Tag::NONE: return Ref(Py_NewRef(Py_None));
+        case Tag::BOOL: return Ref(PyBool_FromLong(value.payload() != 0));
+        case Tag::INT: return Ref(PyLong_FromLongLong(value.payload()));
+        case Tag::FLOAT: return Ref(PyFloat_FromDouble(machine_.floats_[value.index()]));
+        case Tag::BIG: return big(machine_.bigs_[value.index()]);
+        case Tag::TEXT: {
+            const std::string_view text = machine_.texts_.text(value.index());
+            return Ref(PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size())));
+        }
+        case Tag::OBJECT: return object(value.index(), depth);
+        }
+        throw Unsupported();
+    }
+
+  private:
+    static Ref big(const Big &number) {
+        if (number.negative) return Ref(PyLong_FromLongLong(static_cast<std::int64_t>(number.bits)));
+        return Ref(PyLong_FromUnsignedLongLong(number.bits));
+    }
+
+    Ref object(std::uint32_t index, int depth) {
+        const auto [known, is_new] = made_.try_emplace(index, nullptr);
+        if (!is_new) {
+            if (!known->second) throw Unsupported(); // it holds itself
+            return Ref(Py_NewRef(known->second));
+        }
+        if (depth > DEPTH) throw Unsupported();
+        Ref made = container(index, depth);
+        made_[index] = made.get();
+        kept_.push_back(Ref(Py_NewRef(made.get())));
+        return made;
+    }
+
+    Ref container(std::uint32_t index, int depth) {
+        const Shape shape = machine_.objects_[index].shape;
+        const Values values = machine_.content(index);
+        if (shape == Shape::DICT) return dict(values, depth);
+        Ref list(PyList_New(0));
+        for (const Value value : values) check(PyList_Append(list.get(), convert(value, depth + 1).get()));
+        return shape == Shape::LIST ? std::move(list) : Ref(PyList_AsTuple(list.get()));
+    }
+
+    Ref dict(Values pairs, int depth) {
+        Ref dict(PyDict_New());
+        for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
+            const Ref key = convert(pairs[i], depth + 1), value = convert(pairs[i + 1], depth + 1);
+            check(PyDict_SetItem(dict.get(), key.get(), value.get()));
+        }
+        return dict;
+    }
+
+    Machine &machine_;
+    std::unordered_map<std::uint32_t, PyObject *> made_;
+    std::vector<Ref> kept_;
+};
+
+Ref Machine::to_python(Value value) { return Converter(*this).convert(value, 0); }

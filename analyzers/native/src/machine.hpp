@@ -1,0 +1,118 @@
+// A pickle machine for plain data. It knows no opcode that imports, calls or looks something up.
+#pragma once
+
+#include "interning.hpp"
+#include "source.hpp"
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <vector>
+
+enum class Tag : std::uint8_t { NONE, BOOL, INT, BIG, FLOAT, TEXT, OBJECT };
+
+// A value in eight bytes: the tag in the lowest three bits, above it a number of 61 bits or the index of a text, an
+// object, a float or a number that needs 64 bits.
+class Value {
+  public:
+    Value() = default;
+    Value(Tag tag, std::int64_t payload) : bits_(static_cast<std::uint64_t>(payload) << 3 | static_cast<std::uint64_t>(tag)) {}
+
+    Tag tag() const { return static_cast<Tag>(bits_ & 7); }
+    bool is(Tag tag) const { return this->tag() == tag; }
+    std::int64_t payload() const { return static_cast<std::int64_t>(bits_) >> 3; }
+    std::uint32_t index() const { return static_cast<std::uint32_t>(bits_ >> 3); }
+
+    static bool fits(std::int64_t number) { return number >= -(1LL << 60) && number < 1LL << 60; }
+
+  private:
+    std::uint64_t bits_ = 0;
+};
+
+using Values = std::span<const Value>;
+
+// TUPLE, LIST and DICT (pairs of key and value) hold values. ROW and NUMBERED are dicts and lists whose content went
+// into a table of the reader; what they stand for is `Object::kind_of_row` and `Object::first`.
+enum class Shape : std::uint8_t { TUPLE, LIST, DICT, ROW, NUMBERED };
+
+struct Object {
+    Shape shape;
+    std::uint8_t kind_of_row = 0;
+    // Somebody has looked at the content, so that it must not change any more.
+    bool sealed = false;
+    // The values are in `Machine::grown_[first]` instead of `Machine::items_[first : first + size]`.
+    bool grown = false;
+    std::uint32_t size = 0;
+    std::uint64_t first = 0;
+};
+
+class Machine {
+  public:
+    explicit Machine(PyObject *file) : source_(file) {}
+    virtual ~Machine() = default;
+
+    // Runs the pickle and returns its value. Throws Unsupported for whatever a recorder does not write.
+    Value run();
+
+    // The content of a tuple, list or dict; it must not change afterwards.
+    Values content(std::uint32_t object);
+
+    // A new Python object for a value. Throws Unsupported where it holds rows, itself, or more levels than `DEPTH`.
+    Ref to_python(Value value);
+
+  protected:
+    static constexpr int DEPTH = 20;
+
+    // Takes the items of an empty list, or the pairs of an empty dict, into a table, and changes the object to what
+    // stands for them; returns false if the object is to hold the values itself.
+    virtual bool absorb_list(Object &list, Values items) = 0;
+    virtual bool absorb_dict(Object &dict, Values pairs) = 0;
+
+    Object &object(std::uint32_t index) { return objects_[index]; }
+    std::int64_t signed_number(Value value) const;
+    std::uint64_t unsigned_number(Value value) const;
+    std::uint32_t text(Value value) const;
+
+    Texts texts_;
+
+  private:
+    struct Big {
+        bool negative;
+        std::uint64_t bits;
+    };
+    class Converter;
+
+    bool step(std::uint8_t opcode);
+    void push(Value value) { stack_.push_back(value); }
+    void push_number(std::int64_t number);
+    void push_unsigned(std::uint64_t number);
+    void push_long(std::span<const std::uint8_t> bytes);
+    void push_float();
+    void push_text(std::size_t length) { push(Value(Tag::TEXT, texts_.number(source_.take(length)))); }
+    void push_tuple(std::size_t size);
+    void push_object(Shape shape);
+    Value pop();
+    Value top() const;
+    std::size_t fence() const { return marks_.empty() ? 0 : marks_.back(); }
+    std::size_t pop_mark();
+    void remember(std::uint64_t index);
+    void recall(std::uint64_t index) {
+        if (index >= memo_.size()) throw Unsupported();
+        push(memo_[index]);
+    }
+    void append(std::size_t count);
+    void set_items(std::size_t count);
+    void add(Object &target, Values values);
+
+    Source source_;
+    std::vector<Value> stack_;
+    std::vector<std::size_t> marks_;
+    std::vector<Value> memo_;
+    std::vector<Object> objects_;
+    std::vector<Value> items_;
+    std::deque<std::vector<Value>> grown_;
+    std::vector<double> floats_;
+    std::vector<Big> bigs_;
+};

@@ -1,0 +1,55 @@
+// The Python module: each function returns None for an input that Python's reader has to look at.
+#include "snapshot.hpp"
+
+#include <exception>
+#include <new>
+
+namespace {
+
+// Python's reader uses this module only if the number is the one that it knows.
+constexpr long VERSION = 1;
+
+template <class Read> PyObject *guarded(Read read) {
+    try {
+        return read().release();
+    } catch (const Unsupported &) {
+        Py_RETURN_NONE;
+    } catch (const PythonError &) {
+        // What went wrong while reading the file, Python's reader will say.
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    } catch (const std::exception &) { // no memory: Python's reader may need less
+        Py_RETURN_NONE;
+    }
+}
+
+PyObject *read_snapshot(PyObject *, PyObject *arguments) {
+    PyObject *file = nullptr, *settings = nullptr;
+    if (!PyArg_ParseTuple(arguments, "OO!", &file, &PyDict_Type, &settings)) return nullptr;
+    return guarded([&] {
+        const Vocabulary vocabulary(settings);
+        return Snapshot(file, vocabulary).read();
+    });
+}
+
+PyMethodDef FUNCTIONS[] = {
+    {"read_snapshot", read_snapshot, METH_VARARGS,
+     "read_snapshot(file, vocabulary): the columns of the pickle of a memory snapshot; None if Python has to read it."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef MODULE = {
+    PyModuleDef_HEAD_INIT, "torch_workbench_native", "Native readers of torch-workbench.", 0, FUNCTIONS, nullptr, nullptr, nullptr, nullptr,
+};
+
+} // namespace
+
+PyMODINIT_FUNC PyInit_torch_workbench_native(void) {
+    PyObject *module = PyModule_Create(&MODULE);
+    if (module && PyModule_AddIntConstant(module, "VERSION", VERSION) < 0) {
+        Py_DECREF(module);
+        return nullptr;
+    }
+    return module;
+}

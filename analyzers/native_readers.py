@@ -1,0 +1,49 @@
+"""Find the optional native readers (`analyzers/native`), which return the same columns as Python's readers, faster.
+
+They are a package of their own, `torch-workbench-native`. Whatever input a native reader does not understand, it leaves
+to the reader in Python, which decides what the input is and what is wrong with it.
+"""
+
+import functools
+import importlib
+import os
+from enum import StrEnum
+from typing import Any
+
+SWITCH = "WORKBENCH_NATIVE"
+"""The environment variable that switches the native readers off if it is 0."""
+MODULE, VERSION = "torch_workbench_native", 1
+"""The module, and the number that it has to have: the two packages may be installed in different versions."""
+
+
+class NativeState(StrEnum):
+    """Whether the native readers are used, and why not."""
+
+    USED = "used"
+    SWITCHED_OFF = "switched off"
+    OTHER_VERSION = "of another version"
+    NOT_INSTALLED = "not installed"
+
+
+@functools.cache
+def native_module() -> Any | None:
+    """Return the module with the native readers; None if they are not installed, switched off or of another version."""
+    return installed_module() if native_state() is NativeState.USED else None
+
+
+def native_state() -> NativeState:
+    """Return whether the native readers are used."""
+    module = installed_module()
+    if module is None:
+        return NativeState.NOT_INSTALLED
+    if os.environ.get(SWITCH) == "0":
+        return NativeState.SWITCHED_OFF
+    return NativeState.USED if module.VERSION == VERSION else NativeState.OTHER_VERSION
+
+
+def installed_module() -> Any | None:
+    """Return the module with the native readers, whatever its version; None if it is not installed."""
+    try:
+        return importlib.import_module(MODULE)
+    except ImportError:
+        return None

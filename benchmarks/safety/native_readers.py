@@ -1,0 +1,174 @@
+"""Compare the native readers with those in Python, on mutated files: the columns must be equal, byte for byte.
+
+    python -m benchmarks.safety.native_readers [--inputs 50000] [--seed 0] [--keep FOLDER]
+
+The files are those of recorded and generated jobs, mutated in their structure or byte by byte. A native reader may
+leave any file to the one in Python; whatever it reads, Python's reader must read, too, with the same result or the same
+error. Prints how many files each of them has read, and each input on which they differ. A crash of the process is a
+failure, too: with `--keep` the input that was being read lies in the folder as `current`.
+"""
+
+import argparse
+import pickle
+import random
+import sys
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from analyzers import native_readers
+from analyzers.errors import WorkbenchError
+from analyzers.memory.reading import native as snapshot_native
+from analyzers.memory.reading import reader as snapshot_reader
+from benchmarks.core import snapshot_files
+from benchmarks.fuzzing.formats import seeds_by_kind
+from benchmarks.fuzzing.mutations import mutated
+
+Result = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A reader that can be used with and without its native part."""
+
+    kind: str
+    reader: ModuleType
+    switched: ModuleType
+    seeds: Callable[[], list[tuple[str, bytes]]]
+
+
+def snapshot_seeds() -> list[tuple[str, bytes]]:
+    """Return small snapshots of all schemas and protocols."""
+    made = []
+    for kind, create in snapshot_files.KINDS.items():
+        content, protocol = create(60)
+        content["segments"] = content["segments"][:6]
+        made += [(f"{kind}_{number}.pickle", pickle.dumps(content, number)) for number in {2, 4, protocol}]
+        made.append((f"{kind}_tagged.pickle", pickle.dumps(tagged(content), 4)))
+    return made + recorded("memory_snapshot")
+
+
+def tagged(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a snapshot with the categories and the tags that this project's recorder writes."""
+    [trace, *_] = content["device_traces"]
+    categories = ("Parameters", "gradient", "activations", None, "other")
+    for number, entry in enumerate(trace):
+        entry |= {"category": categories[number % 5], "user_metadata": f"layers.{number % 7}.weight"}
+    recorder = {"rank": 3, "limit_bytes": 1 << 34, "blocks": {1 << 40: ["parameter", "layers.0"], 7: [None, None]}}
+    annotations = [{"stage": "START", "name": "step#1", "device": 0, "time_us": 5}]
+    oom = {"action": "oom", "device_free": 1 << 30, "size": 1 << 31, "stream": 0, "time_us": 9, "frames": []}
+    traces = [[*trace, oom], [], [dict(entry) for entry in trace[:9]]]
+    return content | {"device_traces": traces, "workbench": recorder, "external_annotations": annotations}
+
+
+def recorded(kind: str) -> list[tuple[str, bytes]]:
+    return [next(iter(files.items())) for files in seeds_by_kind().get(kind, [])]
+
+
+PAIRS = (Pair("snapshots", snapshot_reader, snapshot_native, snapshot_seeds),)
+
+
+@contextmanager
+def switched(pair: Pair, module: Any) -> Iterator[None]:
+    """Let a reader use this native module, or with None no native module."""
+    before = pair.switched.native_module
+    pair.switched.native_module = lambda: module
+    try:
+        yield
+    finally:
+        pair.switched.native_module = before
+
+
+class LeftToPython(BaseException):
+    """The native reader does not understand the file: there is nothing to compare."""
+
+
+class Strict:
+    """The native module, which raises `LeftToPython` where it would leave a file to the reader in Python."""
+
+    def __init__(self) -> None:
+        self.module = native_readers.installed_module()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            made = getattr(self.module, name)(*arguments)
+            if made is None:
+                raise LeftToPython
+            return made
+
+        return call
+
+
+def result(pair: Pair, path: Path, module: Any) -> Result:
+    """Return what a reader makes of a file: its columns as bytes and its `meta`, or its error."""
+    try:
+        with switched(pair, module):
+            columns, meta = pair.reader.read([path])
+    except WorkbenchError as error:
+        return (type(error).__name__, error.message)
+    except (OSError, EOFError, zlib.error, MemoryError, RecursionError) as error:  # as in `analyzers.child`
+        return (type(error).__name__,)
+    parts = ((name, str(column.dtype), column.shape, column.tobytes()) for name, column in columns.items())
+    return (*parts, repr(meta))
+
+
+def difference(pair: Pair, path: Path) -> str:
+    """Return where the readers differ; empty if they do not.
+
+    Raises:
+        LeftToPython: The native reader does not read this file.
+    """
+    with_native, in_python = result(pair, path, Strict()), result(pair, path, None)
+    if with_native == in_python:
+        return ""
+    differing = [str(mine)[:200] for mine, other in zip(with_native, in_python, strict=False) if mine != other]
+    return f"{differing or (with_native[:2], in_python[:2])}"[:600]
+
+
+def compare(pair: Pair, inputs: int, seed: int, keep: Path) -> Counter[str]:
+    """Compare the readers on this many mutated files, and return how many ended in which way."""
+    rng, seeds, ends = random.Random(seed), pair.seeds(), Counter[str]()
+    for number in range(inputs):
+        name, body = rng.choice(seeds)
+        changed = mutated(rng, name, body) if number else body
+        path = keep / f"current{Path(name).suffix}"
+        path.write_bytes(changed)
+        try:
+            differs = difference(pair, path)
+        except LeftToPython:
+            ends["left to Python"] += 1
+            continue
+        ends["differ" if differs else "equal"] += 1
+        if differs:
+            path.rename(keep / f"{pair.kind}_{seed}_{number}{path.suffix}")
+            print(f"{pair.kind} {number}: {differs}", flush=True)
+    return ends
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--inputs", type=int, default=50_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path)
+    asked = parser.parse_args()
+    if native_readers.installed_module() is None:
+        sys.exit("error: the native readers are not installed\nhint: pip install ./analyzers/native")
+    total = Counter[str]()
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        home = asked.keep or Path(folder)
+        home.mkdir(parents=True, exist_ok=True)
+        for pair in PAIRS:
+            ends = compare(pair, asked.inputs // len(PAIRS), asked.seed, home)
+            print(f"{pair.kind}: {dict(ends)}", flush=True)
+            total += ends
+    sys.exit(total["differ"] > 0)
+
+
+if __name__ == "__main__":
+    main()
