@@ -237,7 +237,8 @@ CODE_BITS = 16
 def group_keys(exact: Slices, line: Integers, cell_ns: int) -> Integers:
     """Return a key for each slice: slices with equal keys are joined, and those as long as a cell are alone.
 
-    The keys ascend with line and time: the upper bits count the cells and the long slices in their order.
+    `line` has the line of each slice, `cell_ns` is the width of a cell of time. The keys ascend with line and time:
+    the upper bits count the cells and the long slices in their order.
     """
     cell = exact.start // cell_ns
     long = exact.dur >= cell_ns

@@ -138,13 +138,14 @@ def lasting_from(is_late: "pd.Series[bool]") -> int | None:
 
 
 def begin_of(excess: "pd.Series[float]", is_late: "pd.Series[bool]", threshold_s: float, first: int) -> int:
-    """Return the step at which a rank's lateness began, given its lateness (s) and whether it counts as late, by step.
+    """Return the step at which a rank's lateness began.
 
-    Before the begin, lateness should be below a limit in every step, and above it from there on. The result is the
-    step with the smallest sum of distances on the wrong side of the limit. The limit lies between the usual values
-    before and after, nearer to the one that varies less. The first step that counts as late is not used, because it
-    is a matter of chance if lateness varies around the threshold `threshold_s`. A rank that is late in all compared
-    steps is late from the `first` step in the logs.
+    `excess` is its lateness (s) and `is_late` whether it counts as late, both by step. Before the begin, lateness
+    should be below a limit in every step, and above it from there on. The result is the step with the smallest sum of
+    distances on the wrong side of the limit. The limit lies between the usual values before and after, nearer to the
+    one that varies less. The first step that counts as late is not used, because it is a matter of chance if lateness
+    varies around the threshold `threshold_s`. A rank that is late in all compared steps is late from the `first` step
+    in the logs.
 
     Example: lateness of 0, 9, 0, 0, 20, 45, 50, 48 ms, threshold 8 ms. The usual values are 46 ms (varying by 4) and
     0 ms (by 1), so the limit is 46 * 1 / 5 = 9 ms. The begin is the step with 20 ms, as it leaves the least on the

@@ -22,7 +22,7 @@ WholeBytes = Callable[[bytes], int]
 class GrowingFile:
     """A file to which another process appends: each read returns the complete records added since the last read.
 
-    `generation` counts how often the file was opened anew, as a new run replaces the file of the previous run.
+    `generation` counts the files that had this name so far, as a new run replaces the file of the previous run.
     """
 
     def __init__(self, path: Path, whole_bytes: WholeBytes, latest: int | None = None) -> None:

@@ -44,9 +44,11 @@ ENDED = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.INTERRUPTED)
 
 @dataclass(frozen=True, kw_only=True)
 class RankState:
-    """The state of one rank: its step and phase, how many seconds ago it changed its phase, and its memory in bytes.
+    """The state of one rank: its step and phase, and its memory in bytes.
 
-    `oom_step` is the step in which its memory will reach its limit if it goes on growing by `growth_bytes` per step.
+    `attempt` is how often the job was restarted before, and `quiet_s` how many seconds ago the rank changed its
+    phase. `oom_step` is the step in which its memory will reach its limit if it goes on growing by `growth_bytes` per
+    step.
     """
 
     rank: int

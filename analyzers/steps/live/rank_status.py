@@ -24,7 +24,8 @@ At the end of the timeout NCCL aborts, and the flags in a dump are wrong.
 def rank_state(folder: Path, log: RankLog, growth: float | None, step_s: float) -> RankState:
     """Return the state of a rank: its current phase, step and memory.
 
-    `growth` is its memory growth in bytes per step, None without one; `step_s` is the present duration of a step (s).
+    `folder` is the folder of the job, `log` has the rank's last steps. `growth` is its memory growth in bytes per
+    step, None without one; `step_s` is the present duration of a step (s).
     """
     beat, last = log.heartbeat(folder), log.last
     memory, limit = last.memory_bytes, last.limit_bytes
@@ -47,7 +48,7 @@ def rank_state(folder: Path, log: RankLog, growth: float | None, step_s: float) 
 
 
 def rank_status(folder: Path, log: RankLog, phase: str, *, is_quiet: bool) -> RankStatus:
-    """Return the status of a rank.
+    """Return the status of a rank of the job in `folder`.
 
     It is DONE by the rank's last phase, else FAILED if the rank wrote an error file, else it depends on whether the
     rank's process still runs. `is_quiet` says that the rank has not changed its phase for unusually long.

@@ -35,7 +35,7 @@ Otherwise each time it goes back is taken for a restart.
 
 @dataclass(frozen=True)
 class MappedRows:
-    """The steps of a log of another trainer, and how its columns were read."""
+    """The steps of a log of another trainer, as columns (`content`), and how its columns were read (`log`)."""
 
     content: Content
     log: MappedLog
@@ -198,7 +198,10 @@ def merged_rows(rows: Rows, choice: ColumnChoice) -> tuple[Rows, int]:
 
 
 def content_of_rows(rows: Rows, choice: ColumnChoice) -> Content:
-    """Return the rows as columns with the names and units that this project's step logs have."""
+    """Return rows of another trainer's log as columns with the names and units of this project's step logs.
+
+    `choice` says which column stands for which quantity.
+    """
     count = len(rows)
     fixed: Arrays = {
         name: np.zeros(count, dtype=np.int64)
@@ -226,7 +229,7 @@ def content_of_rows(rows: Rows, choice: ColumnChoice) -> Content:
 
 
 def quantity_of(rows: Rows, choice: ColumnChoice, quantity: Quantity | None) -> Floats:
-    """Return the value of a quantity in each row; NaN if a row has none."""
+    """Return the value of a quantity in each row (NaN: none), from the columns that `choice` names for it."""
     return first_present([rows.columns[name] for name in (choice.used(quantity) if quantity else ())], len(rows))
 
 

@@ -183,7 +183,10 @@ def add_column(table: RawTable, name: str, cells: "pd.Series[Any]", *, decimal_c
 
 
 def numbers_in(cells: "pd.Series[Any]", *, decimal_commas: bool) -> tuple[Floats, Mask]:
-    """Return the numbers in a column of texts (NaN: none), and a mask of the rows in which NaN itself was written."""
+    """Return the numbers in a column of texts (NaN: none), and a mask of the rows in which NaN itself was written.
+
+    If `decimal_commas`, a comma may be the decimal point, as in `0,5`.
+    """
     codes, texts = pd.factorize(cells.astype(str).str.strip())
     # The last value is that of missing cells, whose code is -1; a damaged column may have no other.
     values = np.array([*(number_in(text, decimal_commas=decimal_commas) for text in texts), math.nan])

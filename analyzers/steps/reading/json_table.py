@@ -108,9 +108,10 @@ def add_row(rows: RowCollector, row: Mapping[str, Any]) -> None:
 
 
 def flat(row: Mapping[str, Any], prefix: str = "", depth: int = 1) -> Iterator[tuple[str, Any]]:
-    """Yield the (name, value) pairs of an object and of the objects nested in it, as `outer/inner`.
+    """Yield the (name, value) pairs of an object and of the objects nested in it; these are named `outer/inner`.
 
-    A list with one item counts as that item, longer lists are left out.
+    A list with one item counts as that item, longer lists are left out. `prefix` and `depth` are those of a nested
+    object.
     """
     for name, value in row.items():
         if isinstance(value, dict):

@@ -97,7 +97,7 @@ def decoder(names: tuple[tuple[str, ...], ...]) -> "msgspec.json.Decoder[Any]":
 
 
 def named(known: Sequence[str], absent: int) -> type[Row]:
-    """Return a struct type with an integer field for each name in `known`, whose default is `absent`.
+    """Return a struct type with an integer field for each name in `known`; a field that is missing becomes `absent`.
 
     Raises:
         msgspec.MsgspecError: A name has quotes or control characters, which msgspec refuses in field names.

@@ -161,7 +161,7 @@ class Replay:
 
     @cached_property
     def begin(self) -> Integers:
-        """The time at which each rank began to work before its first collective (Unix ns of the first rank's clock)."""
+        """For each rank, when its work before its first collective began (Unix ns of the first rank's clock)."""
         first = np.unique(self.lateness.matched.rank_index, return_index=True)[1]
         return self.lateness.on_first_clock("since")[first]
 

@@ -56,7 +56,7 @@ class RankProgram:
 def program_of(recording: Recording, messages: Sequence[Message], ahead: int) -> RankProgram:
     """Return the tasks of a rank, and for each task which earlier ones it waits for.
 
-    `ahead` is by how many ns the rank's clock is ahead of the common one.
+    `messages` are the rank's sends and receives; `ahead` is by how many ns its clock is ahead of the common one.
     """
     shift = recording.base - ahead
     start, end = recording.column("start") - ahead, recording.column("end") - ahead
@@ -97,11 +97,11 @@ class ProgramBuilder:
     last_of_lane: dict[int, int] = field(default_factory=dict)
 
     def add_block(self, start: int, end: int, compute: int, after: int) -> None:
-        """Add a block of computing; before its launch the host waited for the device until `after` (-1: never).
+        """Add a block of computing that ran from `start` to `end`; something computed for `compute` ns of this time.
 
-        A receive that ended before the block began is taken to be needed by the block, as the recording does not show
-        what needs it. Other communication is needed only if the block began right after its end, or if the host
-        waited for it.
+        Before its launch the host waited for the device until `after` (-1: never). A receive that ended before the
+        block began is taken to be needed by the block, as the recording does not show what needs it. Other
+        communication is needed only if the block began right after its end, or if the host waited for it.
         """
         needs = [] if self.last_block is None else [self.last_block]
         for task, ended in list(self.pending.items()):
@@ -115,7 +115,7 @@ class ProgramBuilder:
         self.add(start, end, compute, None, needs)
 
     def add_communication(self, kernel: int, start: int, end: int, lane: int, after: int) -> None:
-        """Add a communicating kernel on the stream `lane`.
+        """Add a communicating kernel that ran on the stream `lane` from `start` to `end`.
 
         Before its launch the host waited for the device until the time `after` (-1: never).
         """
@@ -179,7 +179,10 @@ class StageReplay:
         return max(max(run.end.values()) for run in runs.values()) - first
 
     def advance(self, run: "Run", runs: Mapping[int, "Run"]) -> int:
-        """Simulate a rank until it waits for another one; return how many starts and ends of tasks became known."""
+        """Simulate a rank until it waits for another one; return how many starts and ends of tasks became known.
+
+        `run` is the simulation of this rank so far, `runs` has those of all ranks.
+        """
         before = len(run.start) + len(run.end)
         run.open = [task for task in run.open if not self.settle(run, task, runs)]
         while run.next < len(run.program.tasks):
@@ -192,7 +195,11 @@ class StageReplay:
         return len(run.start) + len(run.end) - before
 
     def settle(self, run: "Run", index: int, runs: Mapping[int, "Run"]) -> bool:
-        """Compute start and end of a task, if those of the tasks that it waits for are known; return if it ended."""
+        """Compute start and end of a task, if those of the tasks that it waits for are known; return if it ended.
+
+        `index` is the task's index in the program of `run`, the simulation of its rank; `runs` has those of all
+        ranks.
+        """
         task = run.program.tasks[index]
         if index not in run.start:
             if any(need not in run.end for need in task.needs):
@@ -233,7 +240,7 @@ class Run:
 def meetings(
     programs: Mapping[int, RankProgram], partners: Mapping[Kernel, Sequence[Kernel]], receives: set[Kernel]
 ) -> dict[Kernel, Meeting]:
-    """Return the `Meeting` of each communicating kernel.
+    """Return the `Meeting` of each communicating kernel of the ranks in `programs`.
 
     `partners` has the kernels of other ranks in the same communication; a kernel without partners takes as long as
     recorded. `receives` are the kernels that receive. A send that ended before its partner began did not wait for it,

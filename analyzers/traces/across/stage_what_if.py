@@ -89,6 +89,9 @@ def replay_of(
 ) -> StageReplay:
     """Return a simulation of all ranks of a job that send messages.
 
+    `recordings` and `messages` are {rank: its recording, or its sends and receives}. `lateness` has the matched
+    collectives and the clocks of the ranks; it is None if there are no matched collectives.
+
     Raises:
         UnknownStages: The clocks of the ranks cannot be compared, or the sends of some ranks do not match the receives.
     """
@@ -120,7 +123,10 @@ def clocks_ahead(recordings: dict[int, Recording], lateness: Lateness | None) ->
 
 
 def collective_partners(lateness: Lateness, messages: Mapping[int, Sequence[Message]]) -> dict[Kernel, list[Kernel]]:
-    """Return, for each kernel of a matched collective, its kernels on the other ranks that have messages."""
+    """Return, for each kernel of a matched collective, its kernels on the other ranks that have messages.
+
+    `lateness` has the matched collectives, `messages` the sends and receives of each rank.
+    """
     matched = lateness.matched
     ranks = [matched.ranks[i] for i in matched.rank_index.tolist()]
     members = list(zip(ranks, matched.position.tolist(), strict=True))

@@ -22,7 +22,7 @@ class UnknownStages(Exception):
 class Message:
     """One send or receive of a rank: the index of its kernel among the rank's collectives, and the other rank (`peer`).
 
-    A kernel may carry several messages.
+    `sends` is true for a send. A kernel may carry several messages.
     """
 
     kernel: int
@@ -102,6 +102,8 @@ def chains_of_peers(messages: Mapping[int, Sequence[Message]], peers: Mapping[in
 
 def walk(rank: int, peers: Mapping[int, set[int]]) -> list[int]:
     """Return the ranks of the chain that begins at `rank`, followed from peer to peer to its other end.
+
+    `peers` has, for each rank, the ranks that it exchanges messages with.
 
     Raises:
         UnknownStages: The chain branches.

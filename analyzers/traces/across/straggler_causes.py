@@ -108,8 +108,8 @@ def compute_growth(mine: RankTrace, others: Sequence[RankTrace]) -> ComputeGrowt
 def grown_most(mine: RankTrace, others: Sequence[RankTrace]) -> tuple[str, int]:
     """Return the name of the computing kernel whose time exceeds that on the other ranks most, and by how many ns.
 
-    It is compared with the lower median of the other ranks. The result is ("", 0) if the rank ran no computing
-    kernel.
+    The rank `mine` is compared with the lower median of the ranks `others`. The result is ("", 0) if it ran no
+    computing kernel.
     """
     totals = [{k.name: k.total_ns for k in account.kernels if k.kind == "compute"} for account in [mine, *others]]
     growth = {name: own - median_low(other.get(name, 0) for other in totals[1:]) for name, own in totals[0].items()}

@@ -95,16 +95,20 @@ def late_rank(comparison: RankComparison) -> LateRank | None:
 
 
 def source_of(comparison: RankComparison, index: int) -> str:
-    """Return what the rank with index `index` was measured on: `device`, or `cpu` if no device worked."""
+    """Return what a rank was measured on: `device`, or `cpu` if no device worked.
+
+    `index` is the index of the rank in `comparison.waits`.
+    """
     return comparison.lateness.matched.recordings[index].account.source
 
 
 def may_be_chance(comparison: RankComparison, index: int, straggler: Straggler) -> bool:
-    """Return whether the rank with index `index` may be late by chance, as happens on a busy machine.
+    """Return whether a rank that seems to be a straggler may be late by chance, as happens on a busy machine.
 
-    If the work is a device's, if the cause is a recorded phase of the host, or if there are too few steps to tell, it
-    is chance unless at least half of all waiting was for this rank. Else a process on a CPU may only have waited for
-    a core, and it is chance unless the rank was late in most steps.
+    `index` is the index of the rank in `comparison.waits`. If the work is a device's, if the cause is a recorded
+    phase of the host, or if there are too few steps to tell, it is chance unless at least half of all waiting was for
+    this rank. Else a process on a CPU may only have waited for a core, and it is chance unless the rank was late in
+    most steps.
     """
     evident = source_of(comparison, index) == "device" or straggler.cause.is_phase
     if evident or straggler.steps < STEPS_AT_LEAST:
@@ -113,7 +117,10 @@ def may_be_chance(comparison: RankComparison, index: int, straggler: Straggler) 
 
 
 def measured(comparison: RankComparison, index: int) -> Straggler:
-    """Return the `Straggler` with all numbers on the rank with index `index` in a comparison; its `detail` is empty."""
+    """Return the `Straggler` with all numbers on one rank; its `detail` is empty.
+
+    `index` is the index of the rank in `comparison.waits`.
+    """
     row, lateness = comparison.waits[index], comparison.lateness
     matched = lateness.matched
     by_step = lateness.excess_by_step()[index]
@@ -145,9 +152,10 @@ def measured(comparison: RankComparison, index: int) -> Straggler:
 
 
 def late_from_ns(comparison: RankComparison, index: int, steps: int) -> float:
-    """Return the excess in ns above which the rank with index `index` counts as late in a single step.
+    """Return the excess in ns above which a rank counts as late in a single step.
 
-    `steps` is the number of recorded steps. On a CPU it is at least a time slice of the scheduler.
+    `index` is the index of the rank in `comparison.waits`, `steps` the number of recorded steps. On a CPU the result
+    is at least a time slice of the scheduler.
     """
     source = source_of(comparison, index)
     return max(TIME_SLICE_NS[source], EXCESS[source] * comparison.waits[index].window_ns / max(1, steps))

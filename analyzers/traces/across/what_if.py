@@ -70,7 +70,10 @@ def what_ifs(lateness: Lateness, window_ns: int, saved_by_rank: dict[int, int]) 
 
 
 def without_phases(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, int]]:
-    """Yield (phase, ns saved if it took no time on any rank) for each phase of the host that takes more than 1 %."""
+    """Yield (phase, ns saved if it took no time on any rank) for each phase of the host that takes more than 1 %.
+
+    The share is of `window_ns`, the simulated time of all collectives.
+    """
     replay, work = Replay(lateness), lateness.matched.column("work_ns")
     overlap = lateness.matched.column("overlap_ns")
     for phase in HOST_PHASES:

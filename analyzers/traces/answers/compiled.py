@@ -154,8 +154,8 @@ def compiled_code(trace: Trace) -> CompiledCode | None:
 def compiled_frames(regions: Regions, compiling: Integers) -> list[CompiledFrame]:
     """Return each compiled frame with its calls, graph breaks and compilations.
 
-    The frame that cost most time comes first: the time of its compilations, and the host's time after its graph
-    breaks.
+    `compiling` has the trace rows of all compilations. The frame that cost most time comes first: the time of its
+    compilations, and the host's time after its graph breaks.
     """
     numbers = {frame: i for i, frame in enumerate(dict.fromkeys(frame for frame, _ in regions.frames))}
     which = np.array([numbers[frame] for frame, _ in regions.frames], np.int64)

@@ -91,10 +91,10 @@ def intersect(intervals: Intervals, others: Intervals) -> Intervals:
 
 
 def combine(intervals: Intervals, others: Intervals, keep: Callable[[Mask, Mask], Mask]) -> Intervals:
-    """Return the pieces of time that the function `keep` selects from those between the ends of all intervals.
+    """Cut time at each start and end of the intervals, and return those pieces that the function `keep` selects.
 
     `keep` gets two masks with an entry per piece: whether the piece is inside `intervals`, and whether it is inside
-    `others`.
+    `others`. Neighbouring pieces are joined.
     """
     edges = np.sort(np.concatenate([*intervals, *others]))
     # Nothing changes between two edges, so the first instant of a stretch speaks for all of it.

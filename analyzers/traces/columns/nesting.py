@@ -39,8 +39,8 @@ class NestedEvents(NamedTuple):
 def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
     """Return, for each event, its depth (how many events enclose it) and the row of the innermost of these, or NONE.
 
-    An event encloses the events of its lane that begin while it runs. An event without a duration counts as 1 ns
-    long.
+    Each event has a lane (thread or stream), a start and an end in ns. An event encloses the events of its lane that
+    begin while it runs. An event without a duration counts as 1 ns long.
     """
     end = np.maximum(end, start + 1)
     depth, parent = np.zeros(len(lane), np.int32), np.full(len(lane), NONE, np.int32)
@@ -183,7 +183,10 @@ def inclusive_sums(rows: Column, values: Column, parent: Column) -> Integers:
 
 
 def self_times(parent: Column, start: Column, end: Column) -> Integers:
-    """Return the duration of each event without the events directly inside it, in ns."""
+    """Return the duration of each event without the events directly inside it, in ns.
+
+    `parent` has the row of the event directly around each event, or NONE; `start` and `end` are in ns.
+    """
     own: Integers = end - start
     inside = np.flatnonzero(parent >= 0)
     above = parent[inside]

@@ -56,7 +56,7 @@ class DevicePath:
 
     @cached_property
     def work(self) -> Integers:
-        """The trace rows of the device's work between `start` and `end`, in the order in which it ended."""
+        """The trace rows of the device's events between `start` and `end`, in the order in which these events ended."""
         c = self.trace.columns
         rows = np.flatnonzero((c["account"] == self.account) & (c["start"] < self.end) & (c["end"] > self.start))
         return rows[np.argsort(c["end"][rows], kind="stable")]
@@ -189,9 +189,9 @@ def path_sums(path: "pd.DataFrame") -> list[PathSum]:
 
 
 def savings_ns(path: "pd.DataFrame", name: str, factor: float) -> int:
-    """Return by how many ns, at most, a step would be shorter if the pieces `name` of its critical path were faster.
+    """Return by how many ns, at most, a step would be shorter if some pieces of its critical path were faster.
 
-    They would run `factor` times as fast.
+    All pieces called `name` would run `factor` times as fast.
     """
     on_path = int(path.loc[path["name"] == name, "dur_ns"].sum())
     return round(on_path * (1 - 1 / factor))

@@ -83,7 +83,8 @@ def allocated_by_name(
 ) -> dict[str, float]:
     """Return {operator or module: bytes that it allocates itself in a step}, as a mean over all steps of some devices.
 
-    `named` lists the operators or modules of one device; a recording without steps counts as one step.
+    `memories` has the memory of each device, and `named` returns the operators or modules in one of them. A recording
+    without steps counts as one step.
     """
     total = defaultdict[str, int](int)
     for row in (row for memory in memories for row in named(memory)):

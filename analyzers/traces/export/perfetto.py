@@ -161,7 +161,8 @@ def rows_to_write(trace: Trace, times: Times, window: Window | None, limit: int)
 def trace_events(trace: Trace, processes: dict[int, tuple[int, str]], times: Times, rows: Integers) -> Iterator[Event]:
     """Yield the names of processes and tracks, the events, and an arrow from each launch to its kernel.
 
-    `rows` are the trace rows of the events, `processes` is the result of `processes_of_lanes`.
+    `rows` are the trace rows of the events, `times` the start and end of all events of the trace, and `processes` is
+    the result of `processes_of_lanes`.
     """
     c = trace.columns
     tracks = dict(zip(rows.tolist(), tracks_of(c["lane"][rows], times, rows), strict=True))
@@ -268,6 +269,9 @@ def critical_path_events(aligned: AlignedRecordings, index: int, name: str) -> I
 
 
 def finding_event(tid: int, name: str, stretch: tuple[int, int], args: Mapping[str, object]) -> Event:
-    """Return an event in the process of the findings; `stretch` is its (start, duration) in ns of the common clock."""
+    """Return an event in the process of the findings, on track `tid`.
+
+    `stretch` is its (start, duration) in ns of the common clock; `args` are shown when it is selected.
+    """
     where = {"ph": "X", "name": name, "cat": "finding", "pid": FINDINGS_PID, "tid": tid}
     return where | {"ts": stretch[0] / 1000, "dur": stretch[1] / 1000, "args": args}

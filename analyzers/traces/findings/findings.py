@@ -270,7 +270,7 @@ def call_text(call: CallTotal) -> str:
 
 
 def free_apart(call: CallTotal) -> bool:
-    """Return whether these calls free memory, and the longest of them took far longer than the others."""
+    """Return whether the calls in `call` free memory, and the longest of them took far longer than the others."""
     others = call.count - 1
     return "Free" in call.name and others > 0 and call.max_ns >= STANDS_OUT * (call.total_ns - call.max_ns) / others
 

@@ -125,7 +125,10 @@ def mostly(straggler: Straggler) -> str:
 
 
 def evidence(straggler: Straggler, waits: Sequence[RankWaits], sources: Mapping[int, str]) -> list[Evidence]:
-    """Return evidence on the parts of the straggler's excess, then on each rank's waiting, the straggler first."""
+    """Return evidence on the parts of the straggler's excess, then on each rank's waiting, the straggler first.
+
+    `waits` has the waiting of each rank, `sources` the path of each rank's trace.
+    """
     parts = sorted(straggler.causes_ns.items(), key=lambda part: -part[1])
     listed = [(PART_NAMES[Cause(name)], ns) for name, ns in parts if Cause(name) in PART_NAMES]
     rest = straggler.excess_ns - sum(ns for _, ns in listed)

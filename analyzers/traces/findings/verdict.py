@@ -63,7 +63,8 @@ def verdict(
 ) -> Verdict:
     """Return the verdict on a set of traces: the most important finding, else that the job is healthy, or unknown.
 
-    A straggler comes first, then the largest loss of time, then a problem with memory.
+    A straggler comes first, then the largest loss of time, then a problem with memory. `clocks` show whether the
+    ranks' clocks could be compared; `opportunities` are sorted by what they save, the largest first.
     """
     by_id = {finding.id: finding for finding in findings if is_lead(finding)}
     lacks = [missing_sentence(lack, clocks) for lack in missing(accounts, clocks)]

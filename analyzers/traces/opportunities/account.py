@@ -77,7 +77,8 @@ class AccountOpportunities:
     ) -> Opportunity:
         """Return an opportunity with numbers per step, given the numbers of the whole recording.
 
-        `names` are the events concerned; `measures` are further numbers to show with it.
+        `count` events take `taken_ns`, of which `saved_ns` can be saved. `names` are the events concerned; `measures`
+        are further numbers to show with it.
         """
         return Opportunity(
             kind=kind,

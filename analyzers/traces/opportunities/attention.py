@@ -57,7 +57,7 @@ class Attentions:
         return rows[np.lexsort((c["start"][rows], c["lane"][rows]))]
 
     def chains(self) -> list[tuple[Integers, int]]:
-        """Return (indices in `work` of its events, ns that a fused kernel would take) for each attention."""
+        """Return a pair for each attention: the indices of its events in `work`, and the ns of a fused kernel."""
         trace = self.attribution.trace
         if not trace.text_matches(SOFTMAX).any():
             return []

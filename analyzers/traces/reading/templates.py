@@ -217,7 +217,10 @@ def number_field(value: object, runs: Runs) -> NumberField | None:
 
 
 def is_unusual(field: str, number: NumberField, text: bytes) -> bool:
-    """Return whether a number is left to the decoder: it is quoted, or a time that is negative or finer than 1 ns."""
+    """Return whether a number is left to the decoder: it is quoted, or a time that is negative or finer than 1 ns.
+
+    `number` says where the digits of the field `field` are in `text`, the text of the event.
+    """
     too_fine = field in DECIMALS_OF.values() and number.length > DECIMALS_AT_MOST
     return is_quoted(text, number.end) or too_fine or (field in DECIMALS_OF and number.sign < 0)
 

@@ -181,7 +181,8 @@ def find_lanes(trace: Trace) -> tuple[Integers, list[Lane]]:
 def lane_name(number: str, kind: int, thread_name: str) -> str:
     """Return the name of a lane, such as `stream 7` or `thread 4000 (python)`.
 
-    `number` is the stream or the thread, as text. Some recorders already put the number of a thread into its name.
+    `number` is the stream or the thread, as text, and `kind` is `HOST_LANE` for a thread. `thread_name` is its
+    recorded name; some recorders already put the number of a thread into it.
     """
     if kind != HOST_LANE:
         return f"stream {number}"
