@@ -200,9 +200,6 @@ def to_ns(seconds: Floats) -> Integers:
     return np.rint(limited * 1e9).astype(np.int64)
 
 
-LONGEST_NS = 1 << 60
-
-
 def stalled_ns(steps: Steps, late: Lateness) -> Integers:
     """Return, for each row of `steps.table`, the ns lost to waiting for late ranks or to an unusually long step."""
     work_ns = steps.table["dur_ns"].to_numpy() - sum(phase_ns(steps, names) for names in PHASES.values())

@@ -83,6 +83,12 @@ def test_steps_out_of_line_are_stalls(job):
     assert goodput(job, {0: rows}).parts["stall"] == 6 * S
 
 
+def test_a_step_of_ten_years_is_left_out(job):
+    rows = [row(step, 4.0 * step, work=4.0) for step in range(1, 5)]
+    damaged = rows[-1] | {"dur_ns": 10 * 365 * 24 * 3600 * S}
+    assert goodput(job, {0: [*rows[:-1], damaged]}).wall_ns == goodput(job, {0: rows[:-1]}).wall_ns
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_it_adds_up_whatever_the_clocks_say(job, seed):
     """Steps overlap, go back in time, or have phases longer than themselves."""
