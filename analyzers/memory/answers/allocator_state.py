@@ -1,9 +1,9 @@
 """Reconstruct the allocator's segments, blocks and free memory after a trace entry; find all blocks at an address."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from analyzers.columns import Column, Integers, Mask
 from analyzers.memory.answers.stacks import stack_lines
@@ -12,6 +12,9 @@ from analyzers.memory.reading.schema import RESERVING, RETURNING, Action, catego
 from analyzers.memory.reading.snapshot import DeviceTrace
 from analyzers.memory.replay.arenas import BlockArenas
 from analyzers.memory.replay.lifetimes import Replay
+
+if TYPE_CHECKING:
+    import pandas as pd  # imported late: every report needs this module, few need its tables
 
 UNIT = np.uint64(512)
 """The allocator rounds each request up to a multiple of this number of bytes (kMinBlockSize)."""
@@ -69,13 +72,15 @@ def alive_by_address(replay: Replay, entry: int) -> Integers:
     return rows[np.argsort(replay.lifetimes.addr[rows], kind="stable")]
 
 
-def blocks_at(replay: Replay, entry: int) -> pd.DataFrame:
+def blocks_at(replay: Replay, entry: int) -> "pd.DataFrame":
     """Return a table of the blocks that are alive after trace entry `entry`, in order of address.
 
     Columns: segment (address of the reserved range that contains the block; 0: unknown), segment_bytes, stream, pool,
     address, requested (bytes), state (active or pending_free), category, label, born (the trace entry that allocated
     the block; -1: before the trace), frame (the user's innermost).
     """
+    import pandas as pd
+
     lives, guess, trace = replay.lifetimes, categorise(replay), replay.trace
     rows = alive_by_address(replay, entry)
     arenas = BlockArenas(replay)
@@ -97,11 +102,21 @@ def blocks_at(replay: Replay, entry: int) -> pd.DataFrame:
     )
 
 
-def free_at(replay: Replay, entry: int) -> pd.DataFrame:
+def free_at(replay: Replay, entry: int) -> "pd.DataFrame":
     """Return a table of the free ranges inside segments after trace entry `entry`, the largest first.
 
+    Its columns are those of `free_ranges`.
+    """
+    import pandas as pd
+
+    return pd.DataFrame(free_ranges(replay, entry))
+
+
+def free_ranges(replay: Replay, entry: int) -> dict[str, Column]:
+    """Return the free ranges inside segments after trace entry `entry`, the largest first.
+
     Columns: address, bytes, segment (its address), segment_bytes, split (whether live blocks use the same segment, so
-    that it cannot be released). The table is empty for a recording on a CPU, which has no segments. A live block is
+    that it cannot be released). They are empty for a recording on a CPU, which has no segments. A live block is
     assumed to fill whole units of 512 bytes, as the CUDA allocator rounds requests up.
 
     Example: a segment of 2048 bytes at 0 holds blocks at 512 (requested 300, so it ends at 1024) and at 1536 (500,
@@ -120,11 +135,11 @@ def free_at(replay: Replay, entry: int) -> pd.DataFrame:
     stop = np.minimum(start + (lives.size[rows][inside].astype(np.uint64) + UNIT - 1) // UNIT * UNIT, segment_end)
     segment, size = np.array(ranges, np.uint64).reshape(-1, 2).T
     begins, ends = np.sort(np.concatenate([segment, stop])), np.sort(np.concatenate([segment + size, start]))
-    columns = enclosing_ranges(ranges, begins)
-    columns |= {"address": begins, "bytes": ends.astype(np.int64) - begins.astype(np.int64)}
-    table = pd.DataFrame(columns | {"split": columns["bytes"].astype(np.uint64) < columns["segment_bytes"]})
-    table = table[table["bytes"] > 0].sort_values(["bytes", "address"], ascending=[False, True], ignore_index=True)
-    return table[["address", "bytes", "segment", "segment_bytes", "split"]]
+    free = ends.astype(np.int64) - begins.astype(np.int64)
+    found = np.flatnonzero(free > 0)
+    found = found[np.lexsort([begins[found], -free[found]])]
+    columns = {"address": begins[found], "bytes": free[found]} | enclosing_ranges(ranges, begins[found])
+    return columns | {"split": columns["bytes"].astype(np.uint64) < columns["segment_bytes"]}
 
 
 def enclosing_ranges(ranges: list[Range], addresses: Column) -> dict[str, Column]:
@@ -164,13 +179,15 @@ def texts_of(numbers: Column, text_of: Callable[[int], str]) -> Column:
     return np.array([text_of(number) for number in known.tolist()] or [""], object)[inverse.reshape(-1)]
 
 
-def blocks_of_address(replay: Replay, address: int) -> pd.DataFrame:
+def blocks_of_address(replay: Replay, address: int) -> "pd.DataFrame":
     """Return a table of every block that ever contained an address, in order of time.
 
     Columns: born and died (the trace entries that allocated and freed the block; -1: allocated before the trace; the
     number of entries: alive at the end), address, requested (bytes), category, label, frames, freed_stack. `frames`
     is the stack that allocated the block, or, where `freed_stack` is True, the one that freed it.
     """
+    import pandas as pd
+
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
     rows = np.flatnonzero(lives.containing(address))
     rows = rows[np.argsort(lives.born[rows], kind="stable")]
@@ -180,12 +197,14 @@ def blocks_of_address(replay: Replay, address: int) -> pd.DataFrame:
     )
 
 
-def describe_blocks(replay: Replay, rows: Integers) -> pd.DataFrame:
+def describe_blocks(replay: Replay, rows: Integers) -> "pd.DataFrame":
     """Return a table of some blocks, given by their rows in `Lifetimes`.
 
     Columns: born and died (the trace entries that allocated and freed the block), address, requested (bytes),
     category, label.
     """
+    import pandas as pd
+
     lives = replay.lifetimes
     return pd.DataFrame(
         {

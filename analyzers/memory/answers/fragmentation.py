@@ -7,7 +7,7 @@ request failed, or at the peak (`decisive_moment`).
 import numpy as np
 
 from analyzers.columns import Column, Mask
-from analyzers.memory.answers.allocator_state import free_at
+from analyzers.memory.answers.allocator_state import free_ranges
 from analyzers.memory.model import Fragmentation, FreeBlocks, FreeMemory, Moment, Oom
 from analyzers.memory.reading.interning import ArenaTable
 from analyzers.memory.reading.schema import BlockState
@@ -57,15 +57,15 @@ def decisive_moment(replay: Replay, oom: Oom | None) -> FreeMemory | None:
     # Less reserved than allocated: the segments of that time are not all known.
     if not replay.trace.has_history or reserved < live:
         return None
-    free = free_at(replay, index)
-    size, usable = free["bytes"].to_numpy(), np.ones(len(free), bool)
+    free = free_ranges(replay, index)
+    size, usable = free["bytes"], np.ones(len(free["bytes"]), bool)
     if oom:
-        usable = may_serve(replay, oom, free["address"].to_numpy(), free["segment_bytes"].to_numpy())
+        usable = may_serve(replay, oom, free["address"], free["segment_bytes"])
     return FreeMemory(
         moment=Moment.FAILED_REQUEST if oom else Moment.PEAK,
         entry=index,
         reserved_bytes=reserved,
-        split_bytes=int(size[usable & free["split"].to_numpy()].sum()),
+        split_bytes=int(size[usable & free["split"]].sum()),
         largest_bytes=int(size[usable].max(initial=0)),
         device_free_bytes=oom.device_free_bytes if oom else None,
     )

@@ -51,8 +51,7 @@ inline bool Machine::step(std::uint8_t opcode) {
     case NEWTRUE: push(Value(Tag::BOOL, 1)); break;
     case NEWFALSE: push(Value(Tag::BOOL, 0)); break;
     case BINFLOAT: push_float(); break;
-    // Python's unpickler, too, only checks that the frame is there.
-    case FRAME: source_.require(source_.number<std::uint64_t>()); break;
+    case FRAME: enter_frame(source_.number<std::uint64_t>()); break;
     case STOP:
         if (!marks_.empty()) throw Unsupported();
         return false;
@@ -63,9 +62,21 @@ inline bool Machine::step(std::uint8_t opcode) {
 
 Value Machine::run() {
     if (source_.byte() != PROTO || source_.byte() > NEWEST_PROTOCOL) throw Unsupported();
-    while (step(source_.byte())) {
-    }
+    while (step(source_.byte()))
+        if (source_.position() >= frame_end_) leave_frame();
     return pop();
+}
+
+void Machine::enter_frame(std::uint64_t size) {
+    if (frame_end_ != NO_FRAME) throw Unsupported();
+    source_.require(size);
+    frame_end_ = source_.position() + size;
+}
+
+// Python's unpickler loses the bytes at the end of a frame that are only a part of an instruction.
+void Machine::leave_frame() {
+    if (source_.position() > frame_end_) throw Unsupported();
+    frame_end_ = NO_FRAME;
 }
 
 void Machine::push_number(std::int64_t number) {

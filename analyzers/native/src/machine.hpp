@@ -84,7 +84,11 @@ class Machine {
     };
     class Converter;
 
+    static constexpr std::uint64_t NO_FRAME = ~std::uint64_t{0};
+
     bool step(std::uint8_t opcode);
+    void enter_frame(std::uint64_t size);
+    void leave_frame();
     void push(Value value) { stack_.push_back(value); }
     void push_number(std::int64_t number);
     void push_unsigned(std::uint64_t number);
@@ -107,6 +111,7 @@ class Machine {
     void add(Object &target, Values values);
 
     Source source_;
+    std::uint64_t frame_end_ = NO_FRAME; // where the bytes of the present frame end in the file
     std::vector<Value> stack_;
     std::vector<std::size_t> marks_;
     std::vector<Value> memo_;

@@ -206,3 +206,10 @@ def test_reading_uses_the_native_reader(tmp_path, monkeypatch):
     columns, meta = reader.read([path])
     assert meta["entries"] == [1]
     assert columns["addr"].tolist() == [4096]
+
+
+def test_an_instruction_across_the_end_of_a_frame_is_left_to_python(tmp_path):
+    body = pickle.dumps({"segments": [], "device_traces": [[entry()]]}, 4)
+    assert read(body, tmp_path) == (True, "")
+    for shorter in range(1, 40):
+        assert read(body[:3] + (len(body) - 11 - shorter).to_bytes(8, "little") + body[11:], tmp_path)[1] == ""
