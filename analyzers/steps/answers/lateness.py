@@ -71,7 +71,7 @@ class Lateness:
 
     @property
     def is_known(self) -> bool:
-        """Whether the logs can show lateness: they have several ranks, and work before these wait for each other."""
+        """Whether the logs can show lateness: several ranks, and the work that each does before it waits."""
         return len(self.excess.columns) > 1 and any(grid.to_numpy().any() for grid in self.by_cause.values())
 
 

@@ -61,7 +61,7 @@ def lines_of(rank: int, values: dict[int, torchtitan_metrics.Values], times: dic
 
 
 def numbers_in(text: str) -> torchtitan_metrics.Values:
-    """Return {name: number} of a printed line, such as `loss`; memory is in GiB."""
+    """Return the numbers in a printed line by their names, such as `loss` or `memory` (in GiB)."""
     return {name: amount(value) for name, value in PAIR.findall(text)}
 
 

@@ -79,7 +79,10 @@ class AttributedAllocations:
 
     @property
     def base(self) -> int:
-        """The Unix time (ns) at which the trace's own clock is 0; added to times in its columns, it gives Unix time."""
+        """The Unix time (ns) at which the trace's own clock is 0.
+
+        Added to a time in the trace's columns, it gives Unix time.
+        """
         return int(self.trace.header.get("base_ns", 0))
 
     @cached_property
