@@ -316,6 +316,24 @@ def test_running_out_of_memory_leaves_a_snapshot(tmp_path: Path) -> None:
     assert peak(snapshot)["inputs"] >= failure["size"]
 
 
+@pytest.mark.parametrize(("end", "status"), [("raise ValueError", 1), ("raise SystemExit(7)", 7)])
+def test_a_script_that_ends_within_a_recorded_step_keeps_its_exit_status(tmp_path: Path, end: str, status: int) -> None:
+    """PyTorch stopped the session after the end of the interpreter, and the script ended by a segmentation fault."""
+    script = f"""
+import sys, torch
+from workbench.recorders.memory.recorder import MemoryRecorder
+model = torch.nn.Linear(8, 8)
+recorder = MemoryRecorder(sys.argv[1], model, freq=1)
+for step in range(1, 3):
+    with recorder.step(step):
+        model(torch.ones(4, 8))
+        if step == 2:
+            {end}
+"""
+    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, capture_output=True, check=False)
+    assert ended.returncode == status
+
+
 def test_what_unwinding_freed_was_not_left_when_the_allocation_failed() -> None:
     trace = [
         {"action": action, "size": 24, "time_us": time}

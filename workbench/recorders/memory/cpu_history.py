@@ -3,6 +3,7 @@
 A process can have only one active session, so traces of the same steps must come from it too.
 """
 
+import atexit
 import gc
 import sys
 from collections.abc import Iterator
@@ -62,6 +63,8 @@ class CpuHistory:
         )
         self._first = False
         self._session.start()
+        # PyTorch 2.13 would stop the session after the end of the interpreter, and crash.
+        atexit.register(self.end)
         self._step_span.enter_context(record_function(f"ProfilerStep#{step}"))
 
     def skip(self) -> None:
@@ -78,6 +81,7 @@ class CpuHistory:
         """
         if self._session is None:
             return True
+        atexit.unregister(self.end)
         self._step_span.close()
         # While the hooks still take notes: what a script replaced in this step got none.
         self._hooks.note_long_lived_tensors()
