@@ -21,6 +21,7 @@ from analyzers.damage import damage_of
 from analyzers.errors import InputError, WorkbenchError
 from analyzers.files import rank_in, read_json
 from analyzers.kinds import DEBUG_SERVER, Kind, head_of, is_named_recording, kind_by_name, kind_of
+from analyzers.node_files import merged_manifest, node_of
 from analyzers.report import Evidence, Finding, Input, Report, Severity
 
 __all__ = [
@@ -97,12 +98,21 @@ class Run:
         return [a for a in self.artefacts if a.kind in kinds]
 
     def manifest(self) -> dict[str, Any]:
-        """Return the contents of `run.json`; empty if there is no such file or it cannot be read."""
-        for artefact in self.of(Kind.MANIFEST):
-            try:
-                return dict(read_json(artefact.path))
-            except (OSError, ValueError, TypeError):
-                continue
+        """Return the content of `run.json` as a dict; empty if there is no such file or it cannot be read.
+
+        If nodes sent their files to this folder, the files of their launchers are merged with it.
+        """
+        own = [a.path for a in self.of(Kind.MANIFEST) if node_of(a.path, self.root) is None]
+        others = [a.path for a in self.of(Kind.MANIFEST) if node_of(a.path, self.root) is not None]
+        first = next((content for path in own if (content := read_manifest(path))), {})
+        return merged_manifest(first, [read_manifest(path) for path in others]) if others else first
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return the content of a `run.json`; empty if it cannot be read."""
+    try:
+        return dict(read_json(path))
+    except (OSError, ValueError, TypeError):
         return {}
 
 

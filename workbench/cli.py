@@ -280,6 +280,38 @@ def watch(run: opt.RunFolder, no_tui: opt.NoTui = False, _debug: opt.Debug = Fal
     raise typer.Exit(watch_run(run, tui=not no_tui))
 
 
+@app.command(rich_help_panel=RUN)
+def collect(
+    folder: Annotated[Path, typer.Argument(help="The folder that the job writes to, or that gets the files.")] = Path(
+        "outputs"
+    ),
+    to: Annotated[
+        str | None, typer.Option(help="HOST:PORT of the receiver: send the files of FOLDER.", show_default=False)
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(help="HOST:PORT of this machine: receive files of nodes.", show_default=False)
+    ] = None,
+    nodes: Annotated[
+        int, typer.Option(help="With --listen: how many nodes will send; 0 if unknown.", min=0, show_default=False)
+    ] = 0,
+    token_file: opt.TokenFile = None,
+    _debug: opt.Debug = False,
+) -> None:
+    """Bring dumps, logs and step logs from nodes without a shared disk to one folder.
+
+    workbench collect home --listen 10.0.0.4:29501 --nodes 3
+
+    workbench collect outputs --to 10.0.0.4:29501
+
+    The second line runs on each node. What a node sends is in home/nodes/NODE, and `workbench inspect home` answers as
+    if all had been on one disk. A sender ends with its job or at SIGTERM. `workbench launch --collect HOST:PORT` does
+    both. Checkpoints are not sent.
+    """
+    from workbench.commands.collect import collect as bring_together
+
+    raise typer.Exit(bring_together(folder, listen, to, token_file, nodes))
+
+
 @app.command(rich_help_panel=RUN, context_settings=PASS_ON)
 @spread_groups
 def estimate(

@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 NETWORK = "10.77.0."
 NAMESPACES = ("--net", "--uts", "--ipc", "--pid", "--mount")
@@ -38,7 +38,7 @@ class Cluster:
         lines = [f"{self.address(name)} {name}" for name in self.names]
         hosts.write_text("\n".join(["127.0.0.1 localhost", *lines]) + "\n")
 
-    def __enter__(self) -> "Cluster":
+    def __enter__(self) -> Self:
         self._switch = self._hold("switch")
         self._on_switch("ip link add br0 type bridge && ip link set br0 up")
         for name in self.names:
@@ -96,7 +96,9 @@ class Cluster:
         (self.home(name) / "tmp").mkdir(parents=True)
         self._inside[name] = self._hold(name)
         self._on_switch(
-            f"ip link add {name} type veth peer name eth0 netns {self._inside[name]} && ip link set {name} master br0 up"
+            f"ip link add {name} type veth peer name eth0 netns {self._inside[name]}"
+            f" && ip link set {name} master br0 up"
+            f" && ip link set {name} master br0 up"
         )
         inside = f"ip addr add {self.address(name)}/24 dev eth0 && ip link set eth0 up && ip link set lo up"
         self._in(self._inside[name], inside)

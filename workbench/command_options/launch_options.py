@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from workbench.command_options.options import Scheduler
+from workbench.command_options.options import Scheduler, TokenFile
 
 FOREIGN = "A command after --"
 
@@ -23,6 +23,15 @@ class ProcessOptions:
         "localhost:0"
     )
     max_restarts: Annotated[int, typer.Option(help="How many times to restart the job when it fails.")] = 0
+    collect: Annotated[
+        str | None,
+        typer.Option(
+            help="[HOST]:PORT where the files of nodes without a shared disk come together: the node with that address"
+            " receives them, the others send. Without HOST it is the host of --rdzv-endpoint.",
+            show_default=False,
+        ),
+    ] = None
+    token_file: TokenFile = None
     trainer: Annotated[str, typer.Option(help="`workbench`, or the Python module of another trainer.")] = "workbench"
     scheduler: Annotated[Scheduler, typer.Option(help="What starts the processes.")] = Scheduler.LOCAL
 

@@ -190,6 +190,13 @@ Config = Annotated[str | None, typer.Option(help="A TOML file; with --module the
 Module = Annotated[
     str | None, typer.Option(help="A model of the trainer, such as llama3, whose registry holds the --config.")
 ]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="File with the secret that nodes share to send files; else WORKBENCH_TOKEN in the environment has it.",
+        show_default=False,
+    ),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from analyzers.steps.live import is_running
 from workbench.launch.run_manifest import Manifest, read_manifest
 
-OURS = ("dumps", "steps", "profile_traces", "memory_snapshot", "run.json")
+OURS = ("dumps", "steps", "profile_traces", "memory_snapshot", "health", "nodes", "run.json")
 """The files and folders that the launcher and the recorders write; the user's own files in the folder stay."""
 OUR_LOGS = ("workbench_*", "stdout.log", "stderr.log")
 SCHEMA = "workbench.run/1"
@@ -25,6 +25,7 @@ def set_aside_earlier_run(folder: Path, more: tuple[str, ...] = ()) -> None:
     target = folder / "previous" / start_stamp(manifest)
     found = [folder / name for name in (*OURS, *more)]
     found += [path for pattern in OUR_LOGS for path in (folder / "logs").glob(pattern)]
+    found += folder.glob(".collect_*")  # the name of that run at the receiver of its nodes' files
     for path in found:
         if path.exists():
             place = target / path.relative_to(folder)

@@ -54,6 +54,9 @@ class Request:
     nnodes: int = 1
     rdzv_endpoint: str = "localhost:0"
     max_restarts: int = 0
+    collect: str | None = None
+    """HOST:PORT of the receiver of all nodes' files; without a host, that of the rendezvous."""
+    token_file: Path | None = None
     trainer: str = OWN_TRAINER
     scheduler: Scheduler = Scheduler.LOCAL
     overrides: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ from workbench.console import complain, note
 from workbench.errors import UsageProblem
 from workbench.launch import scheduler
 from workbench.launch.agent import Outcome, start
+from workbench.launch.collection import collecting
 from workbench.launch.earlier_run import set_aside_earlier_run
 from workbench.launch.environment import from_environment
 from workbench.launch.plan import Plan, Request, plan
@@ -91,9 +92,12 @@ def launch(job: Plan) -> Outcome:
     job.logs.mkdir(parents=True, exist_ok=True)
     # A user's program prints its own steps, and a display that redraws the screen would be mixed with them.
     display = LiveDisplay(job.folder, began, trouble_only=is_command) if job.request.watch else nullcontext()
-    with display:
-        outcome = start(job)
-    record_outcome(job.folder, began, outcome)
+    with collecting(job) as collection:
+        with display:
+            outcome = start(job)
+        record_outcome(job.folder, began, outcome)
+        if collection:
+            collection.finish()
     return outcome
 
 

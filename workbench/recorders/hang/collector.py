@@ -41,13 +41,15 @@ class Cause:
 
     `reason` is "stalled" (no progress), "died" (the process has disappeared), "failed" (an exception) or "asked"
     (after SIGTERM or by hand); `detail` is a sentence about it. For a stalled rank, `stalled_s` says for how many
-    seconds its heartbeat has not advanced, and `timeout_s` is the timeout of its collectives.
+    seconds its heartbeat has not advanced, and `timeout_s` is the timeout of its collectives. `elsewhere` says that
+    the ranks which stalled, died or failed are on another node.
     """
 
     reason: str
     detail: str
     stalled_s: float = 0.0
     timeout_s: float = 0.0
+    elsewhere: bool = False
 
     @property
     def second_round_after_s(self) -> float:
@@ -111,6 +113,9 @@ class Collector:
         if not cause.job_continues:
             self._settle()
         set_folder, asked_ns = claim_set(self.dumps), time.time_ns()
+        # Where files are sent to another node, their sender reads it, so that other nodes' ranks are dumped as well.
+        claim = {"reason": cause.reason, "detail": cause.detail, "asked_ns": asked_ns, "elsewhere": cause.elsewhere}
+        write_json(set_folder / ".claimed", claim)
         rounds = [take_round(self.workers, set_folder, 1, send_signals=not cause.job_continues)]
         write_json(set_folder / "collection.json", collection_document(cause, asked_ns, rounds, self.plan.attempt))
         time.sleep(max(0.0, cause.second_round_after_s - (time.time_ns() - asked_ns) / 1e9))
@@ -162,7 +167,11 @@ class Collector:
         )
         # An error says more than a rank that was told to end because of it.
         asked.sort(key=lambda request: request["reason"] != "failed")
-        return Cause(asked[0]["reason"], asked[0]["detail"]) if asked else None
+        if not asked:
+            return None
+        first = asked[0]
+        timeout_s = self.plan.train_timeout_s if first["reason"] == "stalled" else 0.0
+        return Cause(first["reason"], first["detail"], timeout_s=timeout_s, elsewhere=first.get("elsewhere", False))
 
     def _stalled_rank(self) -> Cause | None:
         now, share = time.time_ns(), self._stall_share

@@ -1,0 +1,58 @@
+"""Exchange with the collector of a node, through files in `dumps/` of its run folder, when dumps are taken.
+
+The collector belongs to the recorders, which write to `.claimed` why they take a set of dumps, and take one when a
+request for a rank of theirs appears.
+"""
+
+import json
+import socket
+import time
+from pathlib import Path
+
+import msgspec
+
+from analyzers.files import read_json
+from analyzers.hangs.reading.side_formats import GroupsFile, read_side
+from analyzers.writing import write_whole
+from workbench.collect.parcel import Incident
+
+
+class Claim(msgspec.Struct):
+    """The content of `.claimed` in the folder of a set of dumps; `elsewhere` says that another node began."""
+
+    reason: str
+    detail: str
+    asked_ns: int
+    elsewhere: bool = False
+
+
+def last_incident(dumps: Path) -> Incident | None:
+    """Return why and when this node's collector last began to take dumps by itself; None if it never did."""
+    claims = [claim for path in (dumps, *dumps.glob("set_*")) if (claim := read_claim(path / ".claimed"))]
+    own = (claim for claim in claims if not claim.elsewhere)
+    last = max(own, key=lambda claim: claim.asked_ns, default=None)
+    return Incident(last.reason, last.detail, last.asked_ns) if last else None
+
+
+def read_claim(path: Path) -> Claim | None:
+    """Return the content of a file `.claimed`; None before it is written."""
+    try:
+        return msgspec.convert(read_json(path), Claim)
+    except (OSError, ValueError, msgspec.ValidationError):
+        return None
+
+
+def request_dumps(dumps: Path, incident: Incident) -> bool:
+    """Make the collector of this node take dumps, and return whether there is a rank for which it can be asked."""
+    files = (side for path in dumps.glob("groups_*.json") if (side := read_side(path, GroupsFile)))
+    rank = min((side.rank for side in files if side.host == socket.gethostname()), default=None)
+    if rank is None:
+        return False
+    request = {
+        "reason": incident.reason,
+        "detail": incident.detail,
+        "time_ns": time.time_ns(),
+        "elsewhere": True,
+    }
+    write_whole(dumps / f".ask_{rank}.json", json.dumps(request))
+    return True

@@ -1,0 +1,154 @@
+"""Write the files of one node: parts become whole files, and a growing file gets longer. Nothing else is written.
+
+A file of several parts is assembled below `.incoming/` of the node's folder and renamed into place when it is whole.
+So a receiver that is killed, or a node that dies, leaves whole files, or the beginning of one that only grows.
+"""
+
+import errno
+import hashlib
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from analyzers.files import open_regular
+from analyzers.words import size as format_size
+from analyzers.writing import flush_folder
+from workbench.collect.artefact_names import is_artefact, is_plain, only_grows
+from workbench.collect.parcel import TAIL_BYTES, Part, Result
+
+INCOMING = ".incoming"
+FILE_BYTES = 1 << 30
+"""The longest file that is accepted."""
+NODE_BYTES, NODE_FILES = 4 << 30, 20_000
+"""The most bytes and files that are accepted from one node."""
+FREE_BYTES = 1 << 30
+"""Nothing is accepted that would leave less room on the disk."""
+LARGEST = (1 << 63) - 1
+HEARTBEAT = "heartbeat_"
+
+
+class NodeFolder:
+    """The folder that has the files of one node; `files` and `bytes` say how much was accepted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._incoming = folder / INCOMING
+        self._sizes = {
+            str(path.relative_to(folder)): path.stat().st_size
+            for path in folder.rglob("*")
+            if path.is_file() and INCOMING not in path.parts
+        }
+        self.bytes = sum(self._sizes.values())
+
+    @property
+    def files(self) -> int:
+        """The number of files of the node."""
+        return len(self._sizes)
+
+    def add(self, part: Part) -> Result:
+        """Write a part of a file if it is acceptable, and return how much of the file is here now."""
+        if refused := self._refusal(part):
+            return Result(refused=refused)
+        try:
+            return self._append(part) if not part.version else self._assemble(part)
+        except OSError as error:
+            return Result(refused=error.strerror or str(error))
+
+    def _refusal(self, part: Part) -> str:
+        """Return why a part is not accepted; empty if it is."""
+        if not is_artefact(part.path) or (part.version and not is_plain(part.version)):
+            return "not the name of an artefact"
+        if not (0 <= part.offset <= part.offset + len(part.data) <= part.size and 0 <= part.mtime_ns <= LARGEST):
+            return "a part outside of its file"
+        if not part.version and not only_grows(part.path):
+            return "a file that does not only grow needs a version"
+        return self._limit(part)
+
+    def _limit(self, part: Part) -> str:
+        """Return which limit a part exceeds; empty if none."""
+        if part.size > FILE_BYTES:
+            return f"larger than {format_size(FILE_BYTES)}"
+        if self.bytes - self._sizes.get(part.path, 0) + part.size > NODE_BYTES:
+            return f"a node may send {format_size(NODE_BYTES)}"
+        if part.path not in self._sizes and self.files >= NODE_FILES:
+            return f"a node may send {NODE_FILES} files"
+        if shutil.disk_usage(self.folder).free < FREE_BYTES + part.size:
+            return "the disk of the receiver is almost full"
+        return ""
+
+    def _append(self, part: Part) -> Result:
+        """Append a part to a file that only grows, if the file here is the beginning of that of the node."""
+        target = self._parent_of(part.path)
+        have = target.stat().st_size if target.exists() else 0
+        if part.offset != have:
+            # After a restart the sender does not know how much is here.
+            return Result(have)
+        if part.before != checksum_of_tail(target, have):
+            return Result(have, differs=True)
+        with os.fdopen(os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644), "wb") as file:
+            file.write(part.data)
+        self._finish(target, part, have + len(part.data))
+        return Result(have + len(part.data))
+
+    def _assemble(self, part: Part) -> Result:
+        """Write a part of a file that is replaced as a whole, once all of its parts are here."""
+        target = self._parent_of(part.path)
+        if is_same(target, part):
+            return Result(part.size)
+        name = hashlib.sha256(part.path.encode()).hexdigest()[:32]
+        self._incoming.mkdir(exist_ok=True)
+        draft = self._incoming / f"{name}.{part.version}"
+        have = draft.stat().st_size if draft.exists() else 0
+        if part.offset != have:
+            return Result(have)
+        for other in self._incoming.glob(f"{name}.*"):
+            if other != draft:
+                other.unlink()
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644), "wb") as file:
+            file.write(part.data)
+            have += len(part.data)
+            if have == part.size and HEARTBEAT not in part.path:
+                # Heartbeats are replaced every few seconds: to flush those of many nodes would keep the disk busy.
+                file.flush()
+                os.fsync(file.fileno())
+        if have == part.size:
+            draft.replace(target)
+            flush_folder(target.parent)
+            self._finish(target, part, have)
+        return Result(have)
+
+    def _parent_of(self, path: str) -> Path:
+        """Return the path of a file, whose folder is created.
+
+        Raises:
+            OSError: A part of the path is a link or a file, which only another program can have made.
+        """
+        target = self.folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.is_symlink() or not target.parent.resolve().is_relative_to(self.folder.resolve()):
+            raise OSError(errno.ELOOP, "a link in the folder of the node")
+        return target
+
+    def _finish(self, target: Path, part: Part, size: int) -> None:
+        os.utime(target, ns=(part.mtime_ns, part.mtime_ns))
+        self.bytes += size - self._sizes.get(part.path, 0)
+        self._sizes[part.path] = size
+
+
+def is_same(target: Path, part: Part) -> bool:
+    """Return whether a file is here already, with the size and time of that of the node."""
+    with suppress(OSError):
+        status = target.stat()
+        return (status.st_size, status.st_mtime_ns) == (part.size, part.mtime_ns) and HEARTBEAT not in part.path
+    return False
+
+
+def checksum_of_tail(path: Path, end: int) -> str:
+    """Return a checksum of the last bytes of a file before the position `end`; empty at its beginning."""
+    if not end:
+        return ""
+    with open_regular(path) as file:
+        start = max(0, end - TAIL_BYTES)
+        file.seek(start)
+        return hashlib.sha256(file.read(end - start)).hexdigest()

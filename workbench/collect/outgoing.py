@@ -1,0 +1,131 @@
+"""Read what is new in a node's run folder, as parts of files that are small enough to be sent.
+
+What has been sent is remembered by the file's inode, size and time. A rank's heartbeat is rewritten in place through
+its memory, which need not change the file's time, so small files are compared by their content.
+"""
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+
+from analyzers.files import open_regular
+from analyzers.run import SKIPPED_FOLDERS
+from workbench.collect.artefact_names import DEEPEST, is_artefact, only_grows, urgency
+from workbench.collect.parcel import PART_BYTES, TAIL_BYTES, Part, Result
+
+SMALL_BYTES = 4096
+MOST_FILES = 50_000
+State = tuple[object, ...]
+"""What distinguishes the present content of a file from an earlier one."""
+
+
+@dataclass
+class Progress:
+    """How much of a file has been sent: its first `have` bytes, of the content `version` where it is sent as a whole.
+
+    `sent` is the state of the file when all of it had been sent. `as_whole` says that a file that only grows has to be
+    sent as a whole once, because the receiver has another one. `refused` is why the receiver does not accept the file.
+    """
+
+    have: int = 0
+    version: str = ""
+    sent: State = ()
+    as_whole: bool = False
+    refused: str = ""
+
+
+class Outgoing:
+    """The files of a run folder, and how much of each has been sent."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._progress: dict[str, Progress] = {}
+
+    def parts(self) -> Iterator[tuple[Part, State]]:
+        """Yield the next part of each file that has something new, with the state of the file, the most urgent first.
+
+        Nothing counts as sent until `note` is called with the result.
+        """
+        for path in sorted(artefacts_below(self._folder), key=urgency):
+            progress = self._progress.setdefault(path, Progress())
+            try:
+                with open_regular(self._folder / path) as file:
+                    state = state_of(path, file)
+                    if state != progress.sent:
+                        yield next_part(path, file, state, progress), state
+            except OSError:  # gone, or replaced by something else; the next look will see
+                continue
+
+    def note(self, part: Part, state: State, result: Result) -> None:
+        """Remember what became of a part."""
+        progress = self._progress[part.path]
+        progress.refused, progress.have, progress.version = result.refused, result.have, part.version
+        if result.differs:
+            progress.as_whole, progress.have = True, 0
+        elif result.refused or result.have >= part.size:
+            # A file that was refused is tried again when it has changed.
+            progress.sent, progress.as_whole = state, False
+
+    def refused(self) -> dict[str, str]:
+        """Return the files that the receiver did not accept, with the reason."""
+        return {path: progress.refused for path, progress in self._progress.items() if progress.refused}
+
+
+def state_of(path: str, file: BufferedReader) -> State:
+    """Return the state of an open file."""
+    status = os.fstat(file.fileno())
+    if status.st_size <= SMALL_BYTES and not only_grows(path):
+        return status.st_ino, status.st_size, file.read(SMALL_BYTES)
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def next_part(path: str, file: BufferedReader, state: State, progress: Progress) -> Part:
+    """Return the next part of a file that the receiver lacks."""
+    status = os.fstat(file.fileno())
+    size, mtime_ns = status.st_size, status.st_mtime_ns
+    if only_grows(path) and not progress.as_whole and size >= progress.have:
+        before = tail_before(file, progress.have)
+        data = file.read(min(PART_BYTES, size - progress.have))
+        return Part(path, progress.have, size, mtime_ns, "", before, data)
+    version = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
+    offset = progress.have if progress.version == version else 0
+    file.seek(offset)
+    return Part(path, offset, size, mtime_ns, version, "", file.read(min(PART_BYTES, size - offset)))
+
+
+def tail_before(file: BufferedReader, end: int) -> str:
+    """Return the checksum of the last bytes before the position `end`, and leave the file there."""
+    start = max(0, end - TAIL_BYTES)
+    file.seek(start)
+    return hashlib.sha256(file.read(end - start)).hexdigest() if end else ""
+
+
+def artefacts_below(folder: Path) -> Iterator[str]:
+    """Yield the relative paths of the artefacts below a run folder that may be sent; links are left out."""
+    seen = 0
+    for here, folders, names in os.walk(folder):
+        below = Path(here).relative_to(folder)
+        folders[:] = sorted(name for name in folders if is_wanted(below / name))
+        for path in (str(below / name) for name in sorted(names)):
+            seen += 1
+            if seen > MOST_FILES:
+                return
+            if is_artefact(path) and is_file(folder / path):
+                yield path
+
+
+def is_wanted(folder: Path) -> bool:
+    """Return whether a folder, relative to the run folder, may have artefacts."""
+    return folder.name not in SKIPPED_FOLDERS and len(folder.parts) < DEEPEST and is_artefact(str(folder / "x"))
+
+
+def is_file(path: Path) -> bool:
+    """Return whether a path is that of a regular file and not of a link."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False

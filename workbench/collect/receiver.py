@@ -1,0 +1,133 @@
+"""Receive parcels from the senders of all nodes, keep the list of nodes, and pass on that a node takes dumps."""
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from analyzers.node_files import LIST, NODES, Node, NodeList, read_node_list
+from analyzers.writing import replacing
+from workbench.collect.artefact_names import is_plain
+from workbench.collect.node_folder import NodeFolder
+from workbench.collect.parcel import Incident, Parcel, Reply
+
+MOST_NODES = 4096
+ONE_INCIDENT_S = 15.0
+"""Sets of dumps that nodes begin within this time belong to one incident: all nodes are asked only once for it."""
+NODES_PER_S = 200
+"""How many parcels a second the receiver expects at most: many nodes are told to send less often."""
+LIST_S = 1.0
+"""The list of nodes is written at most so often, except when a node appears or ends."""
+MOST_REFUSALS = 20
+
+
+class Refusal(Exception):
+    """A parcel that is not accepted; the message says why."""
+
+
+class Receiver:
+    """Writes what nodes send to `folder/nodes/`; `expected` is the number of nodes that should send, 0 if unknown."""
+
+    def __init__(self, folder: Path, expected: int, clock: Callable[[], int] = time.time_ns) -> None:
+        self._nodes_folder = folder / NODES
+        self._nodes_folder.mkdir(parents=True, exist_ok=True)
+        self._clock = clock
+        self._lock = threading.Lock()
+        known = read_node_list(folder)
+        self._list = known or NodeList(home=secrets.token_hex(16), expected=expected, started_ns=clock())
+        self._list.expected, self._list.closed_ns = expected or self._list.expected, 0
+        self._folders: dict[str, NodeFolder] = {}
+        self._numbers: dict[str, int] = {}
+        self._asked: tuple[str, Incident] | None = None
+        self._asked_ns = 0
+        self._started_ns = clock()
+        self._announced: dict[str, int] = {}
+        self._written = 0.0
+        self._write()
+
+    def take(self, parcel: Parcel) -> Reply:
+        """Write the parts of a parcel, and return the reply to it.
+
+        Raises:
+            Refusal: The parcel repeats an old one, or is of a node too many.
+        """
+        # One at a time: two connections of a sender, one of which it gave up, must not write the same file.
+        with self._lock:
+            name = self._name_of(parcel)
+            if parcel.number <= self._numbers.get(parcel.session, 0):
+                raise Refusal("this parcel came before")
+            self._numbers[parcel.session] = parcel.number
+            folder = self._folder(name)
+            results = [folder.add(part) for part in parcel.parts]
+            node = self._list.nodes[name]
+            for part, result in zip(parcel.parts, results, strict=True):
+                if result.refused and len(node.refused) < MOST_REFUSALS:
+                    node.refused[part.path[:200]] = result.refused
+            has_ended = parcel.ended and not node.ended
+            node.last_ns, node.ended, node.at_home = self._clock(), parcel.ended, parcel.at_home
+            node.files, node.bytes = folder.files, folder.bytes
+            self._note_incident(name, parcel.incident)
+            if has_ended or time.monotonic() - self._written > LIST_S:
+                self._write()
+            next_s = max(1.0, len(self._list.nodes) / NODES_PER_S)
+            return Reply(parcel.number, self._list.home, next_s, self._ask(name), results)
+
+    def close(self) -> None:
+        """Write the list of nodes, and that the receiver has ended."""
+        with self._lock:
+            self._list.closed_ns = self._clock()
+            self._write()
+
+    def silent_s(self) -> float:
+        """Return how long no node has sent anything, in seconds."""
+        with self._lock:
+            last_ns = max((node.last_ns for node in self._list.nodes.values()), default=self._started_ns)
+            return (self._clock() - last_ns) / 1e9
+
+    def _name_of(self, parcel: Parcel) -> str:
+        """Return the name of the node that a parcel comes from, which no node with another run folder has."""
+        for name, node in self._list.nodes.items():
+            if node.session == parcel.session:
+                return name
+        if len(self._list.nodes) >= MOST_NODES:
+            raise Refusal(f"there are {MOST_NODES} nodes already")
+        if not is_plain(parcel.node) or "/" in parcel.node:
+            raise Refusal("not the name of a node")
+        name, copy = parcel.node, 2
+        while name in self._list.nodes:
+            name, copy = f"{parcel.node}.{copy}", copy + 1
+        now = self._clock()
+        self._list.nodes[name] = Node(session=parcel.session, host=parcel.host[:255], first_ns=now, last_ns=now)
+        self._written = 0.0
+        return name
+
+    def _folder(self, name: str) -> NodeFolder:
+        if name not in self._folders:
+            folder = self._nodes_folder / name
+            folder.mkdir(exist_ok=True)
+            self._folders[name] = NodeFolder(folder)
+        return self._folders[name]
+
+    def _note_incident(self, name: str, incident: Incident | None) -> None:
+        """Keep an incident for the other nodes, unless another node has just begun one, too.
+
+        The time of arrival counts, because the clocks of nodes differ.
+        """
+        if incident is None or self._announced.get(name) == incident.asked_ns:
+            return
+        self._announced[name] = incident.asked_ns
+        now = self._clock()
+        if self._asked is None or now > self._asked_ns + ONE_INCIDENT_S * 1e9:
+            self._asked, self._asked_ns = (name, incident), now
+
+    def _ask(self, name: str) -> Incident | None:
+        """Return the incident for which a node shall take dumps: the last one, unless it is the node's own."""
+        return None if self._asked is None or self._asked[0] == name else self._asked[1]
+
+    def _write(self) -> None:
+        with replacing(self._nodes_folder / LIST) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(self._list), indent=1))
+        self._written = time.monotonic()

@@ -1,0 +1,157 @@
+"""Run a receiver or a sender in this process until it is told to end.
+
+    python -P -m workbench.collect.running listen FOLDER URL NODES
+    python -P -m workbench.collect.running send FOLDER URL
+
+With these command lines the launcher starts both beside a job, with the token in `WORKBENCH_TOKEN` and a pipe as
+standard input. It writes "done" into the pipe to end them. If the pipe ends without it, the launcher was killed, and
+they go on until the files have come home.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from analyzers.errors import WorkbenchError
+from workbench.collect.addresses import Address, parse_address
+from workbench.collect.link import Link
+from workbench.collect.receiver import Receiver
+from workbench.collect.sender import Sender, has_ended
+from workbench.collect.service import Service, listening
+from workbench.collect.token import read_token
+from workbench.console import complain
+
+NODE = "WORKBENCH_NODE"
+"""The environment variable with the name of this node, where host names are not unique."""
+DONE = b"done"
+ALONE_S = 60.0
+"""A receiver whose launcher was killed ends when no node has sent anything for so long."""
+ORPHANED_S = 120.0
+"""A sender whose launcher was killed ends after this time, even if nothing records the end of the job."""
+LOOK_S = 1.0
+
+
+def node_name() -> str:
+    """Return the name under which this node sends its files."""
+    return os.environ.get(NODE) or socket.gethostname()
+
+
+def receive(receiver: Receiver, address: Address, token: bytes, on_start: Callable[[], None] = lambda: None) -> None:
+    """Receive files at an address until SIGTERM or Ctrl-C; `on_start` is called when the receiver listens.
+
+    Raises:
+        UsageProblem: The address is not one of this machine, or the port is in use.
+    """
+    server = listening(address.host, address.port, Service(receiver, token))
+    with signals_interrupt(), contextlib.suppress(KeyboardInterrupt):
+        on_start()
+        server.run()
+    receiver.close()
+
+
+def send(folder: Path, address: Address, token: bytes) -> None:
+    """Send the files of `folder` until its job has ended or a signal comes; then send the rest.
+
+    Raises:
+        InputError: The receiver does not accept this node, or cannot be reached at the end.
+    """
+    with signals_remembered() as is_told_to_end:
+        sender = Sender(folder, Link(address.url, token), node_name())
+        sender.run(lambda: is_told_to_end() or has_ended(folder))
+
+
+@contextlib.contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """Raise KeyboardInterrupt at SIGTERM inside this context, as at Ctrl-C."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def signals_remembered() -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether SIGTERM or SIGINT has come inside this context; a second one interrupts."""
+    received: list[int] = []
+
+    def remember(number: int, _frame: object) -> None:
+        received.append(number)
+        if len(received) > 1:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Launcher(threading.Thread):
+    """Waits for the launcher at the other end of standard input: `is_done` if it said so, `lost_s` after its death."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.is_done = False
+        self._lost_at: float | None = None
+        self.start()
+
+    @property
+    def lost_s(self) -> float:
+        """Seconds since the launcher was killed; 0 if it was not."""
+        return 0.0 if self._lost_at is None else time.monotonic() - self._lost_at
+
+    def run(self) -> None:
+        """Read standard input to its end."""
+        self.is_done = sys.stdin.buffer.read() == DONE
+        self._lost_at = None if self.is_done else time.monotonic()
+
+
+def send_beside(launcher: Launcher, folder: Path, address: Address, token: bytes) -> None:
+    """Send the files of `folder` until the launcher says that the job has ended, or was killed and the job ended."""
+
+    def is_over() -> bool:
+        lost_s = launcher.lost_s
+        return launcher.is_done or lost_s > ORPHANED_S or bool(lost_s and has_ended(folder))
+
+    Sender(folder, Link(address.url, token), node_name()).run(is_over)
+
+
+def receive_beside(launcher: Launcher, receiver: Receiver, address: Address, token: bytes) -> None:
+    """Receive files until the launcher says that it needs no more, or was killed and no node sends any."""
+
+    def watch() -> None:
+        while not launcher.is_done and not (launcher.lost_s and receiver.silent_s() > ALONE_S):
+            time.sleep(LOOK_S / 5)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    receive(receiver, address, token, threading.Thread(target=watch, daemon=True).start)
+
+
+def main() -> None:
+    """Run as the launcher asks on the command line."""
+    mode, folder, url, *nodes = sys.argv[1:]
+    launcher, address = Launcher(), parse_address(url)
+    try:
+        if mode == "send":
+            send_beside(launcher, Path(folder), address, read_token(None))
+        else:
+            receive_beside(launcher, Receiver(Path(folder), int(nodes[0])), address, read_token(None))
+    except WorkbenchError as error:
+        complain(error.message, error.hint)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()
