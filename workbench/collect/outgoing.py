@@ -60,15 +60,20 @@ class Outgoing:
             except OSError:  # gone, or replaced by something else; the next look will see
                 continue
 
-    def note(self, part: Part, state: State, result: Result) -> None:
-        """Remember what became of a part."""
+    def note(self, part: Part, state: State, result: Result) -> bool:
+        """Remember what became of a part, and return whether more of the file has to be sent."""
         progress = self._progress[part.path]
         progress.refused, progress.have, progress.version = result.refused, result.have, part.version
-        if result.differs:
+        if result.differs or result.have > part.size:
             progress.as_whole, progress.have = True, 0
-        elif result.refused or result.have >= part.size:
-            # A file that was refused is tried again when it has changed.
-            progress.sent, progress.as_whole = state, False
+            return True
+        # The end of what a receiver had before is compared first.
+        is_compared = bool(part.version) or result.have == part.offset + len(part.data)
+        if not result.refused and (result.have < part.size or not is_compared):
+            return True
+        # A file that was refused is tried again when it has changed.
+        progress.sent, progress.as_whole = state, False
+        return False
 
     def refused(self) -> dict[str, str]:
         """Return the files that the receiver did not accept, with the reason."""

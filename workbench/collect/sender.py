@@ -7,7 +7,7 @@ receiver that the node's collector has begun to take dumps, and makes the collec
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -42,7 +42,8 @@ class Sender:
         self._session = session_of(folder, node)
         # Larger than those of an earlier sender of this session.
         self._number = time.time_ns()
-        self._at_home: bool | None = None
+        self._home = ""
+        self._at_home = False
         self._pause_s = RETRY_S
         self._incident: Incident | None = None
         self._asked: Incident | None = None
@@ -93,14 +94,16 @@ class Sender:
 
     def _send_some(self) -> bool:
         """Send one parcel, which may be empty, and return whether there is more to send."""
-        # The first answer says whether both share a disk.
-        is_first, parts = self._at_home is None, [] if self._at_home is not False else next_parcel(self._outgoing)
+        outgoing = self._outgoing
+        # Nothing before the first answer, which says whether both share a disk.
+        parts = next_parcel(outgoing) if self._home and not self._at_home else []
         reply = self._exchange([part for part, _ in parts], ended=False)
-        is_full, has_rest = len(parts) >= FULL_PARTS, False
+        if self._outgoing is not outgoing:
+            return True
+        has_rest = is_full([part for part, _ in parts])
         for (part, state), result in zip(parts, reply.results, strict=True):
-            self._outgoing.note(part, state, result)
-            has_rest = has_rest or (result.have < part.size and not result.refused)
-        return is_full or has_rest or is_first
+            has_rest = outgoing.note(part, state, result) or has_rest
+        return has_rest
 
     def _exchange(self, parts: list[Part], *, ended: bool) -> Reply:
         """Send a parcel and return the reply; if that asks for dumps, the node's collector is asked for some.
@@ -112,9 +115,7 @@ class Sender:
         self._number += 1
         self._incident = last_incident(self._folder / "dumps")
         host = socket.gethostname()
-        parcel = Parcel(
-            self._node, self._session, self._number, host, ended, bool(self._at_home), self._incident, parts
-        )
+        parcel = Parcel(self._node, self._session, self._number, host, ended, self._at_home, self._incident, parts)
         try:
             reply = msgspec.msgpack.decode(self._link.post(msgspec.msgpack.encode(parcel)), type=Reply)
         except msgspec.DecodeError as error:
@@ -122,8 +123,11 @@ class Sender:
         if reply.number != self._number or len(reply.results) != len(parts):
             raise Unreachable("the answer to another message")
         self._pause_s = min(max(reply.next_s, RETRY_S), LONGEST_PAUSE_S)
-        here = read_node_list(self._folder)
-        self._at_home = here is not None and here.home == reply.home
+        if reply.home != self._home:
+            # Nothing of what was sent is in another folder.
+            self._home, self._outgoing = reply.home, Outgoing(self._folder)
+            here = read_node_list(self._folder)
+            self._at_home = here is not None and here.home == reply.home
         if reply.ask and reply.ask != self._asked and request_dumps(self._folder / "dumps", reply.ask):
             self._asked = reply.ask
         return reply
@@ -150,13 +154,16 @@ class Sender:
 def next_parcel(outgoing: Outgoing) -> list[tuple[Part, State]]:
     """Return the next parts to send, as many as fit into one parcel."""
     parts: list[tuple[Part, State]] = []
-    size = 0
     for part, state in outgoing.parts():
         parts.append((part, state))
-        size += len(part.data)
-        if size >= FULL_BYTES or len(parts) >= FULL_PARTS:
+        if is_full([part for part, _ in parts]):
             break
     return parts
+
+
+def is_full(parts: Sequence[Part]) -> bool:
+    """Return whether a parcel with these parts has room for no more."""
+    return len(parts) >= FULL_PARTS or sum(len(part.data) for part in parts) >= FULL_BYTES
 
 
 def session_of(folder: Path, node: str) -> str:

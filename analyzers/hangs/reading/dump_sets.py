@@ -96,7 +96,7 @@ def rounds_before_start(side: SideFiles) -> int:
 def newest_set(run: Run) -> DumpSet:
     """Return the newest set of dumps in a run that was taken before ranks timed out.
 
-    Each hang of a job has its own set. If all sets were taken too late, the newest of them is returned. Sets from
+    Each hang of a job has its own set. If all sets were taken too late, the first of them is returned. Sets from
     before the job's last restart are only used if there is no other set and no file shows how ranks ended after the
     restart; if such a file exists, the result has no dumps.
     """
@@ -115,10 +115,11 @@ def newest_set(run: Run) -> DumpSet:
     # If nothing shows how the last attempt ended, the hang of an earlier one is all that is known.
     sides = last or sides
     sets = {base: sets[base] for base in sides}
-    # If every set was taken too late, one of them is still better than none.
-    in_time = [base for base in sets if not is_aftermath(sides[base], sides.values())] or list(sets)
+    in_time = [base for base in sets if not is_aftermath(sides[base], sides.values())]
+    # If every set was taken too late, the first is best: ranks that give up later are in it, too.
+    is_late, in_time = not in_time, in_time or list(sets)
     # The folders' numbers come before the files' times, which copying may have changed.
-    in_time.sort(key=lambda base: (set_number(base), newest_s(sets[base])), reverse=True)
+    in_time.sort(key=lambda base: (set_number(base), newest_s(sets[base])), reverse=not is_late)
     bases = taken_together(in_time, sets)
     numbers = sorted({number for base in bases for number in sets[base]})
     rounds = [[a for base in bases for a in sets[base].get(number, [])] for number in numbers]
