@@ -77,6 +77,7 @@ class Reason(StrEnum):
     KEPT_ALIVE = "kept_alive"
     NO_DUMP = "no_dump"
     LOST_DUMP = "lost_dump"
+    LOST_NODE = "lost_node"
     NO_ANSWER = "no_answer"
     RUNS_OWN_CODE = "runs_own_code"
     CLOSED_GROUP = "closed_group"

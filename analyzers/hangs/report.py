@@ -18,6 +18,7 @@ from analyzers.hangs.findings.verdict import verdict
 from analyzers.hangs.model import HangData, Wait
 from analyzers.hangs.reading.dump_sets import DumpSet, open_set, unreadable_dumps
 from analyzers.hangs.reading.job import load_job
+from analyzers.nodes import find_gaps
 from analyzers.report import Report, ranked, tool_version
 from analyzers.run import Kind, Run, discover
 
@@ -45,6 +46,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
     options = options or store.Options()
     dumps, side = open_set(run)
     job = load_job(dumps.rounds[0], side, options)
+    side.gaps = find_gaps(run, job.world_size)
     job.unreadable |= unreadable_dumps(run, dumps, set(range(job.world_size)).difference(job.ranks))
     beside = (side.exits, side.exit_codes, side.collection, side.stack_files, side.last_words.beats)
     if not job.ranks and not any(beside):

@@ -22,6 +22,7 @@ from analyzers.incident.sentences import (
     verdict_sentence,
 )
 from analyzers.logs import LogsData
+from analyzers.nodes import find_gaps
 from analyzers.report import Finding, Input, Report, Severity, Status, Verdict, ranked, status_of, tool_version
 from analyzers.run import Kind, Run, discover
 
@@ -50,6 +51,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
     reports = run_analyzers(run, options or store.Options())
     crash = first_crash(run)
     chain = chain_of(reports, crash, run.manifest())
+    gaps = find_gaps(run, reports.hang.data.world_size if reports.hang else 0).phrases()
     findings = [f for name, report in reports.by_name().items() if name != "logs" for f in report.findings]
     findings += log_findings(reports, chain)
     findings += [crash_finding(crash)] if crash and chain and chain[0].findings == [CRASHED] else []
@@ -59,7 +61,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
         schema=SCHEMA,
         version=tool_version(),
         inputs=inputs(run, reports),
-        verdict=verdict(reports, chain, run.manifest(), findings),
+        verdict=verdict(reports, chain, run.manifest(), findings, gaps),
         findings=in_order_of(chain, with_log_evidence(findings, reports)),
         data=IncidentData(
             memory=reports.memory.data if reports.memory else None,
@@ -98,13 +100,19 @@ def in_order_of(chain: Sequence[Event], findings: Sequence[Finding]) -> list[Fin
 
 
 def verdict(
-    reports: AnalyzerReports, chain: Sequence[Event], manifest: Mapping[str, object], findings: Sequence[Finding]
+    reports: AnalyzerReports,
+    chain: Sequence[Event],
+    manifest: Mapping[str, object],
+    findings: Sequence[Finding],
+    gaps: Sequence[str],
 ) -> Verdict:
     """Return the verdict on the run, with the class and ranks of the first cause in `chain`.
 
-    `findings` are those of the whole report, `manifest` is the content of `run.json`.
+    `findings` are those of the whole report, `manifest` is the content of `run.json`. `gaps` says which nodes did not
+    send all of their files.
     """
-    missing = reports.problems + [lack for report in reports_behind(reports, chain) for lack in report.verdict.missing]
+    lacks = [lack for report in reports_behind(reports, chain) for lack in report.verdict.missing]
+    missing = [*reports.problems, *(lack for lack in gaps if lack not in lacks), *lacks]
     if not chain:
         return uneventful(reports, manifest, missing)
     root = chain[0]

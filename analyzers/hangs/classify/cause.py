@@ -13,6 +13,7 @@ from analyzers.hangs.graph.wait_graph import OpNode
 from analyzers.hangs.model import Culprit, Frame, Group, HangClass, Op, Reason
 from analyzers.hangs.reading.exits import RankEnd
 from analyzers.hangs.reading.side_formats import ProcessState, ThreadError
+from analyzers.nodes import LostNode
 
 DEFAULT_CONFIDENCE = 0.9
 
@@ -62,7 +63,8 @@ class Cause:
     `issued` is the operation of the culprits, `expected` that of the other ranks. `elements` are two sizes that
     differ: the elements that an all_to_all sends and receives in total or, for a rank that gloo aborted, the bytes
     received and expected. `completed` is how many of the `members` of the process group have completed the operation.
-    `end` is how the culprit ended, `host` the state of its process.
+    `end` is how the culprit ended, `host` the state of its process, `node` its
+    node if that was lost.
     """
 
     culprit: Culprit
@@ -75,6 +77,7 @@ class Cause:
     members: int = 0
     end: RankEnd | None = None
     host: HostState = HostState()
+    node: LostNode | None = None
 
     @property
     def kind(self) -> HangClass:
@@ -100,6 +103,10 @@ class Cause:
     def with_confidence(self, confidence: float) -> "Cause":
         """Return a copy of this cause with a different confidence."""
         return replace(self, culprit=msgspec.structs.replace(self.culprit, confidence=confidence))
+
+    def with_ranks(self, ranks: list[int]) -> "Cause":
+        """Return a copy of this cause that blames other ranks."""
+        return replace(self, culprit=msgspec.structs.replace(self.culprit, ranks=ranks))
 
     def with_frames(self, frames: list[Frame]) -> "Cause":
         """Return a copy of this cause with a different stack of the culprit."""

@@ -7,6 +7,7 @@ from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.classify.kept_alive import find_kept_alive
 from analyzers.hangs.classify.left_alone import find_left_alone
+from analyzers.hangs.classify.lost_nodes import blame_lost_nodes
 from analyzers.hangs.classify.named_ranks import find_absent_by_name, find_other_models
 from analyzers.hangs.classify.silent_ranks import classify_roots
 from analyzers.hangs.classify.skipped_groups import find_skipped_groups
@@ -36,7 +37,7 @@ def find_causes(context: HangContext) -> list[Cause]:
     causes = find_wrong_messages(context, causes) or causes
     causes = find_left_alone(context, causes) or causes
     causes = find_skipped_groups(context) or causes or find_absent_by_name(context) or find_late_aborts(context)
-    causes = causes or find_kept_alive(context)
+    causes = blame_lost_nodes(context, causes or find_kept_alive(context))
     # Each node of a pair or a ring may lead to the same cause.
     unique = {(c.kind, tuple(c.ranks), c.culprit.group, c.culprit.seq): c for c in causes}
     return sorted(unique.values(), key=lambda c: (BEST_FIRST.index(c.kind), -len(c.victims), c.ranks))

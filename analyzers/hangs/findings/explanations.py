@@ -84,6 +84,8 @@ def end_of_process(cause: Cause) -> str:
         return f"its process ended because {failed_allocation(cause.culprit.error)}"
     if cause.culprit.error:
         return f"an uncaught {cause.culprit.error} ended its process"
+    if cause.node:
+        return "the node died, or lost its network: a live node reports every few seconds, whatever its ranks do"
     if cause.end is None:
         return "its process did not write a dump as the others did"
     if cause.end.ending is Ending.EXIT_CODE:
@@ -131,6 +133,7 @@ def further_evidence(cause: Cause) -> str:
         Reason.OTHER_ORDER,
         Reason.NO_DUMP,
         Reason.LOST_DUMP,
+        Reason.LOST_NODE,
         Reason.OTHERS_COMPLETED,
         Reason.BOTH_HALVES_ISSUED,
         Reason.ALL_JOINED,
@@ -252,6 +255,7 @@ EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.KEPT_ALIVE: "its main thread waits for other threads at the end of the program",
     Reason.NO_DUMP: lambda cause: f"{choose_pronoun(cause.ranks)} left no dump",
     Reason.LOST_DUMP: lambda cause: f"the dump of {rank_names(cause.ranks)} is missing or cannot be read",
+    Reason.LOST_NODE: lambda cause: f"silent since {cause.node.last_time}" if cause.node else "",
     Reason.NO_ANSWER: no_answer,
     Reason.CLOSED_GROUP: "its process goes on, but it had destroyed its process group before",
     Reason.RUNS_OWN_CODE: lambda cause: host_state(cause.host),

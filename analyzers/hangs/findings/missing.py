@@ -45,7 +45,7 @@ def missing(context: HangContext) -> list[str]:
     if inferred:
         names = ", ".join(inferred[:MOST_GROUPS])
         lacks.append(f"no map of groups was recorded: the members of {names} are the ranks that used them")
-    return [*unreadable(job), *lacks[:MOST_LACKS]]
+    return [*unreadable(job), *side.gaps.phrases(), *lacks[:MOST_LACKS]]
 
 
 def unreadable(job: Job) -> list[str]:

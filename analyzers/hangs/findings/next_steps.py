@@ -62,6 +62,9 @@ def for_dead(cause: Cause) -> str:
         return f"run `workbench inspect` on the folder of the run to see what filled the rank's memory; {ONLY_WAIT}"
     if cause.culprit.error:
         return for_exception(cause)
+    if cause.node:
+        name = cause.node.name
+        return f"find out whether {name} is up: its power, kernel log and network, and whether the scheduler took it"
     if cause.end is None:
         return "read the log of the rank; if its process is alive, collect its dump as well"
     return for_process(cause.end, rank_names(cause.ranks))

@@ -18,6 +18,7 @@ from analyzers.hangs.findings.wording import (
 )
 from analyzers.hangs.model import Frame, HangClass, Reason, operation_text, user_frame
 from analyzers.hangs.reading.exits import Ending
+from analyzers.nodes import named
 from analyzers.words import agree, rank_names
 
 
@@ -53,6 +54,8 @@ def dead(cause: Cause) -> str:
     name, step = name_operation(cause.culprit), at_step(cause)
     when = f"{step} before {name}" if name else step
     ranks = rank_names(cause.ranks)
+    if cause.node:
+        return f"{named(cause.node)} was lost{when}: nothing has come from it since {cause.node.last_time}"
     if cause.end is None:
         return f"{ranks} probably died{when}: {choose_pronoun(cause.ranks)} left no dump"
     if cause.end.ending is Ending.NO_ERROR:

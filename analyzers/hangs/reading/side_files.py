@@ -28,6 +28,7 @@ from analyzers.hangs.reading.side_formats import (
 )
 from analyzers.hangs.reading.thread_stacks import read_main_thread
 from analyzers.hangs.reading.torchrun_workers import find_log_files, read_gloo_sizes, read_last_errors
+from analyzers.nodes import NodeGaps
 from analyzers.run import Artefact, Kind, Run
 
 COLLECTION_NS = 2_000_000_000
@@ -61,6 +62,8 @@ class SideFiles:
     exit_codes: dict[int, int] = field(default_factory=dict)
     last_words: LastWords = field(default_factory=LastWords)
     world_size: int = 0
+    gaps: NodeGaps = field(default_factory=NodeGaps)
+    """Which nodes did not send all of their files to the run folder."""
     outdated: frozenset[int] = frozenset()
     """The ranks whose dumps are all from before the last restart of the job; these dumps are not read."""
 

@@ -8,6 +8,7 @@ import msgspec
 
 from analyzers.files import read_json
 from analyzers.memory.job import Job
+from analyzers.node_files import NODES
 
 FOLDERS_UP = 3
 """How many folders above a snapshot are searched for run.json; snapshots are in `RUN/memory_snapshot/iteration_N/`."""
@@ -16,8 +17,13 @@ BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def job_of(snapshot: Path) -> Job | None:
-    """Return the training job that wrote a snapshot; None if no folder above the snapshot has a complete run.json."""
-    for folder in list(snapshot.resolve().parents)[:FOLDERS_UP]:
+    """Return the training job that wrote a snapshot; None if no folder above the snapshot has a complete run.json.
+
+    The run folder of a snapshot in `RUN/nodes/NODE/`, which another node sent, is RUN.
+    """
+    above = list(snapshot.resolve().parents)
+    of_run = [folder.parent for folder in above[FOLDERS_UP : FOLDERS_UP + 1] if folder.name == NODES]
+    for folder in [*above[:FOLDERS_UP], *of_run]:
         try:
             return job_in_manifest(read_json(folder / "run.json"))
         except (OSError, KeyError, TypeError, ValueError, msgspec.ValidationError):

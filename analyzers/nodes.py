@@ -1,0 +1,113 @@
+"""Find out which nodes of a job did not send all of their files to the run folder, and which ranks ran there.
+
+The receiver of `workbench collect` hears of each node every second or so, whatever its ranks do. A node that fell
+silent before it reported its end has died, or lost its network.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from analyzers.node_files import NodeList, node_of, read_node_list
+from analyzers.run import Kind, Run
+from analyzers.words import quantity, rank_names
+
+SILENT_NS = 15_000_000_000
+"""How long a node has to be silent to count as lost: many times the pause between two of its messages."""
+NODES_PER_S = 200
+"""With more nodes, each may send less often, as the receiver asks them to."""
+OF_RANKS = (Kind.GROUPS, Kind.STEPS, Kind.FLIGHT, Kind.EXIT, Kind.STACKS)
+MOST_NODES, MOST_FILES = 20, 3
+
+
+@dataclass(frozen=True)
+class LostNode:
+    """A node of which nothing has been heard since `last_ns` (Unix nanoseconds), and its ranks, as far as known."""
+
+    name: str
+    ranks: tuple[int, ...]
+    last_ns: int
+
+    @property
+    def last_time(self) -> str:
+        """The time of its last message as text, by the clock of the receiver."""
+        return time.strftime("%H:%M:%S UTC", time.gmtime(self.last_ns / 1e9))
+
+
+@dataclass(frozen=True)
+class NodeGaps:
+    """Which nodes did not send everything.
+
+    `lost` nodes fell silent, `sending` ones had not finished when the receiver ended, `absent` is the number of nodes
+    that never sent anything, and `refused` has the files that were not accepted, with the reason, by node.
+    """
+
+    lost: tuple[LostNode, ...] = ()
+    sending: tuple[LostNode, ...] = ()
+    absent: int = 0
+    absent_ranks: tuple[int, ...] = ()
+    refused: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def phrases(self) -> list[str]:
+        """Return a phrase for each thing that is missing because of a node."""
+        ranks = f": no file of {rank_names(self.absent_ranks)}" if self.absent_ranks else ""
+        return [
+            *(f"{named(node)} is silent since {node.last_time}: later files of it are missing" for node in self.lost),
+            *(f"{named(node)} had not sent all of its files" for node in self.sending),
+            *([f"{quantity(self.absent, 'node')} sent nothing{ranks}"] if self.absent else []),
+            *(refusals(node, files) for node, files in self.refused.items()),
+        ][:MOST_NODES]
+
+
+def named(node: LostNode) -> str:
+    """Return a node with its ranks as text: `node n2 (ranks 4-5)`."""
+    return f"node {node.name}" + (f" ({rank_names(node.ranks)})" if node.ranks else "")
+
+
+def refusals(node: str, files: Mapping[str, str]) -> str:
+    """Return which files of a node were not accepted, and why."""
+    first = "; ".join(f"{path}: {reason}" for path, reason in list(files.items())[:MOST_FILES])
+    verb = "was" if len(files) == 1 else "were"
+    return f"{quantity(len(files), 'file')} of node {node} {verb} not accepted: {first}"
+
+
+def find_gaps(run: Run, world_size: int = 0) -> NodeGaps:
+    """Return what nodes did not send; nothing is missing in a run whose nodes sent nothing because they need not.
+
+    `world_size` is the number of ranks of the job, 0 if unknown.
+    """
+    known = read_node_list(run.root)
+    if known is None:
+        return NodeGaps()
+    ranks = ranks_by_node(run)
+    silent = {
+        name: LostNode(name, tuple(sorted(ranks.get(name, ()))), node.last_ns)
+        for name, node in known.nodes.items()
+        if not node.ended
+    }
+    until_ns = heard_until(known) - max(SILENT_NS, SILENT_NS * len(known.nodes) // NODES_PER_S)
+    lost = tuple(node for node in silent.values() if node.last_ns < until_ns)
+    sending = tuple(node for node in silent.values() if node not in lost) if known.closed_ns else ()
+    absent = max(0, known.expected - len(known.nodes))
+    seen = set[int]().union(*ranks.values())
+    return NodeGaps(
+        lost=lost,
+        sending=sending,
+        absent=absent,
+        absent_ranks=tuple(rank for rank in range(world_size) if rank not in seen) if absent else (),
+        refused={name: node.refused for name, node in known.nodes.items() if node.refused},
+    )
+
+
+def heard_until(nodes: NodeList) -> int:
+    """Return until when the receiver listened, in Unix nanoseconds: until its end, or the last message of any node."""
+    return nodes.closed_ns or max((node.last_ns for node in nodes.nodes.values()), default=0)
+
+
+def ranks_by_node(run: Run) -> dict[str, set[int]]:
+    """Return the ranks of each node, by the names of its files; the run folder's own files are under an empty name."""
+    ranks: dict[str, set[int]] = {}
+    for artefact in run.of(*OF_RANKS):
+        if artefact.rank is not None:
+            ranks.setdefault(node_of(artefact.path, run.root) or "", set()).add(artefact.rank)
+    return ranks
