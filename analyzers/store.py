@@ -14,6 +14,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 from analyzers.cache import entry_files, locations, pruning
@@ -21,9 +22,10 @@ from analyzers.cache.entry_files import CacheFailure, Columns
 from analyzers.child import ReaderKilled, ServerKilled, bytes_on_disk
 from analyzers.errors import InputError, LimitExceeded, WorkbenchError
 from analyzers.isolation import can_fork, read_in_child
+from analyzers.progress import Progress
 from analyzers.worker_pool import WorkerPool
 
-__all__ = ["Columns", "Options", "cache_key", "code_version", "load", "load_many", "load_set"]
+__all__ = ["Columns", "Options", "cache_key", "code_version", "load", "load_each", "load_many", "load_set"]
 
 Read = Callable[[Sequence[Path], str, Path, int | None], None]
 """A function that reads files with a reader module into a folder, under a memory limit, such as `read_in_child`."""
@@ -46,8 +48,9 @@ class Options:
     `rank` and `step` select what is analysed (None: everything). `jobs` is how many child processes read at the same
     time; `max_memory` (bytes) limits all of them together (None: each is limited by its file's size). `cache=False`
     leaves nothing on the disk. `peak_flops` is the floating-point operations per second of a device that no table of
-    this project lists. `columns` says which column of another trainer's log has which quantity: pairs such as
-    ("loss", "train/nll"). `workers` read traces and snapshots in place of child processes of this one.
+    this project lists. `columns` says which column of another trainer's log has which quantity: pairs such as ("loss",
+    "train/nll"). `workers` read traces and snapshots in place of child processes of this one. `progress` is told how
+    many files have been read.
     """
 
     rank: int | None = None
@@ -58,6 +61,12 @@ class Options:
     peak_flops: float | None = None
     columns: tuple[tuple[str, str], ...] = ()
     workers: WorkerPool | None = None
+    progress: Progress | None = field(default=None, compare=False)
+
+    def count(self, paths: Sequence[Path], *, cached: bool) -> None:
+        """Tell `progress` that files have been read, or were in the cache."""
+        if self.progress:
+            self.progress.add(len(paths), cached=cached)
 
 
 def load(paths: Sequence[Path], reader: str, options: Options | None = None, read: Read | None = None) -> Columns:
@@ -96,8 +105,10 @@ def load_through(entry: Path, paths: list[Path], reader: str, options: Options, 
         return load(paths, reader, options)
 
     if options.cache and (columns := entry_files.open_entry(entry, reread)):
+        options.count(paths, cached=True)
         return columns
     with read_columns(entry.parent, paths, reader, options.max_memory, read) as scratch:
+        options.count(paths, cached=False)
         if not options.cache:
             return detached_columns(Columns(scratch, reread))
         columns = entry_files.publish(scratch, entry, reread)
@@ -142,26 +153,33 @@ def load_many(
 
     Children that run at the same time share `max_memory` evenly; an artefact that needs more is read again by itself.
     """
+    return list(load_each(artefacts, reader, options))
+
+
+def load_each(
+    artefacts: Sequence[Sequence[Path]], reader: str, options: Options | None = None
+) -> Iterator[Columns | WorkbenchError]:
+    """Yield, for each artefact, its columns or its error, as `load_many` does, while others are still being read."""
     options = options or Options()
+    if options.progress:
+        options.progress.want(sum(map(len, artefacts)))
     parts = max(1, min(options.workers.size if options.workers else options.jobs, len(artefacts)))
     few = options.workers is None and len(artefacts) <= FEW_FILES
     if few and (parts == 1 or (can_fork() and are_small(artefacts))):
-        return [load_or_error(paths, reader, options) for paths in artefacts]
+        yield from (load_or_error(paths, reader, options) for paths in artefacts)
+        return
     # A limit that holds for all must be divided before it is known who needs how much.
     shared = replace(options, max_memory=options.max_memory and options.max_memory // parts)
     loaded = load_in_threads(artefacts, reader, shared, parts)
-    if shared.max_memory is None:
-        return loaded
-    return [
-        load_or_error(paths, reader, options) if isinstance(result, LimitExceeded) else result
-        for paths, result in zip(artefacts, loaded, strict=True)
-    ]
+    for paths, result in zip(artefacts, loaded, strict=True):
+        is_too_small = isinstance(result, LimitExceeded) and shared.max_memory is not None
+        yield load_or_error(paths, reader, options) if is_too_small else result
 
 
 def load_in_threads(
     artefacts: Sequence[Sequence[Path]], reader: str, options: Options, count: int
-) -> list[Columns | WorkbenchError]:
-    """Return, for each artefact, its columns or its error; `count` of them are read at the same time.
+) -> Iterator[Columns | WorkbenchError]:
+    """Yield, for each artefact, its columns or its error; `count` of them are read at the same time.
 
     Each thread waits for a child process, or for a worker of a cluster.
     """
@@ -170,7 +188,7 @@ def load_in_threads(
     read = options.workers.read if options.workers else None
     with ThreadPoolExecutor(max_workers=count) as pool:
         try:
-            return list(pool.map(lambda paths: load_or_error(paths, reader, options, read), artefacts))
+            yield from pool.map(lambda paths: load_or_error(paths, reader, options, read), artefacts)
         except BaseException:
             # Ctrl-C: the threads need not wait for workers.
             if options.workers:
@@ -196,33 +214,44 @@ def load_or_error(
     try:
         return load(paths, reader, options, read)
     except WorkbenchError as error:
+        # Several files that one child reads are read again in parts.
+        if len(paths) == 1:
+            options.count(paths, cached=False)
         return error
 
 
-def load_set(
-    paths: Sequence[Path], reader: str, options: Options | None = None
-) -> list[tuple[list[int], Columns | WorkbenchError]]:
-    """Read many small files in one child process; return pairs (indexes into `paths`, columns of these files or error).
+Numbered = tuple[list[int], Columns | WorkbenchError]
+"""Indexes into a list of paths, and the columns of these files or the error."""
 
-    The reader reports damaged files in `meta`. If a file makes the child fail, the set is halved until that file is
-    alone, so that one bad file of 1000 costs about 20 more child processes.
+
+def load_set(paths: Sequence[Path], reader: str, options: Options | None = None, parts: int = 1) -> Iterator[Numbered]:
+    """Read many small files in child processes, one for each of so many even `parts`; yield pairs (indexes into
+    `paths`, columns of these files or error) in the order of the files.
+
+    Readers of sets report damaged files in `meta`. If a file makes the child fail, its part is halved until that file
+    is alone, so that one bad file of 1000 costs about 20 more child processes.
     """
-    return load_part(list(range(len(paths))), paths, reader, options) if paths else []
+    options = replace(options or Options(), workers=None)
+    bounds = [len(paths) * i // parts for i in range(parts + 1)] if paths else []
+    numbers = [list(range(a, b)) for a, b in pairwise(bounds)]
+    loaded = load_each([[paths[number] for number in part] for part in numbers], reader, options)
+    for part, result in zip(numbers, loaded, strict=True):
+        yield from in_halves(part, paths, reader, options, result)
 
 
-def load_part(
-    numbers: list[int], paths: Sequence[Path], reader: str, options: Options | None
-) -> list[tuple[list[int], Columns | WorkbenchError]]:
-    """Read the files at the indexes `numbers` of `paths` in one child process; if that fails, read each half by itself.
-
-    The result has pairs (indexes into `paths`, columns of these files or error).
+def in_halves(
+    numbers: list[int], paths: Sequence[Path], reader: str, options: Options, result: Columns | WorkbenchError
+) -> Iterator[Numbered]:
+    """Yield what one child process read of the files with these `numbers`, or if it failed, what two of them read of
+    each half of the files in the same way.
     """
-    result = load_or_error([paths[number] for number in numbers], reader, options or Options())
     if len(numbers) == 1 or not isinstance(result, WorkbenchError):
-        return [(numbers, result)]
+        yield numbers, result
+        return
     half = len(numbers) // 2
-    halves = (numbers[:half], numbers[half:])
-    return [loaded for part in halves for loaded in load_part(part, paths, reader, options)]
+    for part in (numbers[:half], numbers[half:]):
+        again = load_or_error([paths[number] for number in part], reader, options)
+        yield from in_halves(part, paths, reader, options, again)
 
 
 def cache_key(paths: Sequence[Path], reader: str) -> str:

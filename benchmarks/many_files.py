@@ -1,83 +1,187 @@
-"""Measure what a job with many small artefacts costs: traces, snapshots and Flight Recorder dumps of many ranks.
+"""Measure what a job of many ranks costs: step logs, traces, snapshots and Flight Recorder dumps, one file a rank.
 
-    python -m benchmarks.many_files [--files 300] [--dumps 1024] [--jobs 2]
-    python -m benchmarks.many_files --only dumps --dumps 64 256 1024 4096 16384      the cost curve of a hang
+    python -m benchmarks.many_files [--only traces] [--ranks 64 256 1024] [--jobs 2]
+    python -m benchmarks.many_files --only dumps --ranks 256 1024 4096 16384      the cost curve of a hang
 
-Prints the processor seconds and the peak memory of all processes together, the first time and again from the cache.
-Exits with 1 if a target is missed.
+One rank is the planted culprit: it loads data slowly, computes slowly, leaks, or never joins an operation. Prints the
+processor seconds of all processes, and the peak memory of the main process and of the largest child, the first time
+and again from the cache; then, from three sizes on, the fitted model of the costs and what it gives for 100,000 ranks.
+Exits with 1 if an answer is wrong or a target is missed.
 """
 
 import argparse
+import json
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import hangs
 import snapshots
+import steps
 import traced_job
 from memory import Cost, measure
 
 TRACE_S = 20 / 300
 """Target: the processor seconds of a small trace, of which a fresh interpreter for each file took 0.33."""
+FAR = 100_000
+"""The number of ranks for which the model is asked."""
+FILES, SLOW, STEPS = 5, 1.5, 300
+"""Snapshots have FILES thousand entries; the kernels of a slow rank take SLOW times as long; logs have STEPS steps."""
 
 
-def traces(folder: Path, files: int) -> None:
-    traced_job.job(folder / "profile_traces" / "iteration_10", files, 2, traced_job.llama(layers=4))
+def culprit(ranks: int) -> int:
+    """Return the rank with the planted fault, which is neither the first nor the last one."""
+    return 643 % ranks
 
 
-def memory_snapshots(folder: Path, files: int) -> None:
+def step_logs(folder: Path, ranks: int) -> None:
+    (folder / "steps").mkdir(parents=True)
+    steps.write_logs(folder, ranks, STEPS, culprit(ranks), STEPS // 2)
+
+
+def traces(folder: Path, ranks: int) -> None:
+    fault = traced_job.Fault(culprit(ranks), factor=SLOW)
+    parts = traced_job.llama(layers=4, shards=8)
+    traced_job.job(folder / "profile_traces" / "iteration_10", ranks, 2, parts, faults=[fault])
+
+
+def memory_snapshots(folder: Path, ranks: int) -> None:
     home = folder / "memory_snapshot" / "iteration_10"
     home.mkdir(parents=True)
-    for rank in range(files):
-        snapshots.write(home / f"rank{rank}_memory_snapshot.pickle", 2000, rank)
+    for rank in range(ranks):
+        leak = 64 << 20 if rank == culprit(ranks) else 0
+        snapshots.write(home / f"rank{rank}_memory_snapshot.pickle", FILES * 1000, rank, leak)
 
 
-def dumps(folder: Path, files: int) -> None:
-    hangs.big_set(folder / "dumps", files, 100)
+def dumps(folder: Path, ranks: int) -> None:
+    hangs.big_set(folder / "dumps", ranks, 100)
 
 
-KINDS: dict[str, tuple[str, Callable[[Path, int], None]]] = {
-    "traces": ("trace", traces),
-    "snapshots": ("inspect", memory_snapshots),
-    "dumps": ("hang", dumps),
+@dataclass(frozen=True)
+class Kind:
+    """A kind of files: the command that reads them, how they are written, and the class that the verdict must have."""
+
+    command: str
+    write: Callable[[Path, int], None]
+    verdict: str
+
+
+KINDS = {
+    "steps": Kind("steps", step_logs, "straggler"),
+    "traces": Kind("trace", traces, "straggler"),
+    "snapshots": Kind("inspect", memory_snapshots, "leak"),
+    "dumps": Kind("hang", dumps, "host_stuck"),
 }
 
 
-def costs(kind: str, files: int, jobs: int, folder: Path) -> tuple[Cost, Cost]:
-    """Write the artefacts of a kind, and return what it costs to answer from the files and again from the cache."""
-    command, write = KINDS[kind]
-    write(folder, files)
-    ask = (sys.executable, "-m", "workbench", command, str(folder), "--json", "--jobs", str(jobs))
-    return measure(*ask), measure(*ask)
+@dataclass(frozen=True)
+class Row:
+    """What the files of some ranks cost, the first time and again, and what is wrong with the answer ("": nothing)."""
+
+    ranks: int
+    bytes: int
+    first: Cost
+    again: Cost
+    wrong: str
+
+    def cells(self) -> list[str]:
+        first, again = self.first, self.again
+        return [
+            f"{self.ranks:,}", f"{self.bytes / 1e6:,.1f}",
+            f"{first.seconds:.1f}", f"{1e3 * first.seconds / self.ranks:.1f}",
+            f"{first.main_bytes / 1e6:.0f}", f"{first.child_bytes / 1e6:.0f}",
+            f"{again.seconds:.1f}", f"{again.main_bytes / 1e6:.0f}", self.wrong or "right",
+        ]  # fmt: skip
+
+
+HEAD = ("ranks", "MB", "CPU s", "ms a rank", "memory, MB", "largest child, MB", "again, CPU s", "memory, MB", "answer")
+
+
+def ask(kind: Kind, folder: Path, jobs: int) -> tuple[Cost, dict[str, object]]:
+    """Return what a question about a folder costs, and the verdict of its answer."""
+    with tempfile.TemporaryFile("w+") as output:
+        command = (sys.executable, "-m", "workbench", kind.command, str(folder), "--json", "--jobs", str(jobs))
+        cost = measure(*command, output=output)
+        output.seek(0)
+        return cost, json.load(output)["verdict"]
+
+
+def measured(kind: Kind, ranks: int, jobs: int, folder: Path) -> Row:
+    """Write the files of a kind, and return what it costs to answer from them and again from the cache."""
+    kind.write(folder, ranks)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    (first, verdict), (again, second) = ask(kind, folder, jobs), ask(kind, folder, jobs)
+    wrong = f"wrong: {verdict['class']} {verdict['ranks']}"
+    if verdict != second:
+        wrong = "the cache gives another answer"
+    elif (verdict["class"], verdict["ranks"]) == (kind.verdict, [culprit(ranks)]):
+        wrong = ""
+    return Row(ranks, size, first, again, wrong)
+
+
+def model(ranks: Sequence[int], values: Sequence[float]) -> tuple[str, float]:
+    """Return the model a + b n + c n^2 (a, b, c >= 0) that fits the values at n ranks, as text and its value for `FAR`.
+
+    The squares of the relative errors are least, so that small jobs count as much as large ones.
+    """
+    n, wanted = np.array(ranks, float), np.array(values)
+    terms = {"": n**0, " n": n, " n²": n * n}
+    while True:
+        table = np.column_stack([*terms.values()]) / wanted[:, None]
+        factors = np.linalg.lstsq(table / np.abs(table).max(axis=0), np.ones(len(n)), rcond=None)[0]
+        factors /= np.abs(table).max(axis=0)
+        if (factors >= 0).all():
+            break
+        del terms[list(terms)[int(factors.argmin())]]
+    text = " + ".join(f"{factor:.3g}{name}" for factor, name in zip(factors, terms, strict=True))
+    far = {"": 1.0, " n": float(FAR), " n²": float(FAR) ** 2}
+    return text, float(sum(factor * far[name] for factor, name in zip(factors, terms, strict=True)))
+
+
+def print_models(rows: Sequence[Row]) -> None:
+    """Print the models of the costs of a kind of files, and what they give for `FAR` ranks."""
+    curves = {
+        "CPU s": [row.first.seconds for row in rows],
+        "memory, MB": [row.first.main_bytes / 1e6 for row in rows],
+        "again, CPU s": [row.again.seconds for row in rows],
+    }
+    for name, values in curves.items():
+        text, far = model([row.ranks for row in rows], values)
+        print(f"{name}: {text}; {FAR:,} ranks: {far:,.0f}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--files", type=int, default=300, help="traces, and snapshots")
-    parser.add_argument("--dumps", type=int, nargs="+", default=[1024], help="multiples of 64")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[320], help="multiples of 64")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", nargs="*", choices=KINDS, default=list(KINDS))
     asked = parser.parse_args()
-    missed = False
-    print("| files | first, CPU s | memory, MB | again, CPU s | memory, MB |\n|---|--:|--:|--:|--:|")
+    failed = False
     with tempfile.TemporaryDirectory() as home:
         os.environ |= {"WORKBENCH_CACHE": f"{home}/cache", "PYTHONPYCACHEPREFIX": f"{home}/bytecode"}
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled once, as an installation does
-        measure(sys.executable, "-m", "workbench", "capabilities", "--json")
-        for kind in asked.only:
-            for files in asked.dumps if kind == "dumps" else [asked.files]:
-                folder = Path(home, f"{kind} {files}")
-                first, again = costs(kind, files, asked.jobs, folder)
+        for name in asked.only:
+            measured(KINDS[name], 4, asked.jobs, Path(home, name))  # compiles the modules
+            print(f"\n{name}, load {os.getloadavg()[0]:.0f}\n| {' | '.join(HEAD)} |\n|{'--:|' * len(HEAD)}", flush=True)
+            rows = []
+            for ranks in asked.ranks:
+                folder = Path(home, f"{name} {ranks}")
+                rows.append(measured(KINDS[name], ranks, asked.jobs, folder))
                 shutil.rmtree(folder)
-                cells = (f"{cost.seconds:.1f} | {cost.bytes / 1e6:.0f}" for cost in (first, again))
-                print(f"| {files} {kind} | {' | '.join(cells)} |", flush=True)
-                missed |= kind == "traces" and first.seconds > TRACE_S * files
-    sys.exit(missed)
+                shutil.rmtree(Path(home, "cache"), ignore_errors=True)
+                print(f"| {' | '.join(rows[-1].cells())} |", flush=True)
+                failed |= bool(rows[-1].wrong) or (name == "traces" and rows[-1].first.seconds > TRACE_S * ranks)
+            if len(rows) > 2:
+                print_models(rows)
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

@@ -34,13 +34,16 @@ class Cost:
     """The cost of a process and its children: processor seconds, peak memory of all together in bytes, and wall
     seconds.
 
-    `children` is the average number of child processes that were working.
+    `children` is the average number of child processes that were working; `main_bytes` and `child_bytes` are the peak
+    memory of the process itself and of the largest child.
     """
 
     seconds: float
     bytes: int
     elapsed: float = 0.0
     children: float = 0.0
+    main_bytes: int = 0
+    child_bytes: int = 0
 
 
 def measure(*command: str, output: int | IO[str] = subprocess.DEVNULL, errors: int | IO[str] | None = None) -> Cost:
@@ -49,12 +52,13 @@ def measure(*command: str, output: int | IO[str] = subprocess.DEVNULL, errors: i
     Memory is sampled, because no counter adds it up over several processes. The one that the system keeps for a child,
     `ru_maxrss`, counts the memory of the process that started it, too.
     """
-    began, most, families = time.monotonic(), 0, list[int]()
+    began, most, main, child, families = time.monotonic(), 0, 0, 0, list[int]()
     with subprocess.Popen(command, stdout=output, stderr=errors) as process:
         while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             family = descendants(process.pid)
             alive = [process.pid, *family]
-            most = max(most, sum(map(resident_bytes, alive)), *map(peak_bytes, alive))
+            main, child = max(main, peak_bytes(process.pid)), max([child, *map(peak_bytes, family)])
+            most = max(most, main, child, sum(map(resident_bytes, alive)))
             families.append(len(family))
             time.sleep(0.02)
         _, status, usage = os.wait4(process.pid, 0)
@@ -66,6 +70,8 @@ def measure(*command: str, output: int | IO[str] = subprocess.DEVNULL, errors: i
         most,
         time.monotonic() - began,
         sum(families) / max(1, len(families)),
+        main,
+        child,
     )
 
 

@@ -79,6 +79,8 @@ class Job:
     """A training loop that allocates like a transformer: tensors saved in forward are freed in backward."""
 
     dice: random.Random
+    leak: int = 0
+    """Bytes that each step allocates and never frees."""
     allocator: Allocator = field(default_factory=Allocator)
     entries: list[dict[str, Any]] = field(default_factory=list)
     notes: list[dict[str, Any]] = field(default_factory=list)
@@ -143,15 +145,17 @@ class Job:
             for layer in range(LAYERS):
                 self.alloc(self.size(0), "optimizer", layer, 0)
             self.note("Optimizer.step#AdamW.step", "END")
+        if self.leak:
+            self.alloc(self.leak, "forward", 0, 8)
         self.note(f"step#{number}", "END")
 
     def size(self, place: int) -> int:
         return (1 << (12 + 2 * (place % 6))) * self.dice.randrange(1, 5) - self.dice.randrange(500)
 
 
-def snapshot(entries: int, seed: int = 0) -> dict[str, Any]:
-    """Return a snapshot with at least `entries` trace entries; the last step is unfinished."""
-    job, number = Job(random.Random(seed)), 0
+def snapshot(entries: int, seed: int = 0, leak: int = 0) -> dict[str, Any]:
+    """Return a snapshot with at least `entries` trace entries; the last step is unfinished, each leaks bytes."""
+    job, number = Job(random.Random(seed), leak), 0
     while len(job.entries) < entries:
         number += 1
         for _ in job.step(number):
@@ -165,10 +169,10 @@ def snapshot(entries: int, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def write(path: Path, entries: int, seed: int = 0) -> None:
-    """Write a snapshot with at least `entries` trace entries, in PyTorch's format."""
+def write(path: Path, entries: int, seed: int = 0, leak: int = 0) -> None:
+    """Write a snapshot with at least `entries` trace entries, in PyTorch's format; each step leaks some bytes."""
     with path.open("wb") as file:
-        pickle.dump(snapshot(entries, seed), file, protocol=4)
+        pickle.dump(snapshot(entries, seed, leak), file, protocol=4)
 
 
 if __name__ == "__main__":

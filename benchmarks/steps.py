@@ -9,61 +9,54 @@ which the verdict must say.
 import argparse
 import json
 import os
-import random
 import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import numpy as np
 
 MS = 1_000_000
 USUAL_MS = {
     "gc": 0, "data_wait": 3, "h2d": 0.2, "fwd": 120, "bwd": 240, "grad_clip": 9, "optim": 15, "loss_sync": 8,
     "log": 0.3, "ckpt_save": 0.02,
 }  # fmt: skip
+NAMES = [*USUAL_MS]
+PHASES = ",".join(f'"{name}":%d' for name in NAMES)
+LINE = (
+    '{"step":%d,"start_ns":%d,"dur_ns":%d,"phases":{%s},"cpu_ns":{%s},"device_ns":{},"residual_ns":1000000,'
+    '"tokens":8192,"loss":%r,"local_loss":%r,"grad_norm":1.0,"memory_bytes":17179869184,"reserved_bytes":17179869184,'
+    '"alloc_retries":0,"tags":[%s],"seqs":{"0":%d}}'
+)
+TAGS = ("", '"first","gc"')
 LATE_RANK, LATE_FROM, LATE_MS = 5, 300, 40
 
 
-def write_log(folder: Path, rank: int, ranks: int, steps: int) -> None:
-    """Write the step log of one rank; the other ranks wait for the late rank in their backward pass."""
-    chance = random.Random(rank)
-    header = {
-        "schema": "workbench.steps/1",
-        "rank": rank,
-        "world_size": ranks,
-        "device": "cuda",
-        "host": f"h{rank // 8}",
-    }
-    lines, now = [header], 1_800_000_000_000 * MS
-    for step in range(1, steps + 1):
-        late = LATE_MS * (step >= LATE_FROM)
-        phases = {name: int(ms * MS * (1 + chance.random() / 50)) for name, ms in USUAL_MS.items()}
-        phases["data_wait"] += late * MS * (rank == LATE_RANK)
-        phases["bwd"] += late * MS * (rank != LATE_RANK)
-        whole = sum(phases.values()) + MS
-        lines.append(
-            {
-                "step": step,
-                "start_ns": now,
-                "dur_ns": whole,
-                "phases": phases,
-                "cpu_ns": phases,
-                "device_ns": {},
-                "residual_ns": MS,
-                "tokens": 8192,
-                "loss": 11 - step**0.3,
-                "local_loss": 11 - step**0.3,
-                "grad_norm": 1.0,
-                "memory_bytes": 1 << 34,
-                "reserved_bytes": 1 << 34,
-                "alloc_retries": 0,
-                "tags": ["first", "gc"] if step == 1 else [],
-                "seqs": {"0": 20 * step},
-            }
-        )
-        now += whole
-    text = "\n".join(json.dumps(line, separators=(",", ":")) for line in lines)
-    (folder / "steps" / f"rank_{rank}.jsonl").write_text(text + "\n")
+def write_logs(folder: Path, ranks: int, steps: int, late_rank: int = LATE_RANK, late_from: int = LATE_FROM) -> None:
+    """Write the step logs of all ranks to the folder `steps` in `folder`; one rank is late from a step on."""
+    for rank in range(ranks):
+        lines = log_lines(rank, ranks, steps, LATE_MS * (rank == late_rank), LATE_MS * (rank != late_rank), late_from)
+        (folder / "steps" / f"rank_{rank}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def log_lines(rank: int, ranks: int, steps: int, late_ms: int, waiting_ms: int, late_from: int) -> Iterator[str]:
+    """Yield the lines of a log: from a step on, the rank takes longer for its data, or for its backward pass, in which
+    it waits for the others.
+    """
+    noise = np.random.default_rng(rank).random((steps, len(USUAL_MS))) / 50
+    phases = (np.array([*USUAL_MS.values()]) * MS * (1 + noise)).astype(int)
+    phases[late_from - 1 :, NAMES.index("data_wait")] += late_ms * MS
+    phases[late_from - 1 :, NAMES.index("bwd")] += waiting_ms * MS
+    durations = phases.sum(axis=1) + MS
+    starts = 1_800_000_000_000 * MS + np.cumsum(durations) - durations
+    yield f'{{"schema":"workbench.steps/1","rank":{rank},"world_size":{ranks},"device":"cuda","host":"h{rank // 8}"}}'
+    for step, (start, whole, row) in enumerate(
+        zip(starts.tolist(), durations.tolist(), phases.tolist(), strict=True), 1
+    ):
+        parts = PHASES % tuple(row)
+        yield LINE % (step, start, whole, parts, parts, 11 - step**0.3, 11 - step**0.3, TAGS[step == 1], 20 * step)
 
 
 def measured(folder: Path) -> tuple[float, int, str]:
@@ -86,8 +79,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         (folder / "steps").mkdir()
-        for rank in range(arguments.ranks):
-            write_log(folder, rank, arguments.ranks, arguments.steps)
+        write_logs(folder, arguments.ranks, arguments.steps)
         logs = sum(path.stat().st_size for path in folder.rglob("*.jsonl"))
         print(f"{arguments.ranks} ranks x {arguments.steps} steps, {logs / 1e6:.0f} MB")
         for name in ("cold", "cached"):

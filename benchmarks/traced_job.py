@@ -20,6 +20,7 @@ COMPUTE, COMMUNICATION = 7, 20
 OP_NS, LAUNCH_NS, LATENCY_NS = 9 * US, 4 * US, 3 * US
 """Host time of one operator, least time of its launching call, and time from the call's start to the kernel's."""
 BEGIN_NS = 4_402_712_162_817_961
+LISTED = 30
 POINTWISE = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*,"
     " 3ul> >(int, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>)"
@@ -170,16 +171,19 @@ class Fault:
     ns: int = 0
 
 
-def llama(layers: int = 8, small: int = 6) -> list[Part]:
-    """Return a step of a sharded transformer with `small` pointwise operators per layer."""
+def llama(layers: int = 8, small: int = 6, shards: int = 0) -> list[Part]:
+    """Return a step of a transformer that is sharded over groups of `shards` ranks (0: over all), with `small`
+    pointwise operators per layer.
+    """
+    gather = Collective("_allgather_base", 1 << 22, 150 * US, size=shards)
+    scatter = Collective("_reduce_scatter_base", 1 << 22, 200 * US, blocks=False, size=shards)
     parts: list[Part] = [Host("dataloader", 300 * US), Mark("forward")]
     for layer in range(layers):
-        parts += [Mark(f"FSDP::pre_forward (layers.{layer})"), Collective("_allgather_base", 1 << 22, 150 * US)]
+        parts += [Mark(f"FSDP::pre_forward (layers.{layer})"), gather]
         parts += [Mark("", begins=False), *block(f"layers.{layer}", small, "")]
     parts += [Mark("", begins=False), Mark("backward")]
     for layer in reversed(range(layers)):
-        parts += [Collective("_allgather_base", 1 << 22, 150 * US), *block(f"layers.{layer}", 2 * small, "Backward0")]
-        parts += [Collective("_reduce_scatter_base", 1 << 22, 200 * US, blocks=False)]
+        parts += [gather, *block(f"layers.{layer}", 2 * small, "Backward0"), scatter]
     parts += [Mark("", begins=False), Mark("Optimizer.step#AdamW.step")]
     parts += [Op("aten::_fused_adamw_", "multi_tensor_apply_kernel", 400 * US)] * 2
     return [*parts, Collective("allreduce", 1, 30 * US), Mark("", begins=False)]
@@ -283,7 +287,7 @@ class Rank:
         self.external += 1
         ranks = part.members(self.rank, self.world)
         sizes = part.elements, part.elements * len(ranks), len(ranks)
-        arguments = COLLECTIVE_ARGS % (part.name, *sizes, part.group(self.rank), part.desc, ranks, sequence)
+        arguments = COLLECTIVE_ARGS % (part.name, *sizes, part.group(self.rank), part.desc, listed(ranks), sequence)
         self.event("cpu_op", f"c10d::{part.name}_", self.host, 11 * US, self.op_args(""))
         self.event("cpu_op", "record_param_comms", self.host + US, 9 * US, self.op_args(arguments + ", "))
         self.call(launch)
@@ -315,6 +319,13 @@ class Rank:
         self.event("cuda_runtime", "cudaDeviceSynchronize", self.host, ready - self.host, args)
         self.host = ready + 20 * US
         self.event("user_annotation", f"ProfilerStep#{number}", start, self.host - start, '"External id": 0')
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """Return ranks as PyTorch writes them into the arguments of an event: of more than `LISTED` some are left out."""
+    if len(ranks) <= LISTED:
+        return str(list(ranks))
+    return f"[{', '.join(map(str, ranks[: LISTED - 1]))}, ..., {ranks[-1]}]"
 
 
 def simulate(ranks: Sequence[Rank], steps: int, parts: Sequence[Part]) -> None:

@@ -5,10 +5,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 
+from analyzers.progress import MANY_FILES, Progress
 from analyzers.run import Run
+from analyzers.store import Options
 from analyzers.words import quantity, size, waiting_time
 from workbench.console import note, rewrite_line
 
@@ -21,11 +24,46 @@ So logs stay short.
 """
 
 
-def shown_progress(*runs: Run) -> AbstractContextManager[None]:
-    """Return a context in which stderr shows that the files of these runs are being read, and for how long."""
+@contextmanager
+def shown_progress(options: Options, *runs: Run) -> Iterator[Options]:
+    """Return a context in which stderr shows how many files of these runs have been read, and what the first say.
+
+    It yields the options for the analysis, which then reports its progress.
+    """
     files = [file for run in runs for file in run.artefacts]
-    text = f"reading {quantity(len(files), 'file')}, {size(sum(file.bytes for file in files))}"
-    return shown_text(lambda: text)
+    watched = WatchedReading(f"reading {quantity(len(files), 'file')}, {size(sum(file.bytes for file in files))}")
+    with shown_text(watched.describe):
+        try:
+            yield replace(options, progress=watched)
+        except KeyboardInterrupt:
+            if watched.wanted > MANY_FILES and options.cache:
+                note(f"{watched.done} of {watched.wanted} files are in the cache: the same command goes on from there")
+            raise
+    if watched.wanted > MANY_FILES and watched.read and watched.cached:
+        note(f"read {quantity(watched.read, 'file')}; {watched.cached} were in the cache")
+
+
+class WatchedReading(Progress):
+    """The progress of an analysis as a line of text; what the first files say is printed when it changes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text, self._began = text, time.monotonic()
+
+    def describe(self) -> str:
+        """Return what is read, and from many files on how many of them have been."""
+        if self.wanted <= MANY_FILES:
+            return self._text
+        cached = f" ({self.cached} from the cache)" if self.cached else ""
+        return f"{self._text}: {self.done} of {self.wanted}{cached}"
+
+    def answer(self, files: int, sentence: str) -> None:
+        """Print what the first files say, if that is new and somebody has waited for a while."""
+        if sentence != self.sentence and time.monotonic() - self._began > FIRST_S:
+            if sys.stderr.isatty():
+                rewrite_line("")
+            note(f"so far, {files} of {self.wanted} files: {sentence}")
+            super().answer(files, sentence)
 
 
 @contextmanager

@@ -3,14 +3,14 @@
 `Frame`, `Group`, `Wait`, `Culprit` and `HangData` are structs of the JSON document `workbench.hang/1`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 import msgspec
 
 from analyzers import frames
-from analyzers.columns import Column
 from analyzers.words import dtype_name
 
 
@@ -253,24 +253,41 @@ class Position:
     completed: int
 
 
+class OpSource(Protocol):
+    """The operations of a rank, which are made anew each time that they are asked for."""
+
+    def read(self, group: int | None = None) -> list[Op]:
+        """Return the operations, oldest first; with `group`, an index in `Job.groups`, only those in it."""
+
+
 @dataclass
 class RankState:
     """The content of one rank's dump: its operations, and how far it got in each process group.
 
-    `ops` are in the order in which the rank issued them; `positions` are by the index of the group in `Job.groups`.
-    `pending` are the operations that are not done, and those that other files show to be pending.
+    `pending` are the operations that are not done, in the order of issue, and those that other files show to be
+    pending; `positions` are by the index of the group in
+    `Job.groups`. `newest_ns` is the newest time in the dump, in nanoseconds since the epoch (0: none); the dump was
+    taken after it.
     """
 
     rank: int
-    ops: list[Op]
+    source: OpSource
+    pending: list[Op]
     positions: dict[int, Position]
+    newest_ns: int
     overwritten: bool = False
     """Whether the ring buffer has lost the rank's first pending operations, so that `current` may be a later one."""
-    pending: list[Op] = field(init=False)
+    replaced: dict[Op, Op] = field(default_factory=dict)
+    """Operations of which more is known than the dump says, such as the root, by the operation in the dump."""
 
-    def __post_init__(self) -> None:
-        # Every rule asks for the few pending entries, and a ring may hold thousands.
-        self.pending = [op for op in self.ops if not op.done]
+    @property
+    def ops(self) -> list[Op]:
+        """The operations in the dump, in the order of issue."""
+        return self._read()
+
+    def _read(self, group: int | None = None) -> list[Op]:
+        ops = self.source.read(group)
+        return [self.replaced.get(op, op) for op in ops] if self.replaced else ops
 
     @property
     def current(self) -> Op | None:
@@ -287,15 +304,11 @@ class RankState:
 
     def collectives(self, group: int) -> Iterator[Op]:
         """Yield the rank's collectives in a group, oldest first."""
-        return (op for op in self.ops if op.group == group and not op.p2p)
+        return (op for op in self._read(group) if not op.p2p)
 
     def collective(self, group: int, seq: int) -> Op | None:
         """Return the rank's collective with sequence number `seq` in a group; None if the dump does not have it."""
         return next((op for op in self.collectives(group) if op.seq == seq), None)
-
-    def newest_time_ns(self) -> int:
-        """Return the newest time in the dump, in nanoseconds since the epoch (0: none)."""
-        return max((max(op.created_ns, op.completed_ns) for op in self.ops), default=0)
 
 
 @dataclass
@@ -317,6 +330,8 @@ class Job:
     """Ranks without a dump that may be members of a group whose members were not recorded, by the group's label."""
     taken_ns: dict[int, int] = field(default_factory=dict)
     """When each rank's dump was written, in nanoseconds since the epoch; empty if file times contradict the content."""
+    unread: frozenset[int] = frozenset()
+    """Ranks whose dumps are still being read: nothing is known of them, and nothing is wrong with that."""
 
     def signature(self, op: Op) -> Signature:
         """Return the signature of an operation."""
@@ -353,22 +368,3 @@ def is_library(frame: Frame) -> bool:
     """
     # Native frames have no line where the library was built without debug information.
     return not frame.line or frames.is_library(frame.filename)
-
-
-OP_COLUMNS = (
-    "group", "seq", "p2p_seq", "signature", "stack", "started", "done", "retired", "created_ns", "completed_ns", "p2p",
-)  # fmt: skip
-
-
-def ops_of(columns: Mapping[str, Column], rows: slice, rank: int, groups: Mapping[int, int]) -> list[Op]:
-    """Return an `Op` of `rank` for each of the `rows` of the table of operations that was read from the dumps.
-
-    `columns` are the columns of this table, whose process groups are numbered within one batch of dumps; `groups`
-    maps these numbers to indexes in `Job.groups`.
-    """
-    # Lists are several times faster to walk than arrays, and thousands of dumps have millions of rows.
-    lists = [columns[name][rows].tolist() for name in OP_COLUMNS]
-    return [
-        Op(rank, groups[g], seq, p2p_seq, sig, stack, bool(started), bool(done), bool(retired), made, ended, bool(p2p))
-        for g, seq, p2p_seq, sig, stack, started, done, retired, made, ended, p2p in zip(*lists, strict=True)
-    ]

@@ -1,5 +1,6 @@
 """Analyze a hung job: `analyze` takes a run folder and returns a `Report[HangData]`."""
 
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 
@@ -14,10 +15,11 @@ from analyzers.hangs.findings.findings import make_culprit, make_finding, report
 from analyzers.hangs.findings.from_stacks import culprits_from_stacks, findings_from_stacks, verdict_from_stacks
 from analyzers.hangs.findings.missing import unreadable
 from analyzers.hangs.findings.next_steps import COLLECT_AGAIN
-from analyzers.hangs.findings.verdict import verdict
-from analyzers.hangs.model import HangData, Wait
+from analyzers.hangs.findings.verdict import first_sentence, verdict
+from analyzers.hangs.model import HangData, Job, Wait
 from analyzers.hangs.reading.dump_sets import DumpSet, open_set, unreadable_dumps
 from analyzers.hangs.reading.job import load_job
+from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.nodes import find_gaps
 from analyzers.report import Report, ranked, tool_version
 from analyzers.run import Kind, Run, discover
@@ -45,7 +47,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
     run = run if isinstance(run, Run) else discover(Path(run))
     options = options or store.Options()
     dumps, side = open_set(run)
-    job = load_job(dumps.rounds[0], side, options)
+    job = load_job(dumps.rounds[0], side, options, teller(side, options))
     side.gaps = find_gaps(run, job.world_size)
     job.unreadable |= unreadable_dumps(run, dumps, set(range(job.world_size)).difference(job.ranks))
     beside = (side.exits, side.exit_codes, side.collection, side.stack_files, side.last_words.beats)
@@ -57,6 +59,17 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
     if not causes and not job.ranks and (cause := cause_from_stacks(find_places(side), job.world_size)):
         return report_of_stacks(context, run, cause)
     return report_of(context, dumps, causes)
+
+
+def teller(side: SideFiles, options: store.Options) -> Callable[[Job], None] | None:
+    """Return a function that tells whoever waits what the first dumps of a job say; None if nobody waits."""
+    progress = options.progress
+
+    def tell(job: Job) -> None:
+        if progress:
+            progress.answer(len(job.ranks), first_sentence(HangContext.of(job, side)))
+
+    return tell if progress else None
 
 
 def report_of_stacks(context: HangContext, run: Run, cause: StackCause) -> Report[HangData]:

@@ -18,6 +18,7 @@ from analyzers.memory.findings.verdict import finding_id, verdict
 from analyzers.memory.loading import READER, rank_of, step_of
 from analyzers.memory.model import Device, MemoryData
 from analyzers.memory.reading.snapshot import Snapshot
+from analyzers.progress import is_milestone
 from analyzers.report import Finding, Report, merged, ranked, tool_version
 from analyzers.run import Artefact, Kind, discover, selected, unreadable
 
@@ -49,17 +50,21 @@ def analyze(
     """
     options = options or store.Options()
     inputs = selected(list(artefacts_of(snapshots)), options.rank, options.step)
-    loaded = store.load_many([[artefact.path] for artefact in inputs], READER, options)
     devices: list[Device] = []
-    findings: list[Finding] = []
-    for artefact, columns in zip(inputs, loaded, strict=True):
+    failures: list[tuple[Artefact, WorkbenchError]] = []
+    loaded = store.load_each([[artefact.path] for artefact in inputs], READER, options)
+    # One after the other, so that no more than the results of thousands of files are in memory.
+    for number, (artefact, columns) in enumerate(zip(inputs, loaded, strict=True), 1):
         if isinstance(columns, WorkbenchError):
-            findings.append(unreadable(artefact, "memory", columns))
+            failures.append((artefact, columns))
         else:
             devices += devices_of(Snapshot(columns), artefact)
+        if options.progress and devices and is_milestone(number, len(inputs)):
+            options.progress.answer(number, verdict(devices, ranked(merged(findings_of(devices)))).sentence)
     if not devices:
-        raise next(error for error in loaded if isinstance(error, WorkbenchError))
-    findings = ranked(merged([*findings, *findings_of(devices)]))
+        raise failures[0][1]
+    lost = [unreadable(artefact, "memory", error) for artefact, error in failures]
+    findings = ranked(merged([*lost, *findings_of(devices)]))
     conclusion = verdict(devices, findings)
     # The finding that the verdict rests on comes first among those of its severity.
     findings.sort(key=lambda finding: (-finding.severity.weight, finding.id != finding_id(conclusion.kind)))

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from analyzers.columns import Column, UnsavedColumns
+from analyzers.columns import Column, UnsavedColumns, narrowed
 from analyzers.store import code_version
 from analyzers.traces.answers.between_collectives import collective_columns
 from analyzers.traces.answers.collectives import RankCollectives
@@ -20,7 +20,6 @@ from analyzers.traces.answers.messages import message_columns
 from analyzers.traces.columns.nesting import NONE, nest
 from analyzers.traces.columns.phases import phases
 from analyzers.traces.columns.work import Work, work_of_accounts
-from analyzers.traces.reading.event_table import downcast
 from analyzers.traces.reading.trace import Trace, find_lanes
 
 VERSION = code_version(Path(__file__).parent)
@@ -76,7 +75,7 @@ def add_derived_columns(columns: UnsavedColumns) -> Trace:
     trace = Trace(columns)
     lane, columns.meta["lanes"] = find_lanes(trace)
     depth, parent = nest(lane, columns["start"], columns["end"])
-    columns |= {"lane": downcast(lane), "depth": downcast(depth), "parent": downcast(parent)}
+    columns |= {"lane": narrowed(lane), "depth": narrowed(depth), "parent": narrowed(parent)}
     columns["phase"] = phases(trace, parent, lane)
     return trace
 
@@ -91,4 +90,4 @@ def work_columns(trace: Trace, works: Sequence[Work]) -> dict[str, Column]:
     for number, work in enumerate(works):
         for name, values in (("account", number), ("kind", work.kind), ("launch", work.launch)):
             columns[name][work.rows] = values
-    return {name: downcast(column) for name, column in columns.items()}
+    return {name: narrowed(column) for name, column in columns.items()}

@@ -1,9 +1,10 @@
 """Load trace files through the cache, as a `Trace` for each file and a `Recording` for each device or host in it."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -105,14 +106,38 @@ def load(
     artefacts: Sequence[Artefact], options: store.Options
 ) -> tuple[list[Recording], list[tuple[Artefact, WorkbenchError]]]:
     """Return a `Recording` for each device or host in the files, and (file, error) for each unreadable file."""
-    loaded = store.load_many([[artefact.path] for artefact in artefacts], READER, options)
-    recordings, failures = list[Recording](), []
+    loaded = store.load_each([[artefact.path] for artefact in artefacts], READER, options)
+    recordings, failures, known = list[Recording](), [], dict[Hashable, Any]()
     for artefact, columns in zip(artefacts, loaded, strict=True):
         if isinstance(columns, WorkbenchError):
             failures.append((artefact, columns))
         else:
+            share_equal(columns.meta, known)
             recordings += recordings_of(artefact, Trace(columns), options.peak_flops)
+            # What the recordings have of it is kept once.
+            del columns.meta["accounts"]
     return recordings, failures
+
+
+LONG_LIST = 8
+
+
+def share_equal(value: Any, known: dict[Hashable, Any]) -> Any:
+    """Return a value of a JSON document in which equal texts and lists of numbers are the same object as in `known`,
+    to which new ones are added. Dicts and other lists are changed in place.
+
+    The traces of a job name the same kernels, and the members of its process groups, once for each rank.
+    """
+    if isinstance(value, str):
+        return known.setdefault(value, value)
+    if isinstance(value, list):
+        if len(value) > LONG_LIST and all(type(item) is int for item in value):
+            return known.setdefault(tuple(value), value)
+        value[:] = [share_equal(item, known) for item in value]
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            value[key] = share_equal(item, known)
+    return value
 
 
 def recordings_of(artefact: Artefact, trace: Trace, peak_flops_per_s: float | None = None) -> list[Recording]:

@@ -11,12 +11,11 @@ import numpy as np
 import pandas as pd
 
 from analyzers import store
-from analyzers.columns import Column, Integers, Mask
+from analyzers.columns import Column, Integers, Mask, narrowed
 from analyzers.run import Artefact
 from analyzers.traces.columns.phases import UNNAMED
 from analyzers.traces.columns.work import launching_rows
 from analyzers.traces.loading import open_trace
-from analyzers.traces.reading.event_table import downcast
 from analyzers.traces.reading.trace import DEVICE_LANE, HOST_LANE, Lane, Trace
 
 MOST_SLICES = 1 << 20
@@ -136,7 +135,7 @@ def sorted_rows(trace: Trace, window: tuple[int, int] | None) -> tuple[Integers,
     rows = rows[np.argsort(start[rows], kind="stable")]
     depths = int(np.max(c["depth"], initial=0)) + 1
     line = lane_order(trace)[c["lane"][rows]] * depths + c["depth"][rows]
-    order = np.argsort(downcast(line), kind="stable")  # 16 bits sort by radix
+    order = np.argsort(narrowed(line), kind="stable")  # 16 bits sort by radix
     return rows[order], line[order].astype(np.int64)
 
 

@@ -11,6 +11,7 @@ from analyzers import child, isolation, store
 from analyzers.cache import entry_files, pruning
 from analyzers.child import Task
 from analyzers.errors import HostileInput, InputError, LimitExceeded
+from analyzers.progress import Progress
 
 READER = "analyzers.hangs.reading.reader"
 
@@ -192,15 +193,19 @@ def test_a_set_falls_apart_when_one_file_takes_the_child_down(reader, dump, tmp_
     name = reader(
         "if any(p.name == 'bad' for p in paths): raise OSError('no')\nreturn {'n': np.arange(len(paths))}, {}", "picky"
     )
-    together = store.load_set([dump, dump], name)
+    together = list(store.load_set([dump, dump], name))
     assert [numbers for numbers, _ in together] == [[0, 1]]
-    apart = store.load_set([dump, bad], name)
+    apart = list(store.load_set([dump, bad], name))
     assert [numbers for numbers, _ in apart] == [[0], [1]]
     assert isinstance(apart[1][1], InputError)
-    assert store.load_set([], name) == []
-    among_many = store.load_set([*[dump] * 5, bad, *[dump] * 10], name)
+    assert list(store.load_set([], name)) == []
+    among_many = list(store.load_set([*[dump] * 5, bad, *[dump] * 10], name))
     assert [len(numbers) for numbers, _ in among_many] == [4, 1, 1, 2, 8]
     assert [numbers for numbers, one in among_many if isinstance(one, InputError)] == [[5]]
+    progress = Progress()
+    in_parts = list(store.load_set([*[dump] * 5, bad, *[dump] * 10], name, store.Options(progress=progress), parts=3))
+    assert [len(numbers) for numbers, _ in in_parts] == [5, 1, 1, 3, 6]
+    assert (progress.wanted, progress.done) == (16, 16)
 
 
 def test_many_at_once_share_an_entry(dump, cache):

@@ -124,7 +124,7 @@ def answer(
 
         serve_report(run, room, options)
         return Exit.OK
-    with shown_progress(run):
+    with shown_progress(options, run) as options:
         report = ask(room, run, options)
     return deliver(report, show, run, fail_on)
 
@@ -153,7 +153,7 @@ def memory_with_tables(
 
     options, run = reader_options(read), find_run(paths)
     snapshots = required_files(run, *ROOMS["memory"])
-    with shown_progress(run), limited_to(options, run):
+    with shown_progress(options, run) as options, limited_to(options, run):
         report = memory_report(run, options)
         whole = extend(report, snapshots, options, breakdown=tables.breakdown, changes=tables.changes)
     return deliver(whole, document, run, fail_on)
@@ -195,7 +195,7 @@ def trace_with_critical_path(
     from analyzers.traces import with_critical_path
 
     options, run = reader_options(read), find_run(paths)
-    with shown_progress(run), limited_to(options, run):
+    with shown_progress(options, run) as options, limited_to(options, run):
         report = with_critical_path(trace_report(run, options), options)
     return deliver(report, document, run, fail_on)
 
@@ -230,7 +230,7 @@ def compare_runs(
 
         open_app(ComparisonSubject(*runs, options))
         return Exit.OK
-    with shown_progress(*runs), limited_to(options, *runs):
+    with shown_progress(options, *runs) as options, limited_to(options, *runs):
         report = compare.analyze(*runs, options, gate.limits)
     if show.web:
         from workbench.web.served_run import ServedRun
@@ -247,8 +247,8 @@ def write_report(path: Path, output: Path | None, *, force: bool, anonymise: boo
     if output is None:
         raise UsageProblem("report: no file to write to", "add -o report.html (or .md, .json)")
     run = find_run([path])
-    with shown_progress(run):
-        report = ask(room_for(run), run, Options())
+    with shown_progress(Options(), run) as options:
+        report = ask(room_for(run), run, options)
     if anonymise:
         from workbench.present.anonymous import anonymised
 

@@ -25,7 +25,7 @@ def bisect(a: Path, b: Path, show: ShowOptions, tolerance: float | None, fail_on
 
         open_app(BisectSubject(*runs, options, tolerance))
         return Exit.OK
-    with shown_progress(*runs), limited_to(options, *runs):
+    with shown_progress(options, *runs) as options, limited_to(options, *runs):
         report = parity.bisect(*runs, options, tolerance)
     if show.web:
         from workbench.web.served_run import ServedRun

@@ -136,7 +136,8 @@ def classify_operation(context: HangContext, node: OpNode) -> Cause | None:
     if proves_nothing or is_newer_than_skew(context, node):
         return None
     members = context.group(node).ranks
-    completed = [m for m in members if m not in arrived and has_arrived(context.job.ranks.get(m), node)]
+    here = set(arrived)
+    completed = [m for m in members if m not in here and has_arrived(context.job.ranks.get(m), node)]
     others = sorted(set(waiting) - set(arrived))
     if completed:
         cause = make_cause(context, HangClass.LAGGING, Reason.OTHERS_COMPLETED, arrived, node, others)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.classify.context import HangContext
+from analyzers.hangs.classify.culprits import find_causes
 from analyzers.hangs.findings.missing import missing
 from analyzers.hangs.findings.titles import title, with_victims
 from analyzers.hangs.findings.wording import format_exception, format_location
@@ -42,6 +43,14 @@ def verdict(context: HangContext, causes: Sequence[Cause]) -> Verdict:
         confidence=round(first.culprit.confidence * factor, 2),
         missing=missing(context),
     )
+
+
+def first_sentence(context: HangContext) -> str:
+    """Return what the first dumps of a job say while others are being read: the causes that they prove, else where
+    their ranks are.
+    """
+    causes = [cause for cause in find_causes(context) if cause.kind is not HangClass.UNKNOWN]
+    return verdict(context, causes).sentence if causes else f"no culprit among them yet: {locations(context)}"
 
 
 def ended_cleanly(context: HangContext, slow: Sequence[Cause] = ()) -> Verdict:

@@ -24,7 +24,7 @@ class Location(NamedTuple):
 def find_locations(job: Job, side: SideFiles) -> list[Location]:
     """Return the ranks grouped by the operation or function and the line that they are in, the largest group first."""
     together: dict[tuple[str, str], list[int]] = {}
-    for rank in range(min(job.world_size, MOST_RANKS)):
+    for rank in (rank for rank in range(min(job.world_size, MOST_RANKS)) if rank not in job.unread):
         together.setdefault(find_location(job, side, rank), []).append(rank)
     every = [Location(ranks, name, line) for (name, line), ranks in together.items()]
     return sorted(every, key=lambda location: (-len(location.ranks), location.name, location.line))

@@ -19,6 +19,7 @@ joined, then rank 3 -> default group -> rank 1 -> dp {1, 3} -> rank 3 would be a
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from analyzers.hangs.model import Job, Op, RankState
@@ -79,11 +80,29 @@ class WaitGraph:
 
     def arrived(self, node: OpNode) -> list[int]:
         """Return the ranks that are in an operation, ascending; those that have already completed it are not."""
-        return sorted(rank for rank, operation in self.waits_in.items() if operation == node)
+        return self._arrived.get(node, [])
 
     def operations_waiting_for(self, rank: int) -> list[OpNode]:
         """Return the operations in which other ranks wait for `rank`, which has not arrived there."""
-        return [node for node, ranks in self.absent.items() if rank in ranks]
+        return [node for node in self.predecessors.get(rank, ()) if isinstance(node, OpNode)]
+
+    # Every root asks for these maps, and a job of thousands of ranks may have thousands of roots.
+    @cached_property
+    def _arrived(self) -> Mapping[OpNode, list[int]]:
+        """The ranks that are in each operation, ascending."""
+        arrived: dict[OpNode, list[int]] = defaultdict(list)
+        for rank, node in sorted(self.waits_in.items()):
+            arrived[node].append(rank)
+        return arrived
+
+    @cached_property
+    def predecessors(self) -> Mapping[Node, list[Node]]:
+        """The nodes that wait for each node."""
+        waiting: dict[Node, list[Node]] = defaultdict(list)
+        for node in self.nodes():
+            for target in self.successors(node):
+                waiting[target].append(node)
+        return waiting
 
 
 def build_graph(job: Job, side: SideFiles) -> WaitGraph:
@@ -102,7 +121,7 @@ def build_graph(job: Job, side: SideFiles) -> WaitGraph:
             current_ops[node].append(current)
     # A victim that ended without a dump had waited too; of a rank dumped early nothing later is known.
     unknown = {rank for rank in ends if rank not in dead and rank not in job.ranks} | find_ranks_dumped_early(job)
-    unknown |= {rank for rank in range(job.world_size) if side.registered_later(rank)}
+    unknown |= {rank for rank in range(job.world_size) if side.registered_later(rank)} | job.unread
     for node, ops in current_ops.items():
         absent = find_absent_peers(job, ops[0]) if node.is_p2p else find_absent_members(job, node, dead)
         began_ns = min(op.created_ns for op in ops)
@@ -223,11 +242,11 @@ def unwind(path: list[Node], on_path: set[Node], node: Node) -> list[Node]:
 
     This is one step of Tarjan's algorithm; `on_path` has the same nodes as `path`.
     """
-    start = path.index(node)
-    members = path[start:]
-    del path[start:]
+    members: list[Node] = []
+    while not members or members[-1] != node:
+        members.append(path.pop())
     on_path.difference_update(members)
-    return members
+    return members[::-1]
 
 
 def find_victims(graph: WaitGraph, root: Iterable[Node]) -> list[int]:
@@ -235,22 +254,11 @@ def find_victims(graph: WaitGraph, root: Iterable[Node]) -> list[int]:
 
     A root is a component of the graph from which no edge leads out.
     """
-    # Edges are stored forwards only; the reverse map keeps the walk linear in their number.
-    waiting = map_predecessors(graph)
     inside = set(root)
     seen, todo = set(inside), list(inside)
     while todo:
-        for node in waiting.get(todo.pop(), ()):
+        for node in graph.predecessors.get(todo.pop(), ()):
             if node not in seen:
                 seen.add(node)
                 todo.append(node)
     return sorted(node for node in seen - inside if isinstance(node, int))
-
-
-def map_predecessors(graph: WaitGraph) -> Mapping[Node, list[Node]]:
-    """Return, for each node of the graph, the nodes that wait for it."""
-    waiting: dict[Node, list[Node]] = defaultdict(list)
-    for node in graph.nodes():
-        for target in graph.successors(node):
-            waiting[target].append(node)
-    return waiting

@@ -1,8 +1,7 @@
 """Build a `Job` from a set of dumps: the operations that each rank issued, and their process groups."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,23 +10,59 @@ from analyzers import run, store
 from analyzers.columns import Column
 from analyzers.errors import WorkbenchError
 from analyzers.files import RANKS_AT_MOST
-from analyzers.hangs.model import Frame, Job, Lack, Op, Position, RankState, Signature, ops_of
+from analyzers.hangs.model import Frame, Job, Lack, Position, RankState, Signature
 from analyzers.hangs.reading.gloo_messages import add_messages, read_message_counts
+from analyzers.hangs.reading.op_rows import OpRows, OpTable
 from analyzers.hangs.reading.process_groups import GroupRegistry, Members
 from analyzers.hangs.reading.roots import add_roots
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.unrecorded_calls import add_unrecorded_calls
+from analyzers.progress import MANY_FILES
 
 READER = "analyzers.hangs.reading.reader"
+DUMPS_OF_A_CHILD = 1000
+"""One child process reads at least so many dumps, and less than twice as many.
+
+The reader keeps fewer operations of each dump the more dumps it reads, down to a least number for these.
+"""
 
 
-def load_job(artefacts: Sequence[run.Artefact], side: SideFiles, options: store.Options) -> Job:
+def load_job(
+    artefacts: Sequence[run.Artefact],
+    side: SideFiles,
+    options: store.Options,
+    watch: Callable[[Job], None] | None = None,
+) -> Job:
     """Return the job that a set of dumps describes; `side` has the contents of the files beside the dumps.
 
-    `artefacts` are the dump files; if several have the dump of one rank, the last one counts.
+    `artefacts` are the dump files; if several have the dump of one rank, the last one counts. Of many dumps, `watch` is
+    called with the job as the first of them describe it, while others are read.
     """
-    batches, unreadable = read_batches(artefacts, options)
-    job = Job(find_world_size(side, batches), [], {}, [], [], unreadable)
+    batches: list[DumpBatch] = []
+    unreadable: dict[int, str] = {}
+    for read, of_part in read_batches(artefacts, options):
+        unreadable |= of_part.problems() if isinstance(of_part, DumpBatch) else of_part
+        batches += [of_part] if isinstance(of_part, DumpBatch) else []
+        if watch and is_first_part(read, len(artefacts), batches):
+            watch(build_job(artefacts, side, batches, unreadable, unread=artefacts[read:]))
+    return build_job(artefacts, side, batches, unreadable)
+
+
+def is_first_part(read: int, total: int, batches: Sequence["DumpBatch"]) -> bool:
+    """Return whether the first 1, 2, 4 and so on parts of the dumps have been read, but not all."""
+    return total > MANY_FILES and read < total and len(batches).bit_count() == 1
+
+
+def build_job(
+    artefacts: Sequence[run.Artefact],
+    side: SideFiles,
+    batches: Sequence["DumpBatch"],
+    unreadable: dict[int, str],
+    unread: Sequence[run.Artefact] = (),
+) -> Job:
+    """Return the job that batches of dumps describe; the dumps in `unread` are known to exist, and not read yet."""
+    waiting = frozenset(a.rank for a in unread if a.rank is not None)
+    job = Job(find_world_size(side, batches), [], {}, [], [], unreadable, unread=waiting)
     directory = GroupRegistry(job, side.groups.values(), read_configured_groups(batches))
     loader = Loader(job, directory)
     for batch in batches:
@@ -57,7 +92,7 @@ def read_times_taken(job: Job, artefacts: Sequence[run.Artefact]) -> dict[int, i
     The result is empty if any file is older than its content: its times then come from a copy or an archive.
     """
     times = {a.rank: a.path.stat().st_mtime_ns for a in artefacts if a.rank is not None and a.rank in job.ranks}
-    believable = all(times.get(rank, 0) >= state.newest_time_ns() for rank, state in job.ranks.items())
+    believable = all(times.get(rank, 0) >= state.newest_ns for rank, state in job.ranks.items())
     return times if believable else {}
 
 
@@ -81,24 +116,30 @@ class DumpBatch:
         dumps = zip(self.ranks, self.meta["dumps"], strict=True)
         return [(index, rank, dump) for index, (rank, dump) in enumerate(dumps) if "problem" not in dump]
 
+    def problems(self) -> dict[int, str]:
+        """Return why dumps could not be read, by rank."""
+        dumps = zip(self.ranks, self.meta["dumps"], strict=True)
+        return {rank: dump["problem"] for rank, dump in dumps if "problem" in dump}
 
-def read_batches(artefacts: Sequence[run.Artefact], options: store.Options) -> tuple[list[DumpBatch], dict[int, str]]:
-    """Return the dumps in batches, and {rank: error} for the dumps that cannot be read.
 
-    One child process reads all of them as one batch. If a hostile file crashes it, several children read a part each.
+def read_batches(
+    artefacts: Sequence[run.Artefact], options: store.Options
+) -> Iterator[tuple[int, DumpBatch | dict[int, str]]]:
+    """Yield the dumps in batches, or the errors of unreadable dumps by rank, each with the number of dumps read so far.
+
+    One child process reads all of them, or of thousands a part: so each part stays in the cache if the reading is
+    interrupted. If a hostile file crashes a child, several children read a part each.
     """
-    batches, unreadable = [], {}
-    for numbers, columns in store.load_set([a.path for a in artefacts], READER, options):
+    parts = max(1, len(artefacts) // DUMPS_OF_A_CHILD)
+    for numbers, columns in store.load_set([a.path for a in artefacts], READER, options, parts):
         named = [artefacts[number].rank or 0 for number in numbers]
         if isinstance(columns, WorkbenchError):
             # Batches are halved until the file that takes the child down is alone.
-            unreadable[named[0]] = columns.message
+            yield numbers[-1] + 1, {named[0]: columns.message}
             continue
         dumps = columns.meta["dumps"]
         ranks = [named[dump["path"]] if dump["rank"] is None else dump["rank"] for dump in dumps]
-        unreadable |= {rank: dump["problem"] for rank, dump in zip(ranks, dumps, strict=True) if "problem" in dump}
-        batches.append(DumpBatch(dict(columns), columns.meta, ranks))
-    return batches, unreadable
+        yield numbers[-1] + 1, DumpBatch(dict(columns), columns.meta, ranks)
 
 
 def read_configured_groups(batches: Sequence[DumpBatch]) -> Iterator[tuple[str, Members]]:
@@ -108,8 +149,7 @@ def read_configured_groups(batches: Sequence[DumpBatch]) -> Iterator[tuple[str, 
     """
     for batch in batches:
         lists = [tuple(sorted(set(members))) for members in batch.meta["members"]]
-        groups = {(name, number) for _, _, dump in batch.readable() for name, (_, number) in dump["groups"].items()}
-        yield from ((name, lists[number]) for name, number in sorted(groups))
+        yield from ((name, lists[number]) for name, number in sorted(batch.meta["configured"]))
 
 
 def find_world_size(side: SideFiles, batches: Sequence[DumpBatch]) -> int:
@@ -137,49 +177,39 @@ class Loader:
 
     def add(self, batch: DumpBatch) -> None:
         """Add a `RankState` to the job for each readable dump of a batch."""
-        columns = self._renumbered(batch)
+        table = self._table(batch)
         # Rows are in the order of the dumps, so those of one dump are a slice.
-        bounds = np.searchsorted(columns["dump"], np.arange(len(batch.ranks) + 1))
+        bounds = np.searchsorted(batch.columns["ops.dump"], np.arange(len(batch.ranks) + 1)).tolist()
         positions = positions_by_dump(batch)
         for index, rank, dump in batch.readable():
             rows = positions.get(index, [])
             groups = {group: self.directory.number(rank, *batch.meta["groups"][group]) for group, *_ in rows}
-            entries = ops_of(columns, slice(int(bounds[index]), int(bounds[index + 1])), rank, groups)
-            ops = [self._one_operation(list(same)) for _, same in groupby(entries, key=launch_of)]
+            start, stop = bounds[index : index + 2]
+            source = OpRows(table, start, stop, rank, groups)
             reached = {groups[group]: Position(*rest) for group, *rest in rows}
-            self.job.ranks[rank] = RankState(rank, ops, reached, dump["overwritten"])
+            newest = table.newest_ns(slice(start, stop))
+            self.job.ranks[rank] = RankState(
+                rank, source, source.read_pending(), reached, newest, bool(dump["overwritten"])
+            )
             for lack in list_lacks(dump):
                 self.job.lacks.setdefault(lack, []).append(rank)
 
-    def _renumbered(self, batch: DumpBatch) -> dict[str, Column]:
-        """Append a batch's signatures and stacks to the job's lists, and return the columns of its operations.
-
-        In the returned columns, `signature` and `stack` are indexes in the job's lists. `group` still numbers the
-        groups of the batch.
-        """
-        columns = {name.removeprefix("ops."): c for name, c in batch.columns.items() if name.startswith("ops.")}
-        columns["signature"] = columns["signature"] + len(self.job.signatures)
-        columns["stack"] = columns["stack"] + len(self.job.stacks)
+    def _table(self, batch: DumpBatch) -> OpTable:
+        """Append a batch's signatures and stacks to the job's lists, and return the batch's table of operations."""
+        table = OpTable(batch.columns, len(self.job.signatures), len(self.job.stacks), self._combine)
         self.job.signatures += [
             Signature(s[0], s[1], nested(s[2]), tuple(s[3]), nested(s[4]), tuple(s[5]))
             for s in batch.meta["signatures"]
         ]
         self.job.stacks += [[Frame(*frame) for frame in stack] for stack in batch.meta["stacks"]]
-        return columns
+        return table
 
-    def _one_operation(self, ops: list[Op]) -> Op:
-        """Return the operations of one coalesced launch (started together by NCCL) as a single operation.
-
-        It is done if all of them are. It has a signature that combines theirs.
-        """
-        if len(ops) == 1:
-            return ops[0]
-        numbers = tuple(op.signature for op in ops)
+    def _combine(self, numbers: tuple[int, ...]) -> int:
+        """Return the number of the signature of collectives that were launched together, from the numbers of theirs."""
         if numbers not in self.coalesced:
             self.coalesced[numbers] = len(self.job.signatures)
             self.job.signatures.append(combine_signatures([self.job.signatures[number] for number in numbers]))
-        done, retired = all(op.done for op in ops), any(op.retired for op in ops)
-        return replace(ops[0], signature=self.coalesced[numbers], done=done, retired=retired)
+        return self.coalesced[numbers]
 
 
 def list_lacks(dump: Mapping[str, object]) -> list[Lack]:
@@ -192,16 +222,6 @@ def list_lacks(dump: Mapping[str, object]) -> list[Lack]:
         Lack.GROUP_NAMES: dump["detail"],
     }
     return [lack for lack, is_lacking in lacks.items() if is_lacking]
-
-
-def launch_of(op: Op) -> tuple[int, int, int]:
-    """Return a key that is equal for collectives of one coalesced launch (started together by NCCL).
-
-    Each send or recv gets a key of its own, as they stay separate operations here; `p2p.find_batch` finds those that
-    were launched together.
-    """
-    # A negative number of its own for each send or recv: no p2p_seq is below -1.
-    return op.group, op.seq, op.p2p_seq if not op.p2p else -1 - id(op)
 
 
 def combine_signatures(signatures: Sequence[Signature]) -> Signature:

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from analyzers import unpickle
-from analyzers.columns import Column
+from analyzers.columns import Column, narrowed
 from analyzers.errors import InputError
 from analyzers.files import open_regular
 from analyzers.hangs.reading import debug_server
@@ -179,6 +179,7 @@ class Tables:
         self.signatures = Interned[tuple[Any, ...]]()
         self.stacks = Interned[tuple[tuple[str, str, int], ...]]()
         self.members = Interned[str]()
+        self.configured = Interned[tuple[str, int]]()
 
     def add(self, index: int, dump: dict[str, Any]) -> dict[str, Any]:
         """Add the entries of one dump to the tables, and return the facts about the dump for `meta["dumps"]`.
@@ -193,8 +194,8 @@ class Tables:
         # Old entries are all done, so their first and last ones give the positions.
         for position in self.progress(index, entries[:1] + newest(old) + recent):
             self.positions.extend(position)
+        self.configure(dump.get("pg_config"))
         return {
-            "version": text(dump.get("version", "")),
             "entries": len(entries),
             # A recorder writes stacks into all entries or none.
             "frames": any("frames" in e for e in entries[-1:]),
@@ -204,8 +205,6 @@ class Tables:
             "overwritten": overwritten(entries, recent, statuses(dump.get("pg_status"))),
             # The wrapper of TORCH_DISTRIBUTED_DEBUG=DETAIL has neither name nor description.
             "detail": bool(entries) and all(group_of(e) == ("", "") for e in entries[-8:]),
-            "groups": self.configured(dump.get("pg_config")),
-            "status": statuses(dump.get("pg_status")),
         }
 
     def progress(self, index: int, entries: list[Entry]) -> list[tuple[int, ...]]:
@@ -278,19 +277,15 @@ class Tables:
             whole(entry.get("timeout_ms"), 0),
         )
 
-    def configured(self, config: Any) -> dict[str, list[Any]]:
-        """Return the field `pg_config` as {group's name: [description, number of its members' list]}.
+    def configure(self, config: Any) -> None:
+        """Add the groups in the field `pg_config` to the pairs (name, number of the list of members).
 
         The number is an index in `meta["members"]`, which holds each distinct list once; every dump repeats the same
         long lists.
         """
-        if not isinstance(config, dict):
-            return {}
-        return {
-            text(name): [text(group.get("desc", "")), self.members(str(group.get("ranks", "")))]
-            for name, group in config.items()
-            if isinstance(group, dict)
-        }
+        for name, group in config.items() if isinstance(config, dict) else ():
+            if isinstance(group, dict):
+                self.configured((text(name), self.members(str(group.get("ranks", "")))))
 
     def columns(self) -> dict[str, Column]:
         """Return the collected rows as columns: `ops.*` and `positions.*`."""
@@ -303,6 +298,7 @@ class Tables:
             "groups": self.groups.values(),
             "signatures": self.signatures.values(),
             "stacks": self.stacks.values(),
+            "configured": self.configured.values(),
             "members": [integers(value) for value in self.members.values()],
         }
 
@@ -378,4 +374,4 @@ def columns(prefix: str, names: Sequence[str], rows: "array[int]") -> dict[str, 
         if rows
         else np.zeros((0, len(names)), dtype=np.int64)
     )
-    return {f"{prefix}.{name}": np.ascontiguousarray(matrix[:, i]) for i, name in enumerate(names)}
+    return {f"{prefix}.{name}": narrowed(matrix[:, i]) for i, name in enumerate(names)}

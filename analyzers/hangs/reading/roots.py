@@ -42,6 +42,8 @@ def add_roots(job: Job, side: SideFiles) -> None:
     """
     numbers = {signature: number for number, signature in enumerate(job.signatures)}
     known = {rank: read_roots(path) for rank, path in side.message_files.items() if rank in job.ranks}
+    if not any(known.values()):
+        return
     for number, group in enumerate(job.groups):
         callers = [rank for rank in group.ranks if rank in job.ranks and has_rooted(job, rank, number)]
         calls = {rank: known.get(rank, {}).get(group.name, {}) for rank in callers}
@@ -75,15 +77,13 @@ def set_roots(
 
     `group` is an index in `Job.groups`; `numbers` maps each signature to its index in `Job.signatures`.
     """
-    with_root: dict[Op, Op] = {}
     entries = iter([op for op in state.collectives(group) if job.operation(op) in OPERATIONS])
     for call in calls:
         # Collectives that PyTorch issues by itself have entries, but no calls.
         entry = next((op for op in entries if op.created_ns >= call.time_ns), None)
         if entry and job.operation(entry) == call.operation and call.root < len(job.groups[group].ranks):
-            with_root[entry] = replace(entry, signature=signature_with(job, numbers, entry, call.root))
-    state.ops = [with_root.get(op, op) for op in state.ops]
-    state.pending = [op for op in state.ops if not op.done]
+            state.replaced[entry] = replace(entry, signature=signature_with(job, numbers, entry, call.root))
+    state.pending = [state.replaced.get(op, op) for op in state.pending]
 
 
 def signature_with(job: Job, numbers: dict[Signature, int], op: Op, root: int) -> int:

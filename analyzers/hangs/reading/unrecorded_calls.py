@@ -48,7 +48,7 @@ def operation(job: Job, state: RankState, name: str) -> Op:
         started=False,
         done=False,
         retired=False,
-        created_ns=state.newest_time_ns(),
+        created_ns=state.newest_ns,
         completed_ns=0,
         p2p=False,
     )

@@ -137,7 +137,7 @@ def clocks(matched: MatchedCollectives) -> list[Clock]:
     pending = [0]
     while pending:
         near = pending.pop(0)
-        for far in range(len(matched.ranks)):
+        for far in met_by(matched, near):
             if far in known:
                 continue
             shared = shared_collectives(matched, (start, end, symmetric), (near, far), known[near])
@@ -145,6 +145,16 @@ def clocks(matched: MatchedCollectives) -> list[Clock]:
                 known[far] = clock_of(matched.recordings, known[near], (near, far), shared)
                 pending.append(far)
     return [known.get(i) or Clock(rank=rank) for i, rank in enumerate(matched.ranks)]
+
+
+def met_by(matched: MatchedCollectives, near: int) -> list[int]:
+    """Return the indices of the ranks that take part in a collective with the rank of index `near`, ascending."""
+    met = np.zeros(matched.count, bool)
+    met[matched.collective[matched.rows_by_rank[near]]] = True
+    first, size = matched.first_row[met], matched.size[met]
+    rows = np.repeat(first - np.cumsum(size) + size, size) + np.arange(size.sum())
+    indices: list[int] = np.unique(matched.rank_index[rows]).tolist()
+    return indices
 
 
 def is_symmetric(matched: MatchedCollectives) -> Mask:
@@ -166,7 +176,7 @@ def shared_collectives(
     of these two.
     """
     start, end, symmetric = columns
-    mine, theirs = (np.flatnonzero((matched.rank_index == index) & symmetric) for index in indices)
+    mine, theirs = (rows[symmetric[rows]] for rows in (matched.rows_by_rank[index] for index in indices))
     _, i, j = np.intersect1d(
         matched.collective[mine], matched.collective[theirs], assume_unique=True, return_indices=True
     )

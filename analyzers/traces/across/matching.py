@@ -5,7 +5,7 @@ Each rank records its own start and end of a collective; matching finds the reco
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -85,8 +85,9 @@ class MatchedCollectives:
     position: Integers
     rank_index: Integers
     collective: Integers
+    _columns: dict[str, Integers] = field(default_factory=dict, repr=False)
 
-    @property
+    @cached_property
     def ranks(self) -> list[int]:
         return [rank for recording in self.recordings if (rank := recording.rank) is not None]
 
@@ -98,6 +99,12 @@ class MatchedCollectives:
     @property
     def count(self) -> int:
         return len(self.first_row)
+
+    @cached_property
+    def rows_by_rank(self) -> list[Integers]:
+        """For each rank, the indices of its rows, ascending."""
+        order = np.argsort(self.rank_index, kind="stable")
+        return np.split(order, np.cumsum(np.bincount(self.rank_index, minlength=len(self.recordings)))[:-1])
 
     @cached_property
     def size(self) -> Integers:
@@ -115,9 +122,13 @@ class MatchedCollectives:
 
         The result has one value for each row of this table, that is for each collective and rank.
         """
-        parts = [recording.column(name) for recording in self.recordings]
-        offset = np.cumsum([0, *(len(part) for part in parts)])
-        return np.concatenate([*parts, np.zeros(0, np.int64)])[offset[self.rank_index] + self.position]
+        if name not in self._columns:
+            parts = [recording.column(name) for recording in self.recordings]
+            offset = np.cumsum([0, *(len(part) for part in parts)])
+            values = np.concatenate([*parts, np.zeros(0, np.int64)])[offset[self.rank_index] + self.position]
+            values.setflags(write=False)
+            self._columns[name] = values
+        return self._columns[name]
 
     def text(self, row: int, name: str) -> str:
         """Return the `name`, `group` or `dtype` of the collective in row `row` of this table, as text."""

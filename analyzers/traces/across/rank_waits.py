@@ -189,26 +189,27 @@ def group_waits(lateness: Lateness) -> list[GroupWaits]:
     A group is identified by its name and its ranks, because the groups along one mesh axis may all have one name.
     """
     matched = lateness.matched
-    label = [
-        (matched.text(row, "group"), tuple(matched.rank_index[matched.collective == collective].tolist()))
-        for collective, row in enumerate(matched.first_row.tolist())
-    ]
-    waited = waiting_of_all(lateness)
+    collectives_of = defaultdict[tuple[str, tuple[int, ...]], list[int]](list)
+    for collective, (row, size) in enumerate(zip(matched.first_row.tolist(), matched.size.tolist(), strict=True)):
+        members = tuple(matched.rank_index[row : row + size].tolist())
+        collectives_of[matched.text(row, "group"), members].append(collective)
+    waited, last = waiting_of_all(lateness), matched.rank_index[lateness.last_row]
     rows = []
-    for name, members in dict.fromkeys(label):
-        mine = np.array([other == (name, members) for other in label])
-        by_last_rank = np.zeros(len(matched.ranks), np.int64)
-        np.add.at(by_last_rank, matched.rank_index[lateness.last_row[mine]], waited[mine])
+    for (name, members), mine in collectives_of.items():
+        total, late = int(waited[mine].sum()), dict.fromkeys(members, 0)
+        for rank, ns in zip(last[mine].tolist(), waited[mine].tolist(), strict=True):
+            late[rank] += ns
+        last_rank = max(late, key=lambda rank: late[rank])
         rows.append(
             GroupWaits(
                 name=name,
                 desc=group_description(matched, name, members[0]),
                 ranks=[matched.ranks[i] for i in members],
-                collectives=int(mine.sum()),
-                wait_ns=int(waited[mine].sum()),
+                collectives=len(mine),
+                wait_ns=total,
                 transfer_ns=int(lateness.transfer[mine].sum()),
-                last_rank=matched.ranks[int(by_last_rank.argmax())],
-                last_rank_share=round(float(by_last_rank.max() / max(1, waited[mine].sum())), 3),
+                last_rank=matched.ranks[last_rank],
+                last_rank_share=round(late[last_rank] / max(1, total), 3),
             )
         )
     return sorted(rows, key=lambda row: -row.wait_ns)

@@ -15,14 +15,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from analyzers.columns import Column, Integers, Mask
+from analyzers.columns import Column, Integers, Mask, narrowed
 from analyzers.traces.answers.collectives import Labels, RankCollectives
 from analyzers.traces.answers.idle import standing_still, subtract
 from analyzers.traces.answers.messages import RankMessages
 from analyzers.traces.columns.intervals import COMPUTE, MEMORY, CoveredTime, merge
 from analyzers.traces.columns.phases import GC, HOST_PHASES, phase_intervals
 from analyzers.traces.columns.work import Work
-from analyzers.traces.reading.event_table import downcast
 from analyzers.traces.reading.trace import Trace
 
 
@@ -33,7 +32,7 @@ def collective_columns(accounts: Sequence[RankCollectives], text_ids: dict[str, 
     the trace: its index}; new texts are added to it.
     """
     tables = [account_columns(number, collectives, text_ids) for number, collectives in enumerate(accounts)]
-    return {f"meet_{name}": downcast(np.concatenate([table[name] for table in tables])) for name in tables[0]}
+    return {f"meet_{name}": narrowed(np.concatenate([table[name] for table in tables])) for name in tables[0]}
 
 
 def account_columns(number: int, collectives: RankCollectives, text_ids: dict[str, int]) -> dict[str, Column]:

@@ -13,13 +13,12 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from analyzers.columns import Column, Integers, Mask
+from analyzers.columns import Column, Integers, Mask, narrowed
 from analyzers.traces.answers.collectives import UNKNOWN, RankCollectives
 from analyzers.traces.answers.launches import waiting_calls
 from analyzers.traces.columns.intervals import COMMUNICATION, CoveredTime
 from analyzers.traces.columns.nesting import NONE
 from analyzers.traces.columns.work import Work
-from analyzers.traces.reading.event_table import downcast
 from analyzers.traces.reading.trace import OPS, Trace
 
 SEND, RECEIVE = re.compile(r"^(\w+:)?i?send$"), re.compile(r"^(\w+:)?i?recv$")
@@ -181,7 +180,7 @@ def message_columns(accounts: Sequence[RankCollectives]) -> dict[str, Column]:
             for prefix, table in rows.items():
                 tables[prefix].append(np.insert(table, 0, number, axis=1))
     return {
-        f"{prefix}_{name}": downcast(np.concatenate(tables[prefix])[:, i])
+        f"{prefix}_{name}": narrowed(np.concatenate(tables[prefix])[:, i])
         for prefix, columns in names.items()
         for i, name in enumerate(columns)
     }

@@ -19,9 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analyzers.columns import Column, Integers, Mask
+from analyzers.columns import Column, Integers, Mask, narrowed
 from analyzers.traces.reading.distinct import rows_by_value
-from analyzers.traces.reading.event_table import downcast
 
 NONE = -1
 """Stands for "no event" in arrays of rows or indices."""
@@ -48,7 +47,7 @@ def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
     for rows in lanes:
         depth[rows] = np.arange(len(rows)) - count_until(np.sort(end[rows], kind="stable"), start[rows])
     order = np.concatenate([*lanes, np.zeros(0, np.int32)])
-    depth = downcast(depth)  # 16 bits sort by radix
+    depth = narrowed(depth)  # 16 bits sort by radix
     index = np.argsort(depth[order], kind="stable").astype(np.int32)
     for outer, inner in pairs_of_depths(depth[order][index], index):
         parent[order[inner]] = order[outer[np.searchsorted(outer, inner) - 1]]
@@ -92,7 +91,7 @@ def reparent(parent: Column, start: Column, end: Column, order: Column, misplace
         parent[row] = around
         while around != NONE and parent[around] != NONE and end[parent[around]] < end[around]:
             parent[around] = parent[parent[around]]
-    return downcast(depths_of(parent)), parent
+    return narrowed(depths_of(parent)), parent
 
 
 def depths_of(parent: Column) -> Column:

@@ -7,8 +7,7 @@ used instead.
 
 import numpy as np
 
-from analyzers.columns import Column, Integers
-from analyzers.traces.reading.event_table import downcast
+from analyzers.columns import Column, Integers, narrowed
 
 SPARE_ENTRIES = 1 << 16
 """The table with an entry per possible value may have this many entries plus four per element of the column.
@@ -51,7 +50,7 @@ def combined_codes(*columns: Column) -> Column:
         combined *= len(values)
         combined += code
         del code  # one column of a million rows less, where memory is at its highest
-    return downcast(factorize(combined)[1])
+    return narrowed(factorize(combined)[1])
 
 
 def rows_by_value(column: Column) -> list[tuple[int, Integers]]:
@@ -60,7 +59,7 @@ def rows_by_value(column: Column) -> list[tuple[int, Integers]]:
     [7, 20, 7] gives [(7, [0, 2]), (20, [1])].
     """
     values, code = factorize(column)
-    order = np.argsort(downcast(code), kind="stable")  # a radix sort where the numbers fit into 16 bits
+    order = np.argsort(narrowed(code), kind="stable")  # a radix sort where the numbers fit into 16 bits
     bounds = np.cumsum(np.bincount(code, minlength=len(values)))[:-1]
     return list(zip(values.tolist(), np.split(order, bounds), strict=False))
 

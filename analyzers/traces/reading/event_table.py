@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from analyzers.columns import Column, Floats, Integers, Mask
+from analyzers.columns import Column, Floats, Integers, Mask, narrowed
 from analyzers.traces.reading.problems import Problem, ProblemKind
 from analyzers.traces.reading.stream import ALLOCATION, INSTANT, Args, Events
 
@@ -48,7 +48,6 @@ In the result they are named `memory_at`, `memory_pid` and so on.
 """
 NO_ALLOCATIONS = np.zeros((0, 1 + len(ALLOCATIONS)), np.int64)
 TIMES = ("start", "end")
-SMALLER_TYPES = (np.int8, np.int16, np.int32)
 
 
 @dataclass(frozen=True)
@@ -104,12 +103,12 @@ class EventTable:
         for name in COLUMNS:
             column = np.concatenate([part.columns[name] for part in parts])[sorting]
             # Times need eight bytes anyway; the others shrink now, as all blocks together are the reader's memory.
-            self.parts[name].append(column if name in TIMES else downcast(column))
+            self.parts[name].append(column if name in TIMES else narrowed(column))
         before = 0
         for part in parts:
             for table, rows in part.sparse.items():
                 rows[:, 0] = row[before + rows[:, 0]]
-                self.sparse[table].append(downcast(rows))
+                self.sparse[table].append(narrowed(rows))
             before += len(part.order)
         self.rows += len(order)
         memory = np.concatenate([part.memory for part in parts])
@@ -255,9 +254,9 @@ class EventTable:
         for table, names in SPARSE_TABLES.items():
             rows = np.concatenate([np.zeros((0, len(names)), np.int8), *self.sparse.pop(table)])
             rows = rows[np.argsort(rows[:, 0], kind="stable")]
-            columns |= {f"{table}_{name}": downcast(rows[:, i]) for i, name in enumerate(names)}
+            columns |= {f"{table}_{name}": narrowed(rows[:, i]) for i, name in enumerate(names)}
         memory = np.concatenate([NO_ALLOCATIONS[:, 1:], *self.memory])
-        columns |= {f"memory_{name}": downcast(memory[:, i]) for i, name in enumerate(ALLOCATIONS)}
+        columns |= {f"memory_{name}": narrowed(memory[:, i]) for i, name in enumerate(ALLOCATIONS)}
         # A trace whose times are small still has times of eight bytes, as what is added to them may not be small.
         return columns | {"memory_at": memory[:, 0]}
 
@@ -277,15 +276,6 @@ def copied_bytes(args: Args) -> int:
 def concatenated(parts: list[Column]) -> Column:
     """Return the parts of a column as one array; an empty array if there are no parts."""
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
-
-
-def downcast(column: Column) -> Column:
-    """Return whole numbers as int8, int16 or int32, the smallest that holds them all; unchanged if none does."""
-    low, high = column.min(initial=0), column.max(initial=0)
-    for size in SMALLER_TYPES:
-        if np.iinfo(size).min <= low and high <= np.iinfo(size).max:
-            return column.astype(size)
-    return column
 
 
 def floats(values: Sequence[Any]) -> Floats:

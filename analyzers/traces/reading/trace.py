@@ -71,7 +71,7 @@ class Trace:
     @cached_property
     def names(self) -> list[str]:
         """All distinct texts of the trace; the columns `name` and `cat` (category) hold indices into this list."""
-        return list(self.columns.meta["names"])
+        return cast("list[str]", self.columns.meta["names"])
 
     def text_matches(self, wanted: "re.Pattern[str] | set[str]", among: Sequence[int] | None = None) -> Mask:
         """Return a mask of the texts in `names` that are in the set `wanted` or contain the pattern `wanted`.

@@ -84,7 +84,7 @@ def in_process(monkeypatch):
     class Loaded(dict):
         meta: dict
 
-    def load_set(paths, _reader, _options):
+    def load_set(paths, _reader, _options, _parts):
         columns, meta = reader.read(list(paths))
         found = Loaded(columns)
         found.meta = msgspec.json.decode(msgspec.json.encode(meta))
