@@ -33,6 +33,9 @@ class ProcessOptions:
     ] = None
     token_file: TokenFile = None
     trainer: Annotated[str, typer.Option(help="`workbench`, or the Python module of another trainer.")] = "workbench"
+    image: Annotated[
+        str | None, typer.Option(help="With --scheduler kubernetes: the container image.", show_default=False)
+    ] = None
     scheduler: Annotated[Scheduler, typer.Option(help="What starts the processes.")] = Scheduler.LOCAL
 
 

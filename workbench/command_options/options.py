@@ -31,6 +31,7 @@ class Scheduler(StrEnum):
     LOCAL = "local"
     SLURM = "slurm"
     TORCHX = "torchx"
+    KUBERNETES = "kubernetes"
 
 
 INPUT, OUTPUT = "Input", "Output"

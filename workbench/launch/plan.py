@@ -57,6 +57,8 @@ class Request:
     collect: str | None = None
     """HOST:PORT of the receiver of all nodes' files; without a host, that of the rendezvous."""
     token_file: Path | None = None
+    image: str | None = None
+    """The container image of a job for Kubernetes."""
     trainer: str = OWN_TRAINER
     scheduler: Scheduler = Scheduler.LOCAL
     overrides: tuple[str, ...] = ()

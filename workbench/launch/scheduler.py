@@ -1,4 +1,4 @@
-"""Submit a job to a cluster's scheduler: Slurm runs `workbench launch` on every node, TorchX runs torchrun there."""
+"""Submit a job to a cluster's scheduler: Slurm and Kubernetes run `workbench launch` on every node, TorchX torchrun."""
 
 import shlex
 import shutil
@@ -7,14 +7,18 @@ import sys
 from collections.abc import Sequence
 
 from analyzers.errors import MissingExtra
+from workbench.collect.token import VARIABLE
 from workbench.command_options.options import Scheduler
 from workbench.console import note
 from workbench.errors import UsageProblem
+from workbench.launch import kubernetes
 from workbench.launch.plan import Plan, Request
 
 
 def shell(job: Plan) -> str:
-    """Return the text that is submitted to the scheduler: an sbatch script, or a torchx command line."""
+    """Return the text that is submitted to the scheduler: an sbatch script, a manifest, or a torchx command line."""
+    if job.request.scheduler == Scheduler.KUBERNETES:
+        return kubernetes.manifest(job, [*options(job.request), *job_arguments(job.request)])
     return sbatch_script(job) if job.request.scheduler == Scheduler.SLURM else torchx_command(job)
 
 
@@ -28,6 +32,9 @@ def submit(job: Plan) -> None:
         job.logs.mkdir(parents=True, exist_ok=True)  # Slurm does not make it, and the job would fail without a log
         answer = run_submission(["sbatch", "--parsable"], sbatch_script(job))
         note(f"submitted as job {answer.partition(';')[0]}; follow it with: workbench watch {job.folder}")
+    elif job.request.scheduler == Scheduler.KUBERNETES:
+        note(run_submission(["kubectl", "apply", "-f", "-"], shell(job)))
+        note("the pod that ends in -home gets all files; ask it: kubectl exec NAME-home -- workbench inspect /home")
     else:
         note(run_submission(shlex.split(torchx_command(job))))
 
@@ -61,18 +68,30 @@ def sbatch_script(job: Plan) -> str:
 # sbatch takes partition, account, time and devices from SBATCH_PARTITION, SBATCH_ACCOUNT, SBATCH_TIMELIMIT
 # and SBATCH_GPUS_PER_NODE.
 set -euo pipefail
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+{token_line(job.request)}head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 rendezvous=$head:$((20000 + SLURM_JOB_ID % 10000))  # two jobs may share a head node
 srun {shlex.join(launcher(job.request))} --rdzv-endpoint "$rendezvous" {shlex.join(job_arguments(job.request))}
 """
 
 
+def token_line(request: Request) -> str:
+    """Return the line that makes a token for the nodes of one job, if they send files and no token was given."""
+    if request.collect is None or request.token_file:
+        return ""
+    return f"export {VARIABLE}=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')  # srun passes it to the nodes\n"
+
+
 def launcher(request: Request) -> list[str]:
-    """Return the `workbench launch` command line to run on each node, with the options of `request`.
+    """Return the `workbench launch` command line to run on each node, with the options of `request`."""
+    return [sys.executable, "-m", "workbench", "launch", *options(request)]
+
+
+def options(request: Request) -> list[str]:
+    """Return the options of `workbench launch` on each node.
 
     If the number of processes was not given, each node chooses it from its own devices.
     """
-    options = {
+    values = {
         "--config": request.config,
         "--module": request.module,
         "--incident": request.incident,
@@ -82,11 +101,12 @@ def launcher(request: Request) -> list[str]:
         "--trainer": request.trainer,
         "--timeout": request.timeout,
         "--profile-step": request.profile_step,
+        "--collect": request.collect,
+        "--token-file": request.token_file and request.token_file.resolve(),
     }
-    words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
+    words = [word for name, value in values.items() if value is not None for word in (name, str(value))]
     switches = {"--no-recorders": not request.recorders, "--no-watch": not request.watch}
-    words += [name for name, is_set in switches.items() if is_set]
-    return [sys.executable, "-m", "workbench", "launch", *words]
+    return words + [name for name, is_set in switches.items() if is_set]
 
 
 def job_arguments(request: Request) -> list[str]:
