@@ -15,18 +15,22 @@ import sys
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 from analyzers import native_readers
 from analyzers.errors import WorkbenchError
+from analyzers.hangs.reading import native as dump_native
+from analyzers.hangs.reading import reader as dump_reader
 from analyzers.memory.reading import native as snapshot_native
 from analyzers.memory.reading import reader as snapshot_reader
 from benchmarks.core import snapshot_files
+from benchmarks.core.dump_files import hangs
 from benchmarks.fuzzing.formats import seeds_by_kind
 from benchmarks.fuzzing.mutations import mutated
 
@@ -35,12 +39,16 @@ Result = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Pair:
-    """A reader that can be used with and without its native part."""
+    """A reader that can be used with and without its native part.
+
+    `settings` are constants of the reader that have other values here, as the files are smaller than those of jobs.
+    """
 
     kind: str
     reader: ModuleType
     switched: ModuleType
     seeds: Callable[[], list[tuple[str, bytes]]]
+    settings: Mapping[str, int] = field(default_factory=dict)
 
 
 def snapshot_seeds() -> list[tuple[str, bytes]]:
@@ -71,18 +79,42 @@ def recorded(kind: str) -> list[tuple[str, bytes]]:
     return [next(iter(files.items())) for files in seeds_by_kind().get(kind, [])]
 
 
-PAIRS = (Pair("snapshots", snapshot_reader, snapshot_native, snapshot_seeds),)
+def dump_seeds() -> list[tuple[str, bytes]]:
+    """Return small dumps of NCCL and gloo, of which most entries are done, with launches of several operations."""
+    made = recorded("flight_record")
+    with tempfile.TemporaryDirectory() as folder:
+        hangs.big_set(Path(folder, "dumps"), 64, 150)
+        dumps = [pickle.loads(Path(folder, "dumps", f"rank_{rank}").read_bytes()) for rank in (0, 3, 9, 40)]
+    for number, content in enumerate(dumps):
+        last = content["entries"][-1]
+        gloo = [entry | {"state": "scheduled", "retired": True} for entry in content["entries"]]
+        for entry in gloo:
+            entry["profiling_name"] = entry["profiling_name"].replace("nccl:", "gloo:")
+        exchange = [closing(entry) if i % 9 == 0 else entry for i, entry in enumerate(content["entries"])]
+        again = [last | {"profiling_name": "nccl:coalesced", "state": "completed"}, *content["entries"][5:]]
+        kinds = {"nccl": content["entries"], "gloo": gloo, "exchange": exchange, "again": again}
+        made += [(f"{kind}_{number}", pickle.dumps(content | {"entries": rows}, 2)) for kind, rows in kinds.items()]
+    return made
+
+
+def closing(entry: dict[str, Any]) -> dict[str, Any]:
+    return entry | {"profiling_name": "nccl:coalesced", "is_p2p": True}
+
+
+PAIRS = (
+    Pair("snapshots", snapshot_reader, snapshot_native, snapshot_seeds),
+    Pair("dumps", dump_reader, dump_native, dump_seeds, {"TAIL_AT_LEAST": 20, "TAIL_AT_MOST": 20}),
+)
 
 
 @contextmanager
 def switched(pair: Pair, module: Any) -> Iterator[None]:
     """Let a reader use this native module, or with None no native module."""
-    before = pair.switched.native_module
-    pair.switched.native_module = lambda: module
-    try:
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(pair.switched, "native_module", return_value=module))
+        for name, value in pair.settings.items():
+            stack.enter_context(mock.patch.object(pair.reader, name, value))
         yield
-    finally:
-        pair.switched.native_module = before
 
 
 class LeftToPython(BaseException):

@@ -36,6 +36,7 @@ from analyzers.hangs.reading.dump_entry import (
     text,
     whole,
 )
+from analyzers.hangs.reading.native import NativeDump, read_natively
 from analyzers.store import code_version
 
 Value = TypeVar("Value", bound=Hashable)
@@ -71,7 +72,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     # Decoding makes millions of objects and no cycles: collecting garbage meanwhile would only cost time.
     with unpickle.gc_paused():
         for number, path in enumerate(paths):
-            for rank, content in sources(path):
+            for rank, content in sources(path, tables.tail):
                 tables.dumps.append(read_one(tables, content) | {"path": number, "rank": rank})
     return tables.columns(), tables.meta()
 
@@ -92,11 +93,11 @@ def read_one(tables: "Tables", content: Callable[[], Any]) -> dict[str, Any]:
         return {"problem": str(error) or type(error).__name__}
 
 
-def sources(path: Path) -> list[tuple[int | None, Callable[[], Any]]]:
+def sources(path: Path, tail: int) -> list[tuple[int | None, Callable[[], Any]]]:
     """Return a (rank, function) pair for each dump in a file; the function reads the dump and returns it.
 
     Most files hold one dump; its rank is then None, because only the name of the file tells it. A page of PyTorch's
-    debug server holds one dump for each rank.
+    debug server holds one dump for each rank. Of the entries that are done, `tail` are needed.
     """
     try:
         page = debug_server.content_of(path) if debug_server.holds_many(path) else b""
@@ -107,11 +108,13 @@ def sources(path: Path) -> list[tuple[int | None, Callable[[], Any]]]:
     answers: list[tuple[int | None, Callable[[], Any]]] = [
         (section.rank, partial(decode, section.text)) for section in debug_server.split_sections(page)
     ]
-    return answers or [(None, partial(parse, path))]
+    return answers or [(None, partial(parse, path, tail))]
 
 
-def parse(path: Path) -> Any:
+def parse(path: Path, tail: int) -> Any:
     """Return the content of a dump file, which is a pickle or JSON and may be gzipped.
+
+    It may lack entries that are done and come before the last `tail` ones (`NativeDump`).
 
     Raises:
         InputError: The content is damaged, or in neither format.
@@ -123,7 +126,12 @@ def parse(path: Path) -> Any:
         # The unpickler is three times faster over a stream with `peek`, which a GzipFile lacks.
         stream = io.BufferedReader(gzip.GzipFile(fileobj=file)) if zipped else file
         is_pickle = stream.peek(1)[:1] == b"\x80"
-        return unpickle.load(stream) if is_pickle else decode(stream.read())
+        if not is_pickle:
+            return decode(stream.read())
+        if (native := read_natively(stream, tail)) is not None:
+            return native
+        stream.seek(0)
+        return unpickle.load(stream)
 
 
 def checked(content: Any) -> dict[str, Any]:
@@ -188,6 +196,7 @@ class Tables:
         """
         entries = with_closed_launches([e for e in dump.get("entries", []) if isinstance(e, dict)])
         old, recent = split(entries, self.tail)
+        left_out = dump.left_out if isinstance(dump, NativeDump) else 0
         stacks: dict[tuple[int, ...], int] = {}
         for entry in recent:
             self.ops.extend(self.row(index, entry, self.stack(entry.get("frames"), stacks)))
@@ -196,10 +205,10 @@ class Tables:
             self.positions.extend(position)
         self.configure(dump.get("pg_config"))
         return {
-            "entries": len(entries),
+            "entries": len(entries) + left_out,
             # A recorder writes stacks into all entries or none.
             "frames": any("frames" in e for e in entries[-1:]),
-            "done": len(old) + sum(map(is_done, recent)),
+            "done": len(old) + left_out + sum(map(is_done, recent)),
             # With onlyActive NCCL leaves completed entries out, so that the numbers begin late.
             "active_only": whole(entries[0].get("collective_seq_id")) > 1 if entries else False,
             "overwritten": overwritten(entries, recent, statuses(dump.get("pg_status"))),

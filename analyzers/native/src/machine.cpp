@@ -60,6 +60,29 @@ inline bool Machine::step(std::uint8_t opcode) {
     return true;
 }
 
+namespace {
+
+// The memory of the last machine, for the next one: a job has a thousand dumps, each of half a megabyte.
+Arrays spare;
+constexpr std::size_t SPARE_AT_MOST = 1 << 20; // elements
+
+template <class Element> void keep(std::vector<Element> &array) {
+    if (array.capacity() > SPARE_AT_MOST) array = {};
+    array.clear();
+}
+
+} // namespace
+
+Machine::Machine(PyObject *file) : source_(file) { std::swap(static_cast<Arrays &>(*this), spare); }
+
+Machine::~Machine() {
+    keep(stack_);
+    keep(memo_);
+    keep(objects_);
+    keep(items_);
+    std::swap(static_cast<Arrays &>(*this), spare);
+}
+
 Value Machine::run() {
     if (source_.byte() != PROTO || source_.byte() > NEWEST_PROTOCOL) throw Unsupported();
     while (step(source_.byte()))
@@ -234,10 +257,7 @@ class Machine::Converter {
         case Tag::INT: return Ref(PyLong_FromLongLong(value.payload()));
         case Tag::FLOAT: return Ref(PyFloat_FromDouble(machine_.floats_[value.index()]));
         case Tag::BIG: return big(machine_.bigs_[value.index()]);
-        case Tag::TEXT: {
-            const std::string_view text = machine_.texts_.text(value.index());
-            return Ref(PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size())));
-        }
+        case Tag::TEXT: return text(value.index());
         case Tag::OBJECT: return object(value.index(), depth);
         }
         throw Unsupported();
@@ -247,6 +267,18 @@ class Machine::Converter {
     static Ref big(const Big &number) {
         if (number.negative) return Ref(PyLong_FromLongLong(static_cast<std::int64_t>(number.bits)));
         return Ref(PyLong_FromUnsignedLongLong(number.bits));
+    }
+
+    // Most texts are keys, which stand in every dict.
+    Ref text(std::uint32_t index) {
+        if (texts_.size() <= index) texts_.resize(machine_.texts_.size(), nullptr);
+        if (!texts_[index]) {
+            const std::string_view text = machine_.texts_.text(index);
+            Ref made(PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size())));
+            texts_[index] = made.get();
+            kept_.push_back(std::move(made));
+        }
+        return Ref(Py_NewRef(texts_[index]));
     }
 
     Ref object(std::uint32_t index, int depth) {
@@ -282,7 +314,15 @@ class Machine::Converter {
 
     Machine &machine_;
     std::unordered_map<std::uint32_t, PyObject *> made_;
-    std::vector<Ref> kept_;
+    std::vector<PyObject *> texts_;
+    std::vector<Ref> kept_; // what `made_` and `texts_` point to
 };
 
 Ref Machine::to_python(Value value) { return Converter(*this).convert(value, 0); }
+
+Ref Machine::to_python_list(Values values) {
+    Converter converter(*this);
+    Ref list(PyList_New(0));
+    for (const Value value : values) check(PyList_Append(list.get(), converter.convert(value, 0).get()));
+    return list;
+}

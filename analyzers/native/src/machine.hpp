@@ -48,10 +48,15 @@ struct Object {
     std::uint64_t first = 0;
 };
 
-class Machine {
+struct Arrays {
+    std::vector<Value> stack_, memo_, items_;
+    std::vector<Object> objects_;
+};
+
+class Machine : private Arrays {
   public:
-    explicit Machine(PyObject *file) : source_(file) {}
-    virtual ~Machine() = default;
+    explicit Machine(PyObject *file);
+    virtual ~Machine();
 
     // Runs the pickle and returns its value. Throws Unsupported for whatever a recorder does not write.
     Value run();
@@ -61,6 +66,9 @@ class Machine {
 
     // A new Python object for a value. Throws Unsupported where it holds rows, itself, or more levels than `DEPTH`.
     Ref to_python(Value value);
+
+    // The same for several values, as a list; what they share in the pickle, the objects share.
+    Ref to_python_list(Values values);
 
   protected:
     static constexpr int DEPTH = 20;
@@ -112,11 +120,7 @@ class Machine {
 
     Source source_;
     std::uint64_t frame_end_ = NO_FRAME; // where the bytes of the present frame end in the file
-    std::vector<Value> stack_;
     std::vector<std::size_t> marks_;
-    std::vector<Value> memo_;
-    std::vector<Object> objects_;
-    std::vector<Value> items_;
     std::deque<std::vector<Value>> grown_;
     std::vector<double> floats_;
     std::vector<Big> bigs_;

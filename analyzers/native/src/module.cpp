@@ -1,13 +1,15 @@
 // The Python module: each function returns None for an input that Python's reader has to look at.
+#include "dump.hpp"
 #include "snapshot.hpp"
 
+#include <algorithm>
 #include <exception>
 #include <new>
 
 namespace {
 
 // Python's reader uses this module only if the number is the one that it knows.
-constexpr long VERSION = 1;
+constexpr long VERSION = 2;
 
 template <class Read> PyObject *guarded(Read read) {
     try {
@@ -33,9 +35,19 @@ PyObject *read_snapshot(PyObject *, PyObject *arguments) {
     });
 }
 
+PyObject *read_dump(PyObject *, PyObject *arguments) {
+    PyObject *file = nullptr;
+    Py_ssize_t tail = 0;
+    if (!PyArg_ParseTuple(arguments, "On", &file, &tail)) return nullptr;
+    return guarded([&] { return Dump(file).read(static_cast<std::size_t>(std::max<Py_ssize_t>(tail, 0))); });
+}
+
 PyMethodDef FUNCTIONS[] = {
     {"read_snapshot", read_snapshot, METH_VARARGS,
      "read_snapshot(file, vocabulary): the columns of the pickle of a memory snapshot; None if Python has to read it."},
+    {"read_dump", read_dump, METH_VARARGS,
+     "read_dump(file, tail): (dump, how many old entries it lacks) of the pickle of a Flight Recorder dump; None if "
+     "Python has to read it."},
     {nullptr, nullptr, 0, nullptr},
 };
 
