@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 from msgspec.structs import force_setattr
 
-from analyzers.words import agree, capitalised, full_sentence, rank_names
+from analyzers.words import capitalised, full_sentence, rank_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -180,7 +180,7 @@ def merge(same: Sequence[Finding]) -> Finding:
     also = [rank for rank in ranks if rank not in first.ranks]
     own = rank_names(first.ranks) if first.ranks else "a recording that names no rank"
     numbers = "" if is_equal else ", with other numbers"
-    text = f"these are the numbers of {own}; {rank_names(also)} {agree(also, 'shows', 'show')} the same{numbers}"
+    text = f"these numbers are those of {own}; the same is true of {rank_names(also)}{numbers}"
     others_too = f" {capitalised(text)}." if also else ""
     why = first.why + others_too
     return msgspec.structs.replace(first, ranks=ranks, evidence=evidence[:EVIDENCE_AT_MOST], why=why)

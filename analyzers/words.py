@@ -5,6 +5,7 @@ text.
 """
 
 import re
+import signal
 from collections.abc import Iterable, Sequence
 from math import floor, log10
 from pathlib import PurePath
@@ -184,7 +185,7 @@ def quantity(count: int, noun: str) -> str:
     """Return a count with its noun, in the plural if needed: `1 piece`, `3 pieces`, `2 entries`, `2 losses`."""
     if count == 1:
         return f"1 {noun}"
-    if noun.endswith("ry"):
+    if noun.endswith(("ry", "py")):
         return f"{count} {noun[:-1]}ies"
     return f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
 
@@ -224,8 +225,16 @@ def source_line(filename: str, line: int) -> str:
 
 
 def exit_reason(exit_code: int) -> str:
-    """Return how a process ended, from its exit code: `killed by signal 9` for -9, `exit code 1` for 1."""
-    return f"killed by signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
+    """Return how a process ended, from its exit code: `killed by signal 9 (SIGKILL)` for -9, `exit code 1` for 1."""
+    return f"killed by signal {signal_name(-exit_code)}" if exit_code < 0 else f"exit code {exit_code}"
+
+
+def signal_name(number: int) -> str:
+    """Return the number of a signal with its name, such as `9 (SIGKILL)`; only the number if it has no name here."""
+    try:
+        return f"{number} ({signal.Signals(number).name})"
+    except ValueError:
+        return str(number)
 
 
 DTYPES = {

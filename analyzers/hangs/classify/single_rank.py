@@ -156,8 +156,10 @@ def classify_running_rank(context: HangContext, rank: int, node: OpNode, victims
     """
     frames = context.side.main_stack(rank)
     went_on = has_gone_on(context, rank, node)
-    if in_message(frames) or (node.is_p2p and went_on):
+    if in_message(frames):
         kind, reason = HangClass.UNMATCHED_P2P, Reason.PARTNER_NEVER_ISSUED
+    elif node.is_p2p and went_on:
+        kind, reason = HangClass.UNMATCHED_P2P, Reason.NEVER_ISSUED_OTHER_HALF
     elif went_on:
         kind, reason = HangClass.SKIPPED, Reason.ISSUED_LATER_OPERATIONS
     elif has_closed_group(context, rank):

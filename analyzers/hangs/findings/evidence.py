@@ -8,7 +8,7 @@ from statistics import median
 from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.findings.wording import format_call
-from analyzers.hangs.model import HangClass, is_library, user_frame
+from analyzers.hangs.model import HangClass, Reason, is_library, user_frame
 from analyzers.hangs.reading.child_stacks import Child, read_children
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.step_times import measure_phase, read_step_times
@@ -38,7 +38,9 @@ def recorded_operations(cause: Cause) -> list[Evidence]:
 
     The list is empty if the cause is no mismatch.
     """
-    sides = (cause.issued, cause.expected) if cause.kind is HangClass.MISMATCH else ()
+    # Of a tie all ranks are culprits, and each side has its own operation.
+    both = cause.sides if cause.reason is Reason.TIE else (cause.issued, cause.expected)
+    sides = both if cause.kind is HangClass.MISMATCH else ()
     return [
         Evidence(
             text=f"Flight Recorder: {rank_names(side.ranks)} issued {format_call(side)}"
@@ -79,15 +81,15 @@ def child_processes(side: SideFiles, cause: Cause) -> list[Evidence]:
         return []
     # One in the user's own code says more than those that wait for work.
     children = sorted(read_children(path), key=lambda child: all(map(is_library, child.stack)))
-    return [child_process(child, path) for child in children[:MOST_CHILDREN]]
+    return [child_process(child, path, cause.ranks[0]) for child in children[:MOST_CHILDREN]]
 
 
-def child_process(child: Child, path: Path) -> Evidence:
+def child_process(child: Child, path: Path, rank: int) -> Evidence:
     """Return evidence that names the function in which a child process is, or its command if it left no stack."""
     line = user_frame(child.stack)
     does = f"is in {line.name}" if line else f"runs {child.command}"
     at = f"{line.filename}:{line.line}" if line else ""
-    return Evidence(text=f"its child process {child.pid} {does}", line=at, source=str(path))
+    return Evidence(text=f"child process {child.pid} of rank {rank} {does}", line=at, source=str(path))
 
 
 def timing(side: SideFiles, rank: int) -> list[Evidence]:
@@ -120,7 +122,10 @@ def log_end(side: SideFiles, cause: Cause) -> list[Evidence]:
     errors: Path | None = side.log_files.get(cause.ranks[0])
     logs = [errors.with_name("stdout.log"), errors] if errors else []
     ends = [(log, NAMES.get(log.name, "log"), lines) for log in logs if (lines := read_last_lines(log))]
-    return [Evidence(text=f"its {name} ends with: {lines}", source=str(log)) for log, name, lines in ends]
+    rank = cause.ranks[0]
+    return [
+        Evidence(text=f"the {name} of rank {rank} ends with: {lines}", source=str(log)) for log, name, lines in ends
+    ]
 
 
 def victims_locations(context: HangContext, victims: Sequence[int]) -> list[Evidence]:

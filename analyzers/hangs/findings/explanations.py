@@ -23,8 +23,9 @@ MECHANISMS = {
     " only with {whom}, so the others wait",
     HangClass.SKIPPED: "{name} completes only when every member joins it, but {ranks} went on without it",
     HangClass.ORDER_CYCLE: "each rank waits in an operation that another of them has not reached, so none can complete",
-    HangClass.LAGGING: "other ranks have completed {name}, so the network works. All later operations wait for {ranks}",
-    HangClass.SLOW: "the ranks went on, so the others only waited longer than usual",
+    HangClass.LAGGING: "other members have completed {name}, so the network carried their part. All later operations"
+    " wait for {ranks}",
+    HangClass.SLOW: "{ranks} went on, so the others only waited longer than usual",
     HangClass.UNMATCHED_P2P: "a send completes only with its recv, and one of the two was not issued",
     HangClass.UNKNOWN: "a rank without a dump may have caused the hang, or may only wait like the others",
 }
@@ -34,7 +35,7 @@ OTHER_GROUPS = (
 )
 PROCESS_STATES = {
     ProcessState.STOPPED: "its process is stopped",
-    ProcessState.IN_KERNEL: "its process waits in the kernel, as it does for storage that hangs",
+    ProcessState.IN_KERNEL: "its process waits inside a system call, as for storage that does not answer",
 }
 
 
@@ -66,10 +67,11 @@ def mechanism(cause: Cause) -> str:
     whom = "the matching send or recv" if is_message(cause.culprit) else "every member"
     if cause.kind is HangClass.DEAD:
         needs = f"{name} can complete only with {whom}" if name else "their collectives need every rank"
-        waiting = f"the ranks that wait for it cannot go on: {needs}"
+        it = agree(cause.ranks, "it", "them")
+        waiting = f". The ranks that wait for {it} cannot go on: {needs}" if cause.victims else ""
         # The title says it in the same words.
         in_title = cause.end is not None and cause.end.ending is Ending.CONNECTION_REFUSED
-        return f"{DEBUG_SERVER if in_title else end_of_process(cause)}. {capitalised(waiting)}"
+        return f"{DEBUG_SERVER if in_title else end_of_process(cause)}{waiting}"
     if cause.kind is HangClass.MISMATCH:
         return mismatch(cause)
     if cause.kind is HangClass.ALL_ARRIVED:
@@ -80,16 +82,17 @@ def mechanism(cause: Cause) -> str:
 
 def end_of_process(cause: Cause) -> str:
     """Return how the process of a dead rank ended, as a phrase."""
+    process = agree(cause.ranks, "its process", "each of their processes")
     if cause.culprit.out_of_memory:
-        return f"its process ended because {failed_allocation(cause.culprit.error)}"
+        return f"{process} ended because {failed_allocation(cause.culprit.error)}"
     if cause.culprit.error:
-        return f"an uncaught {cause.culprit.error} ended its process"
+        return f"an uncaught {cause.culprit.error} ended {process}"
     if cause.node:
         return "the node died, or lost its network: a live node reports every few seconds, whatever its ranks do"
     if cause.end is None:
-        return "its process did not write a dump as the others did"
+        return f"the other ranks wrote a dump, {rank_names(cause.ranks)} wrote none"
     if cause.end.ending is Ending.EXIT_CODE:
-        return "its process ended without a Python exception"
+        return f"{process} ended without a Python exception"
     return format_ending(cause.end)
 
 
@@ -108,6 +111,7 @@ MISMATCHES = {
     Reason.UNBALANCED: "members must receive in total what they send in total, so some of them wait for data that no"
     " rank sends",
     Reason.DIFFERENT_HALVES: "a send and its recv must have the same shape and type",
+    Reason.SIZE_RULE: "the operation never completes, because the members expect different numbers of elements",
 }
 """Why operations that differ cannot complete together, by the reason of the cause."""
 
@@ -173,8 +177,8 @@ def evidence_of_reason(cause: Cause) -> str:
 
 
 HOLDS_GIL = (
-    "requests that need Python's global lock (GIL) get no answer from it, so a C call holds the lock; its stack was"
-    " read without the lock"
+    "its process does not answer requests that need Python's global lock (GIL), so a C call holds that lock (the stack"
+    " was read without it)"
 )
 
 
@@ -224,7 +228,8 @@ def no_answer(cause: Cause) -> str:
 
 EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.MAJORITY: members_that_agree,
-    Reason.SIZE_RULE: "its input and output sizes break the rule of its own operation",
+    Reason.SIZE_RULE: "the sizes of its input and output do not fit together: one of them must hold the other once"
+    " for each member",
     Reason.EMPTY_TENSOR: lambda cause: f"{agree(cause.ranks, 'its tensor is', 'their tensors are')} empty",
     Reason.EARLIER_STEPS: "in its earlier steps it called another operation at this point",
     Reason.SIMILAR_GROUPS: "other process groups of this kind issued the operation of the other ranks",
@@ -232,7 +237,7 @@ EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.LINE_OF_ABORTED: "the rank that gloo ended was at the line of the other ranks",
     Reason.SHIFTED: "from here on it issues the same operations as the others, each with a sequence number that is"
     " lower by one",
-    Reason.TIE: "both sides have equally many ranks, so either may be wrong",
+    Reason.TIE: "equally many ranks issued each of the two, so either side may be wrong",
     Reason.UNBALANCED: elements,
     Reason.DEVIATION: lambda cause: f"it issued {both_sides(cause)}",
     Reason.ISSUED_LATER_OPERATIONS: "it issued later operations without this one",
@@ -257,7 +262,7 @@ EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.LOST_DUMP: lambda cause: f"the dump of {rank_names(cause.ranks)} is missing or cannot be read",
     Reason.LOST_NODE: lambda cause: f"silent since {cause.node.last_time}" if cause.node else "",
     Reason.NO_ANSWER: no_answer,
-    Reason.CLOSED_GROUP: "its process goes on, but it had destroyed its process group before",
+    Reason.CLOSED_GROUP: "it had called destroy_process_group() before, while its process goes on",
     Reason.RUNS_OWN_CODE: lambda cause: host_state(cause.host),
     Reason.OTHERS_COMPLETED: members_that_completed,
     Reason.ALL_JOINED: "every member has joined it",

@@ -9,8 +9,8 @@ from analyzers.hangs.findings.explanations import detail, why
 from analyzers.hangs.findings.next_steps import COLLECT_AGAIN, next_step
 from analyzers.hangs.findings.titles import title
 from analyzers.hangs.model import Culprit, HangClass, Job
-from analyzers.report import Finding, Severity
-from analyzers.words import quantity
+from analyzers.report import EVIDENCE_AT_MOST, Evidence, Finding, Severity
+from analyzers.words import rank_names
 
 SEVERITIES = {HangClass.SLOW: Severity.WARNING, HangClass.UNKNOWN: Severity.WARNING}
 
@@ -51,10 +51,11 @@ def report_unreadable(job: Job) -> list[Finding]:
         Finding(
             id="hang.unreadable_dump",
             severity=Severity.WARNING,
-            title=f"{quantity(len(damaged), 'dump')} could not be read",
+            title=f"the {'dump' if len(damaged) == 1 else 'dumps'} of {rank_names(damaged)} could not be read",
             why="an unreadable dump may hold the cause, or show what the other ranks wait for",
             next=COLLECT_AGAIN,
             ranks=damaged,
+            evidence=[Evidence(text=f"rank {r}: {job.unreadable[r]}") for r in damaged[:EVIDENCE_AT_MOST]],
             confidence=1.0,
         )
     ]

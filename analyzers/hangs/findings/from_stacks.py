@@ -16,17 +16,22 @@ CONFIDENCES = {
     HangClass.UNKNOWN: 0.3,
 }
 OPERATIONS = {"backward": "the backward pass", "its device": "a wait for its device"}
+BEGINNINGS = {
+    HangClass.MISMATCH: "ranks wait in different operations: ",
+    HangClass.UNMATCHED_P2P: "ranks wait in sends and receives that do not match: ",
+    HangClass.ALL_ARRIVED: "all ranks wait at the same line: ",
+}
+"""The beginnings of titles that say where all ranks are."""
 WHY = {
-    HangClass.HOST_STUCK: "the other ranks wait in operations that need it",
+    HangClass.HOST_STUCK: "the other ranks wait in operations that need {them}",
     HangClass.MISMATCH: "all ranks wait, but not in the same operation: a branch that only some of them took, or a loop"
     " that ended earlier there",
-    HangClass.UNMATCHED_P2P: "all ranks wait, some of them in a send or recv whose matching recv or send no rank"
-    " issues",
+    HangClass.UNMATCHED_P2P: "all ranks wait, some of them in a send or recv whose other half no rank issues",
     HangClass.ALL_ARRIVED: "every rank is in the same operation at the same line, so the network or a device is"
-    " stuck; or a rank passed a different shape, which stacks do not show",
+    " stuck, or one rank passed a different shape, which stacks do not show",
 }
-UNMOVED = "; no rank moved between the samples of its stack"
-ONE_SAMPLE = "; one sample of the stacks cannot distinguish a stuck rank from a slow one"
+UNMOVED = ". No rank moved between the samples of its stack"
+ONE_SAMPLE = ". Only one stack was taken of each rank, which cannot show whether the rank is stuck or slow"
 ONE_SAMPLE_FACTOR = 0.7
 NO_FLIGHT_RECORDER = "Flight Recorder, which would number the collectives: start the job with `workbench launch -- ...`"
 OTHER_MACHINES = "the ranks of the other machines: run the same command there"
@@ -57,8 +62,10 @@ def confidence(cause: StackCause) -> float:
 
 
 def why(cause: StackCause) -> str:
-    """Return a phrase on how the culprits stop the other ranks, as far as stacks show it."""
-    return WHY[cause.kind] + (ONE_SAMPLE if is_one_sample(cause) else UNMOVED)
+    """Return how the culprits stop the other ranks, as far as stacks show it."""
+    return WHY[cause.kind].format(them=agree(cause.ranks, "it", "them")) + (
+        ONE_SAMPLE if is_one_sample(cause) else UNMOVED
+    )
 
 
 def sentence(cause: StackCause) -> str:
@@ -74,7 +81,7 @@ def title(cause: StackCause) -> str:
     For other causes the title names the operation and line of all ranks, as `sides` does.
     """
     if cause.kind is not HangClass.HOST_STUCK:
-        return sides(cause)
+        return BEGINNINGS.get(cause.kind, "") + sides(cause)
     working = [side for side in cause.places if not side[0].waits]
     return ", ".join(f"{is_at(side, 'is stuck in', 'are stuck in')} and in no collective" for side in working)
 
@@ -157,10 +164,12 @@ def next_step(cause: StackCause) -> str:
     """Return the next thing to try, as an imperative sentence without a full stop."""
     lines = [format_line(side[0].line) for side in cause.places if side[0].line]
     if cause.kind is HangClass.HOST_STUCK:
-        stuck = next((format_line(side[0].line) for side in cause.places if not side[0].waits and side[0].line), "it")
-        return f"find out why {stuck} does not return: an endless loop, a lock, or data that never arrives"
+        stuck = dict.fromkeys(format_line(side[0].line) for side in cause.places if not side[0].waits and side[0].line)
+        verb = "do" if len(stuck) > 1 else "does"
+        where = " and ".join(stuck) or "the stuck rank"
+        return f"find out why {where} {verb} not return: an endless loop, a lock, or data that never arrives"
     if cause.kind is HangClass.MISMATCH and len(lines) > 1:
         return f"compare {lines[-1]} with {lines[0]}, and make every rank take the same branch"
     if cause.kind is HangClass.UNMATCHED_P2P:
         return "give each send a recv on its peer, and issue both in the same order on both ranks"
-    return "check the network and the devices of these ranks; print the shapes that they pass"
+    return "check the network and the devices of these ranks, and print the shape that each rank passes at this line"

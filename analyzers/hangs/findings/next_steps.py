@@ -9,10 +9,10 @@ from analyzers.hangs.findings.wording import format_line
 from analyzers.hangs.model import HangClass, Reason, user_frame
 from analyzers.hangs.reading.exits import Ending, RankEnd
 from analyzers.hangs.reading.side_formats import ProcessState
-from analyzers.words import rank_names
+from analyzers.words import agree, rank_names
 
 UNUSED_PARAMETERS = "Expected to have finished reduction in the prior iteration"
-ONLY_WAIT = "the other ranks only wait for it"
+OOM_KILLER = "`dmesg -T | grep -i 'killed process'`"
 COLLECT_AGAIN = "collect the dumps again, or copy the files again: they may be truncated"
 
 
@@ -22,6 +22,8 @@ def next_step(cause: Cause) -> str:
         return for_other_groups(cause)
     if cause.reason is Reason.DIFFERENT_TAGS:
         return f"pass the same tag to {' and '.join(differing_lines(cause))}, or none"
+    if cause.reason is Reason.CLOSED_GROUP:
+        return f"call destroy_process_group() on {rank_names(cause.ranks)} only after the last collective"
     if cause.reason is Reason.KEPT_ALIVE:
         line = format_line(user_frame(cause.culprit.frames))
         return f"stop the thread{f' at {line}' if line else ''} at the end of the program, or start it with daemon=True"
@@ -59,19 +61,28 @@ def for_other_groups(cause: Cause) -> str:
 def for_dead(cause: Cause) -> str:
     """Return what to do about a rank that ended."""
     if cause.culprit.out_of_memory:
-        return f"run `workbench inspect` on the folder of the run to see what filled the rank's memory; {ONLY_WAIT}"
+        return (
+            f"run `workbench inspect` on the folder of the run to see what filled the rank's memory{only_wait(cause)}"
+        )
     if cause.culprit.error:
         return for_exception(cause)
     if cause.node:
         name = cause.node.name
         return f"find out whether {name} is up: its power, kernel log and network, and whether the scheduler took it"
     if cause.end is None:
-        return "read the log of the rank; if its process is alive, collect its dump as well"
-    return for_process(cause.end, rank_names(cause.ranks))
+        ranks = rank_names(cause.ranks)
+        return f"read the log of {ranks}; if its process is still alive, `py-spy dump --pid PID` shows where it is"
+    return for_process(cause, cause.end)
 
 
-def for_process(end: RankEnd, ranks: str) -> str:
+def only_wait(cause: Cause) -> str:
+    """Return an addition to advice which says that the other ranks only wait for the culprit; empty if none waits."""
+    return f"; the other ranks only wait for {agree(cause.ranks, 'it', 'them')}" if cause.victims else ""
+
+
+def for_process(cause: Cause, end: RankEnd) -> str:
     """Return what to do about a process that ended without an exception."""
+    ranks, waits = rank_names(cause.ranks), only_wait(cause)
     if end.ending is Ending.NO_ERROR:
         return (
             f"find out why {ranks} ran fewer steps: count its batches, and look for a return or break that only it"
@@ -80,12 +91,12 @@ def for_process(end: RankEnd, ranks: str) -> str:
     # No process can catch SIGKILL, so its own log says nothing.
     if end.exit_code == -signal.SIGKILL:
         return (
-            "find out who sent SIGKILL: look for the out-of-memory killer in `dmesg` on the host, and in the"
-            f" scheduler's log; {ONLY_WAIT}"
+            f"find out who sent SIGKILL: look for the out-of-memory killer on the host ({OOM_KILLER}), and in the"
+            f" scheduler's log{waits}"
         )
     if end.exit_code == -signal.SIGSEGV and not end.stack:
-        return f"start the job with PYTHONFAULTHANDLER=1 to get the stack of the crash in the rank's log; {ONLY_WAIT}"
-    return f"read the log and the exit status of the rank; {ONLY_WAIT}"
+        return f"start the job with PYTHONFAULTHANDLER=1 to get the stack of the crash in the rank's log{waits}"
+    return f"read the log of {ranks}: its last lines and the exit status show why the process ended{waits}"
 
 
 def for_exception(cause: Cause) -> str:
@@ -98,7 +109,10 @@ def for_exception(cause: Cause) -> str:
             " in the loss on every rank, or pass find_unused_parameters=True to DistributedDataParallel"
         )
     line = format_line(user_frame(cause.culprit.frames))
-    return f"fix the {cause.culprit.error} raised{f' at {line}' if line else ''}; {ONLY_WAIT}"
+    where = f" at {line}" if line else ""
+    if cause.culprit.error == "SystemExit":
+        return f"find out why the program calls sys.exit(){where}{only_wait(cause)}"
+    return f"fix the {cause.culprit.error} raised{where}{only_wait(cause)}"
 
 
 def for_skipped(cause: Cause) -> str:
@@ -148,7 +162,8 @@ def for_mismatch(cause: Cause) -> str:
 
 def for_lagging(cause: Cause) -> str:
     """Return what to do about ranks in an operation that others have completed."""
-    return f"look at the device and the streams of {rank_names(cause.ranks)}: an earlier kernel may hang there"
+    ranks = rank_names(cause.ranks)
+    return f"check the device of {ranks} (`nvidia-smi`, `dmesg -T | grep -i xid`): an earlier kernel may hang there"
 
 
 NEXT: dict[HangClass, str | Callable[[Cause], str]] = {
@@ -159,8 +174,8 @@ NEXT: dict[HangClass, str | Callable[[Cause], str]] = {
     HangClass.HOST_STUCK: for_stuck,
     HangClass.UNMATCHED_P2P: "give each send a recv on its peer, and issue both in the same order on both ranks",
     HangClass.LAGGING: for_lagging,
-    HangClass.ALL_ARRIVED: "check the network and the devices of these ranks; collect a second set of dumps to see"
-    " whether anything moves",
+    HangClass.ALL_ARRIVED: "check the network between these ranks and their devices (`dmesg -T | grep -i xid`); collect"
+    " a second set of dumps to see whether anything moves",
     HangClass.SLOW: "run `workbench steps` and `workbench trace` to see where the slow rank's time goes",
     HangClass.UNKNOWN: "collect the dumps of all ranks; if they are on several nodes, give all their folders at once",
 }

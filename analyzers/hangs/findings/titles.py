@@ -125,7 +125,7 @@ def mismatch(cause: Cause) -> str:
     number = f"collective #{cause.culprit.seq} of process group {cause.culprit.group_desc}"
     if cause.reason is Reason.UNBALANCED:
         sent, received = cause.elements
-        return f"{ranks} send {sent} elements and receive {received} in {name_operation(cause.culprit)}{step}"
+        return f"{ranks} send {sent} elements in total and receive {received} in {name_operation(cause.culprit)}{step}"
     if cause.reason is Reason.DIFFERENT_HALVES:
         return f"{ranks} issued a send and a recv that do not match{step}: {message_halves(cause)}"
     if cause.reason in (Reason.OTHER_MODEL, Reason.LEFT_ALONE):
@@ -147,6 +147,9 @@ def passed(issued: RanksInOp, expected: RanksInOp, cause: Cause) -> str:
     """
     mine, theirs = (tensor_name(side.shape) if side.shape else UNKNOWN_TENSOR for side in (issued, expected))
     where = append_line(f"collective #{cause.culprit.seq} of process group {cause.culprit.group_desc}", issued.line)
+    if cause.reason is Reason.SIZE_RULE and mine == theirs:
+        operation = f"{issued.operation}{at_step(cause)}, in {where}"
+        return f"{rank_names(issued.ranks)} passed an input and an output that do not fit together to {operation}"
     first = f"{rank_names(issued.ranks)} passed {mine} to {issued.operation}{at_step(cause)}"
     return f"{first}, while {rank_names(expected.ranks)} passed {theirs}, in {where}"
 
@@ -230,7 +233,7 @@ def order_cycle(cause: Cause) -> str:
             format_operation(cause.issued, with_group=True),
             format_operation(cause.expected, with_group=True),
         )
-        sides = f"{mine} came before {theirs}"
+        sides = f"{choose_pronoun(cause.ranks)} issued {mine} before {theirs}"
     else:
         sides = list_waiting(cause.sides)
     all_in_ring = {rank for side in cause.sides for rank in side.ranks} == set(cause.ranks)
@@ -246,15 +249,17 @@ def all_arrived(cause: Cause) -> str:
     """Return the title of a finding on an operation that all members joined and that does not complete."""
     ranks = f"{rank_names(cause.ranks)} {agree(cause.ranks, 'has', 'have')}"
     everyone = "all joined" if len(cause.ranks) > 1 else "joined, as the only member,"
-    joined = "issued both the send and the recv of" if cause.reason is Reason.BOTH_HALVES_ISSUED else everyone
+    joined = (
+        "issued both halves (send and recv) of the message" if cause.reason is Reason.BOTH_HALVES_ISSUED else everyone
+    )
     return f"{ranks} {joined} {name_operation(cause.culprit)}{at_step(cause)}, and it does not complete"
 
 
 def lagging(cause: Cause) -> str:
     """Return the title of a finding on ranks that are still in an operation that other members have completed."""
     ranks = f"{rank_names(cause.ranks)} {agree(cause.ranks, 'has', 'have')}"
-    completed = f"{cause.completed} of its {cause.members} members have"
-    return f"{ranks} not completed {name_operation(cause.culprit)}{at_step(cause)}; {completed}"
+    completed = f"{cause.completed} of its {cause.members} members {'has' if cause.completed == 1 else 'have'}"
+    return f"{ranks} not completed {name_operation(cause.culprit)}{at_step(cause)}, but {completed}"
 
 
 def slow(cause: Cause) -> str:
@@ -271,9 +276,9 @@ def unmatched_p2p(cause: Cause) -> str:
     names = rank_names(ranks)
     match cause.reason:
         case Reason.BOTH_LACK_OTHER_HALF:
-            each = f"each waits for a send or recv that its peer has not issued{in_function(cause)}"
             group = f"process group {cause.culprit.group_desc}"
-            return f"{names} wait for each other in sends and receives of {group}{step}: {each}"
+            where = f"{step}{in_function(cause)}: each waits for a send or recv that its peer has not issued"
+            return f"{names} wait for each other in sends and receives of {group}{where}"
         case Reason.NEVER_ISSUED_OTHER_HALF:
             return f"{names} never issued the other half of {name}{step}{in_function(cause)}"
         case Reason.DIFFERENT_TAGS:

@@ -163,7 +163,12 @@ def test_a_tie_names_both_sides_and_says_so(folder, recorder):
         " (me/train.py:1),"
         " rank 1 issued all_reduce of 8x4 float32 (me/train.py:1)"
     )
-    assert "equally many ranks" in report.findings[0].why
+    finding = report.findings[0]
+    assert "Equally many ranks" in finding.why
+    assert [fact.text for fact in finding.evidence[:2]] == [
+        "Flight Recorder: rank 0 issued all_reduce of 4x4 float32 as #1 of process group default_pg",
+        "Flight Recorder: rank 1 issued all_reduce of 8x4 float32 as #1 of process group default_pg",
+    ]
 
 
 def test_a_tie_is_broken_by_the_operations_own_rule(folder, recorder):
@@ -171,6 +176,11 @@ def test_a_tie_is_broken_by_the_operations_own_rule(folder, recorder):
     bad = recorder.entry(PG, 1, op="_all_gather_base", done=False, output_sizes=[[12, 4]])
     report = folder.write({0: recorder.dump([bad], DEFAULT), 1: recorder.dump([good], DEFAULT)}).report()
     assert (report.verdict.kind, report.verdict.ranks) == ("mismatch", [0])
+    # Both passed inputs of one shape, so naming the shapes would contradict the verdict.
+    assert report.verdict.sentence == (
+        "Rank 0 passed an input and an output that do not fit together to _all_gather_base, in collective #1 of process"
+        " group default_pg (me/train.py:1); rank 1 waits for it"
+    )
 
 
 @pytest.mark.parametrize("op", ["all_to_all", "gather"])
@@ -210,6 +220,10 @@ def test_a_sender_whose_peer_went_on(folder, recorder):
     other = recorder.dump([recorder.entry(("9", "own"), 1, record=50)], DEFAULT | {"9": ("own", [1])})
     report = folder.write({0: alone, 1: other}).report()
     assert (report.verdict.kind, report.verdict.ranks) == ("unmatched_p2p", [1])
+    # Rank 1 waits in no message: it left one out.
+    assert report.verdict.sentence == (
+        "Rank 1 never issued the other half of send 0->1 of process group default_pg; rank 0 waits for it"
+    )
 
 
 def test_a_second_round_of_dumps_distinguishes_slow_from_stuck(folder, recorder):

@@ -65,9 +65,9 @@ def test_who_waits_and_who_does_not(tmp_path, places, kind, ranks, victims):
 
 def test_both_sides_are_told_with_their_lines(tmp_path):
     verdict = hangs.analyze(stacks(tmp_path, (BARRIER, BACKWARD, BACKWARD))).verdict
-    assert (
-        verdict.sentence
-        == "Rank 0 is in barrier (job/train.py:98), ranks 1-2 are in the backward pass (job/train.py:34)"
+    assert verdict.sentence == (
+        "Ranks wait in different operations: rank 0 is in barrier (job/train.py:98), ranks 1-2 are in the backward pass"
+        " (job/train.py:34)"
     )
     assert "Flight Recorder" in verdict.missing[0]
 

@@ -415,7 +415,7 @@ def test_a_stuck_rank_is_told_with_its_child_processes_and_the_thread_that_died(
     assert "Its thread Thread-1 ended: ValueError: no label in produce (me/data.py:7)" in finding.why
     assert finding.next == "Fix the ValueError raised at me/data.py:7: it ended a thread of the rank."
     told = [(e.text, e.line) for e in finding.evidence if "child process" in e.text]
-    assert told[0] == ("its child process 8 is in decode", "/home/me/data.py:41")
+    assert told[0] == ("child process 8 of rank 0 is in decode", "/home/me/data.py:41")
 
 
 LOGGED = """ERROR:root:could not read, trying again
@@ -537,7 +537,7 @@ def test_a_rank_that_has_destroyed_its_process_group_is_not_stuck(folder, record
         beat(folder, rank, asked_ns - 4 * SECOND)
     report = folder.report()
     assert (report.verdict.kind, report.verdict.ranks) == ("skipped", [0])
-    assert "had destroyed its process group" in report.findings[0].why
+    assert "had called destroy_process_group() before" in report.findings[0].why
 
 
 def test_an_exception_that_only_the_log_of_a_dead_rank_has_is_told(folder, recorder):

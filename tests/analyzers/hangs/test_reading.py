@@ -336,7 +336,7 @@ def test_the_log_of_a_killed_rank_is_quoted(tmp_path, folder, pair):
     (tmp_path / "run.json").write_text(json.dumps({"world_size": 2, "exit_codes": {"0": -15, "1": -11}}))
     worker(tmp_path, folder, 0, 1).side("stderr.log", "\x1b[31mwarming up\x1b[0m\n\nSegmentation fault: address 0x0\n")
     facts = [fact.text for fact in analyze(run.discover(tmp_path)).findings[0].evidence]
-    assert "its log ends with: warming up | Segmentation fault: address 0x0" in facts
+    assert "the log of rank 1 ends with: warming up | Segmentation fault: address 0x0" in facts
 
 
 def test_a_healthy_job_dumped_at_different_times(folder, recorder):

@@ -75,7 +75,7 @@ def test_a_mismatch_of_shapes_names_both_shapes():
     [
         (
             RankEnd(0, Ending.EXIT_CODE, exit_code=-9),
-            "rank 0 died at step 4 before all_reduce #6 of process group dp: killed by signal 9",
+            "rank 0 died at step 4 before all_reduce #6 of process group dp: killed by signal 9 (SIGKILL)",
         ),
         (
             RankEnd(0, Ending.NO_ERROR),
