@@ -66,16 +66,16 @@ HOLDER_WORDS = {
     Holder.FREE: "free",
 }
 SOURCE_WORDS = {
-    Source.MESSAGE: "PyTorch's message",
-    Source.SNAPSHOT: "the snapshot",
-    Source.DRIVER: "the driver",
-    Source.DIFFERENCE: "what remains",
+    Source.MESSAGE: "from PyTorch's message",
+    Source.SNAPSHOT: "from the snapshot",
+    Source.DRIVER: "from the driver",
+    Source.DIFFERENCE: "the rest of the known total",
     Source.TYPICAL: "typical for a device of this size",
 }
 
 FEWER_LIBRARY_BUFFERS = (
-    "Create fewer process groups, or give NCCL less memory: a connection of one channel takes"
-    f" {size(NCCL_CONNECTION_BYTES)}, and a communicator has two or more for each channel. NCCL_MAX_CTAS=8 (before"
+    "Create fewer process groups, or give NCCL less memory: each process group has its own connections, at least two"
+    f" for each channel, and one connection takes {size(NCCL_CONNECTION_BYTES)}. NCCL_MAX_CTAS=8 (before"
     " 2.17 NCCL_MAX_NCHANNELS=8) limits the channels, NCCL_BUFFSIZE=1048576 the buffers, NCCL_NVLS_ENABLE=0 saves those"
     " of NVLink SHARP"
 )
@@ -248,11 +248,11 @@ def untracked_reason(account: Sequence[MemoryPart]) -> str:
 
     `account` has all parts of the device's memory.
     """
-    return "; ".join(in_words(part) for part in account if part.holder in UNTRACKED) + "."
+    return f"These bytes are {'; '.join(in_words(part) for part in account if part.holder in UNTRACKED)}."
 
 
 def in_words(part: MemoryPart) -> str:
-    """Return the part as text, such as `NCCL and other libraries: 0.6 GiB (0.4 to 0.8 GiB, what remains)`."""
+    """Return the part as text, such as `free: 0.6 GiB (0.4 GiB to 0.8 GiB, the rest of the known total)`."""
     holder, source = HOLDER_WORDS[part.holder], SOURCE_WORDS[part.source]
     return f"{holder}: {size(part.bytes)} ({bounds(part)}{source})"
 

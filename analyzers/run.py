@@ -315,9 +315,11 @@ def with_unreadable(report: Report[Data], source: Run) -> Report[Data]:
     finding = Finding(
         id="run.unreadable",
         severity=Severity.INFO,
-        title="files could not be read" if len(texts) > 1 else "a file could not be read",
+        title=f"{len(texts)} files could not be read"
+        if len(texts) > 1
+        else f"the file {Path(source.unreadable[0][0]).name} could not be read",
         why="; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else ""),
-        next="check their permissions and what they are, and ask again",
+        next="check that each file was copied whole and that you may read it (`ls -l`), and run the command again",
         evidence=[
             Evidence(text=text, source=str(path)) for text, (path, _) in zip(texts, source.unreadable, strict=True)
         ][:NAMED_AT_MOST],

@@ -105,7 +105,7 @@ def finding(files: Sequence[tuple[Artefact, NotFinite]]) -> Finding:
     return Finding(
         id=FINDING,
         severity=Severity.ERROR,
-        title=f"{what(content)} on {rank_names(ranks)} at step {content.step}",
+        title=f"{what(content)} on {rank_names(ranks)} at step {content.step}{unexplained(content)}",
         why=" ".join(reasons(content)),
         next=advice(content),
         ranks=ranks,
@@ -122,13 +122,18 @@ def what(content: NotFinite) -> str:
     """Return a phrase on which tensor or operation is not finite first."""
     origin = content.origin
     if origin is None:
-        return f"the {content.seen_in} of {first_name(content)} is not finite, by no operation of its own"
+        return f"the {content.seen_in} of {first_name(content)} is not finite"
     value = "NaN" if origin.value == "nan" else "infinite"
     if origin.kind == INPUT:
         name = f"parameter or buffer {origin.tensor}" if origin.tensor else "a tensor from outside of the model's step"
         return f"{name} is {value} where {module_of(origin)} reads it"
     written = f" into {origin.tensor}" if origin.tensor else ""
     return f"{operation_of(origin)}{written} returns the first {value} value in {module_of(origin)}"
+
+
+def unexplained(content: NotFinite) -> str:
+    """Return the end of the title where no recorded operation made the value; empty where one did."""
+    return "" if content.origin else ", and no operation that was checked there made it so"
 
 
 def operation_of(origin: Origin) -> str:
@@ -153,13 +158,13 @@ def reasons(content: NotFinite) -> list[str]:
     origin, sentences = content.origin, []
     if origin and origin.inputs:
         parts = [f"{source.name or 'a tensor'} up to {number(source.largest)}" for source in origin.inputs]
-        sentences.append(f"It read {', '.join(parts)}, and computes in {origin.dtype}.")
+        sentences.append(f"The operation read {', '.join(parts)}, and computes in {origin.dtype}.")
     if origin is None:
-        sentences.append("Another rank sent the value, or a step before the check began made it.")
+        sentences.append("Either another rank sent the value, or a step before the check began made it.")
     largest = content.largest_parameter
     if largest and largest.value >= LARGE_PARAMETER:
         sentences.append(f"The parameters have diverged: {largest.name} reaches {largest.value:.2g}.")
-    sentences.append(f"It was seen in the {content.seen_in} of {first_name(content)}.")
+    sentences.append(f"The check first saw it in the {content.seen_in} of {first_name(content)}.")
     return sentences
 
 

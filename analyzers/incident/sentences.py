@@ -87,8 +87,9 @@ def launcher_finding(launcher: Mapping[str, object]) -> Finding:
         id=LOST,
         severity=Severity.ERROR,
         title=launcher_text(launcher),
-        why="its process ended without a message, as SIGKILL ends one; a signal that it can catch would have been"
-        " recorded",
+        why="the launcher ended without recording a signal, as only SIGKILL ends a process: it records signals that"
+        " it can"
+        " catch",
         next=f"look for the kernel's out-of-memory killer on {launcher.get('host')} (dmesg), or for a limit of the"
         " scheduler; to end a job by hand use Ctrl-C or SIGTERM",
         evidence=[Evidence(text=launcher_text(launcher), source="run.json")],
@@ -108,7 +109,11 @@ def crash_finding(crash: Crash) -> Finding:
     """Return the finding about an uncaught exception."""
     if crash.is_symptom:
         why = "a different rank died or did not arrive, and no dump shows which"
-        step = "read the logs of the other ranks; call `recorders.start` in the script, and the next run leaves dumps"
+        step = (
+            "read the logs of the other ranks; start the next run with `workbench launch -- COMMAND`: it leaves dumps"
+            " that"
+            " show for which rank the others wait"
+        )
     else:
         why = "it is the earliest error that any rank reported"
         step = "read the traceback in the error file, and the rank's log beside it"

@@ -6,8 +6,8 @@ import msgspec
 
 from analyzers.logs.answers.cause import Answer, Cause
 from analyzers.logs.answers.survived import handled_errors
-from analyzers.logs.answers.waits import Basis
-from analyzers.logs.findings.wording import first_with, place, quoted
+from analyzers.logs.answers.waits import Basis, Blame
+from analyzers.logs.findings.wording import first_with, place, quoted, who
 from analyzers.logs.loading import Logs
 from analyzers.logs.model import EventKind, LogClass, LogEvent, RankLog, Reason
 from analyzers.report import Evidence
@@ -17,21 +17,22 @@ EVIDENCE_AT_MOST, LAST_LINES_AT_MOST = 6, 8
 LINE_LENGTH = 160
 BASES = {
     Basis.NAMED: "PyTorch's message names the ranks that did not join",
-    Basis.BEHIND: "the other ranks enqueued more operations of this group",
+    Basis.BEHIND: "the other ranks enqueued more operations of this process group",
     Basis.OTHER_OPERATION: "the ranks wait in different operations that have the same sequence number",
     Basis.OTHER_LINE: "all ranks that the logs show gave up in a collective, but not at the same line",
     Basis.MESSAGES: "a send completes only with its recv, and all ranks that the logs show gave up waiting",
-    Basis.STACKS: "its stack is outside of the collective that the stacks of the others are in",
-    Basis.CAUGHT: "it alone reported an error before, and it ended without one while the others waited for it",
-    Basis.SILENT: "the others gave up waiting, and this rank printed no error",
-    Basis.NOT_LISTED: "torchrun's table of failures lists all other ranks, so that this one ended with exit code 0",
-    Basis.LEFT_ALONE: "torchrun's table of failures lists no other rank, so that the others ended with exit code 0",
+    Basis.STACKS: "the stacks of {waiting} are in a collective, and that of {ranks} is not",
+    Basis.CAUGHT: "only {ranks} reported an error before, went on, and ended while the other ranks waited",
+    Basis.SILENT: "{waiting} reported a timeout or a lost connection, and {ranks} printed no error",
+    Basis.NOT_LISTED: "torchrun's table of failures lists all ranks but {ranks}, whose exit code was therefore 0",
+    Basis.LEFT_ALONE: "torchrun's table of failures lists no other rank, so the exit code of the others was 0",
     Basis.THREADS: "threads of one process run in any order, and logs do not show on which rank it differs",
     Basis.ALONE: "only this rank waits, and its log says that the training had ended before",
     Basis.EXTRA_OPERATION: "all other ranks finished the operations before, and stopped there",
-    Basis.FIRST_OPERATION: "no operation of the group had completed before, so that no rank is to blame",
-    Basis.ALL_WAIT: "all ranks that the logs show wait in it, so that none is to blame",
-    Basis.MOST_SILENT: "logs cannot tell whether the others did not join, or were ended while they waited elsewhere",
+    Basis.FIRST_OPERATION: "no operation of the process group had completed before, so no single rank is to blame",
+    Basis.ALL_WAIT: "all ranks that the logs show wait in this operation, so none of them is to blame",
+    Basis.MOST_SILENT: "logs cannot tell whether the other ranks did not join, or were ended while they waited"
+    " elsewhere",
     Basis.LATE: "logs cannot tell whether the other ranks came too late, or waited too and were disconnected",
     Basis.ONE_SIDE: "this log shows which rank waited, but not for which one",
 }
@@ -40,7 +41,15 @@ WITHOUT_DUMPS = (
     Basis.THREADS,
 )  # fmt: skip
 """The kinds of evidence that leave doubts which Flight Recorder dumps would settle."""
-SHOWN = "no earlier line of the log explains this failure, so it is taken for the cause"
+SHOWN = "no earlier line of the log explains this failure, so it is taken as the cause"
+FEWER_STEPS = (
+    "{ranks} printed fewer steps than {waiting}, and no error; logs cannot tell what else the silent ranks did"
+)
+NO_CULPRIT = "the connection broke because a rank ended or aborted, and no line of these logs shows which"
+CAUGHT_OR_NOT = (
+    "PyTorch prints `[rank0]:` before the lines of an uncaught exception, and torchrun reports the process that it"
+    " ends; these logs have neither"
+)
 SAME_ON_ALL = (
     "all ranks in the log failed in the same way, so the cause is something that they share, such as the configuration,"
     " rather than one rank"
@@ -48,7 +57,7 @@ SAME_ON_ALL = (
 MECHANISMS: Mapping[LogClass, str] = {
     LogClass.HOST_OOM: "the kernel kills a process when the machine, or the job's limit, has no host memory left",
     LogClass.OOM: "a request for GPU memory was larger than what was free",
-    LogClass.SIGNAL: "the process ended by a signal, without a Python exception",
+    LogClass.SIGNAL: "a signal ends a process without a Python exception",
     LogClass.DATALOADER_WORKER: "the training process fails when a worker of its DataLoader dies or delivers no"
     " batches",
     LogClass.MISMATCH: "all ranks of a process group must call the same collective with the same shapes",
@@ -103,14 +112,36 @@ def mechanism_of(cause: Cause) -> str:
 
 def basis_of(cause: Cause, logs: Logs) -> str:
     """Return a clause on the evidence that shows the cause or the ranks to blame."""
+    if cause.kind is LogClass.UNKNOWN:
+        return unknown_basis(cause)
     if not cause.blame:
         shown = "" if chain_of(cause) else SHOWN
         return SAME_ON_ALL if is_everywhere(cause, logs) else driver_report(cause, logs) or shown
-    text = EITHER_OF_TWO if cause.blame.basis is Basis.NAMED and not cause.ranks else BASES[cause.blame.basis]
+    text = basis_text(cause, cause.blame)
     last = next((logs.ranks[r] for r in cause.ranks if r in logs.ranks and logs.ranks[r].last_line), None)
     if last and cause.blame.basis in (Basis.SILENT, Basis.BEHIND, Basis.NOT_LISTED):
         return f"{text}; {last_line(last)}"
     return text
+
+
+def basis_text(cause: Cause, blame: Blame) -> str:
+    """Return the clause of `BASES` on why ranks are to blame, or why none is, with the ranks filled in."""
+    text = BASES[blame.basis]
+    if blame.basis is Basis.NAMED and not cause.ranks:
+        text = EITHER_OF_TWO
+    if blame.basis is Basis.MOST_SILENT and cause.ranks:
+        text = FEWER_STEPS
+    if blame.basis is Basis.ALL_WAIT and cause.reason is Reason.MISSING_RANKS:
+        text = "all ranks that the logs show wait for the missing ones"
+    return text.format(ranks=who(cause.ranks), waiting=who(blame.waiting, "the other ranks"))
+
+
+def unknown_basis(cause: Cause) -> str:
+    """Return a clause on why the cause stays unknown."""
+    if cause.lead.kind is EventKind.EXCEPTION:
+        return CAUGHT_OR_NOT
+    is_open = cause.blame is not None and cause.blame.basis is Basis.MOST_SILENT
+    return BASES[Basis.MOST_SILENT] if is_open else NO_CULPRIT
 
 
 def driver_report(cause: Cause, logs: Logs) -> str:
@@ -184,7 +215,7 @@ def consequences_of(answer: Answer) -> str:
     if not ranks or answer.cause is None or set(ranks) <= set(answer.cause.ranks):
         return ""
     others = [rank for rank in ranks if rank not in answer.cause.ranks]
-    return f"the errors of {rank_names(others)} follow from this one" if others else ""
+    return f"the errors of {rank_names(others)} follow from this failure" if others else ""
 
 
 def root_cause_of(cause: Cause, logs: Logs) -> str:
@@ -195,7 +226,7 @@ def root_cause_of(cause: Cause, logs: Logs) -> str:
     roots = sorted({e.rank for e in logs.events if e.kind is EventKind.TORCHRUN_ROOT_CAUSE and e.rank is not None})
     if not roots or not cause.ranks or set(roots) & set(cause.ranks):
         return ""
-    return f'torchrun\'s "Root Cause" names {rank_names(roots)}, only because it ended first'
+    return f'torchrun\'s "Root Cause" names {rank_names(roots)} only because the process of that rank ended first'
 
 
 def doubt_of_rank(cause: Cause, logs: Logs) -> str:

@@ -1,5 +1,7 @@
 """Convert the answer about logs (the cause of the job's end, and the other failures) to findings and the verdict."""
 
+from pathlib import PurePath
+
 from analyzers.logs.answers.cause import Answer, Cause, Certainty
 from analyzers.logs.answers.failures import Failure
 from analyzers.logs.answers.survived import count_closed, handled_errors, has_completed
@@ -104,7 +106,7 @@ def overflow_finding(logs: Logs) -> list[Finding]:
             id="logs.overflow_skips",
             severity=Severity.INFO,
             title=f"{quantity(count, 'step')} {'was' if count == 1 else 'were'} skipped, as fp16 gradients overflowed",
-            why="A few at the beginning are normal, while the loss scale is found.",
+            why=f"Up to {OVERFLOWS} at the beginning are normal: the gradient scaler looks for its loss scale.",
             next="compare the loss around these steps; train in bfloat16, which needs no loss scale",
             evidence=[evidence_of(skips[0])],
             confidence=0.8,
@@ -125,8 +127,8 @@ def handled_finding(logs: Logs) -> list[Finding]:
             severity=Severity.INFO,
             title=f"{who(ranks, 'the job')} reported {quantity(times, 'error')} and went on: {quoted(events[0])}"
             f"{place(events[0])}",
-            why="The program caught them, or its log goes on afterwards.",
-            next="no action, if these are expected; otherwise open the line that the title names",
+            why="The program caught each error, or its log goes on after it.",
+            next="no action if these errors are expected; otherwise open the line that the title names",
             ranks=ranks,
             evidence=[evidence_of(event) for event in events[:CONSEQUENCES_AT_MOST]],
             confidence=0.8,
@@ -139,7 +141,7 @@ def unreadable(file: LogFile) -> Finding:
     return Finding(
         id="logs.unreadable",
         severity=Severity.WARNING,
-        title="a log could not be read",
+        title=f"the log {PurePath(file.path).name} could not be read",
         why=file.problem,
         next="check that the file was copied whole",
         evidence=[Evidence(text=file.problem, source=file.path)],

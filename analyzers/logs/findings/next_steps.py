@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from analyzers.logs.answers.cause import Cause
 from analyzers.logs.answers.waits import Basis
-from analyzers.logs.findings.wording import first_with, who
+from analyzers.logs.findings.wording import first_with, place, who
 from analyzers.logs.model import EventKind, LogClass, Reason
 from analyzers.words import rank_names, size
 
@@ -25,7 +25,7 @@ STEPS = {
     " prints the names",
     LogClass.UNMATCHED_P2P: "give each send a recv on its peer with the same tag, and issue both in the same order on"
     " both ranks",
-    LogClass.EARLY_EXIT: "find why that rank ends earlier: uneven data (`drop_last=True`, DistributedSampler), an early"
+    LogClass.EARLY_EXIT: "find out why that rank ended first: uneven data (`drop_last`, DistributedSampler), an early"
     " `return`, `sys.exit()`, or an `except` that goes on after an error and so leaves out collectives; to see which"
     " ones, run under `workbench launch -- COMMAND`, which records them",
     LogClass.TIME_LIMIT: "ask for more time, or save checkpoints more often and resume. With Slurm's"
@@ -33,8 +33,8 @@ STEPS = {
     " without one the signal ends the process",
     LogClass.TERMINATED: "find out who ended the job, because no rank failed before: look at `sacct -j JOB`, at the"
     " scheduler's log, and for a `timeout` command or a closed terminal",
-    LogClass.UNKNOWN: "read the logs of the ranks that are missing here, with torchrun's `--log-dir logs --tee 3`;"
-    " where these do not tell either, run under `workbench launch -- COMMAND`, which records what each rank waits in",
+    LogClass.UNKNOWN: "read the output of every rank: torchrun's `--log-dir logs --tee 3` writes a file for each. If"
+    " none of them shows the cause, run under `workbench launch -- COMMAND`, which records what each rank waits in",
 }
 STARTUP = {
     Reason.PORT_IN_USE: "end the process that uses the port (`ss -ltnp` names it; often it is an earlier run), or"
@@ -107,6 +107,26 @@ def next_step(cause: Cause) -> str:
     return special(cause) if special else STEPS[cause.kind]
 
 
+CAUGHT_OR_ENDED = (
+    "compare the last step in the log with the number of steps that were planned, and look at the exit code of the job:"
+    " both show whether this exception ended it. If it did, open the line that the title names"
+)
+PREEMPTED = (
+    "resume from the last checkpoint. To lose fewer steps at the next preemption, save checkpoints more often, or let a"
+    " handler of SIGTERM save one if the scheduler grants a time of grace (Slurm: GraceTime of the partition)"
+)
+
+
+def for_unknown(cause: Cause) -> str:
+    """Return how to find the cause where the logs do not show it."""
+    return CAUGHT_OR_ENDED if cause.lead.kind is EventKind.EXCEPTION else STEPS[LogClass.UNKNOWN]
+
+
+def for_terminated(cause: Cause) -> str:
+    """Return what to do about a job that was ended from outside."""
+    return PREEMPTED if cause.reason is Reason.PREEMPTION else STEPS[LogClass.TERMINATED]
+
+
 def for_network(cause: Cause) -> str:
     """Return how to distinguish a failed network from a process that had ended before."""
     return PORT_CLOSED if cause.reason is Reason.REFUSED else STEPS[LogClass.NETWORK]
@@ -162,12 +182,14 @@ def for_memory(cause: Cause) -> str:
             "leave memory to NCCL: a smaller batch, `torch.cuda.memory.set_per_process_memory_fraction(0.95)`, or"
             " smaller buffers (NCCL_BUFFSIZE=1048576)"
         )
-    if facts.other_processes:
-        return f"end the other processes on the device, which have {size(sum(facts.other_processes))} (`nvidia-smi`)"
-    if (facts.unallocated_bytes or 0) > (facts.requested_bytes or 0) > 0:
+    others, requested = sum(facts.other_processes), facts.requested_bytes or 0
+    if others and others + (facts.free_bytes or 0) >= requested:
+        return f"end the other processes on the device, which have {size(others)} (`nvidia-smi`)"
+    unallocated = facts.unallocated_bytes or 0
+    if unallocated > requested > 0:
         return (
-            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: reserved memory would have sufficed, but is"
-            " fragmented"
+            f"set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: the allocator had {size(unallocated)} reserved and"
+            f" unused, more than the {size(requested)} requested, but in pieces that were too small"
         )
     return (
         "use a smaller batch or sequence, recompute activations, or shard over more ranks. To see what fills the"
@@ -175,10 +197,20 @@ def for_memory(cause: Cause) -> str:
     )
 
 
+ABSURD_BYTES = 64 << 30
+"""From this size on one request for host memory is more likely a wrong size than the last of many."""
+
+
 def for_host_memory(cause: Cause) -> str:
     """Return advice on using less memory of the host."""
-    if cause.reason is Reason.HOST_ALLOCATOR:
+    requested = cause.lead.facts.requested_bytes or 0
+    if cause.reason is Reason.HOST_ALLOCATOR and requested >= ABSURD_BYTES:
         return "check the size that this line computes; it is allocated on the host, not on a device"
+    if cause.reason is Reason.HOST_ALLOCATOR:
+        return (
+            "the request is small, so the memory was full already: check what limits it (`free -h`, `ulimit -v`, the"
+            " limit of the container or of Slurm's `--mem`), and record a memory snapshot to see what fills it"
+        )
     return (
         "ask for more memory (`--mem` of Slurm, the container's limit), use fewer data-loader workers, load checkpoints"
         " with `mmap=True` or on one rank at a time"
@@ -222,7 +254,10 @@ def for_mismatch(cause: Cause) -> str:
             " thread"
         )
     if cause.blame and cause.blame.basis is Basis.OTHER_LINE:
-        return "compare these lines: a branch that only some ranks take, or a loop that ends earlier on one of them"
+        lines = " with ".join(dict.fromkeys(place(event).removeprefix(" in ") for event in cause.waited))
+        return (
+            f"compare {lines}: look for a branch that only some ranks take, or a loop that ends earlier on one of them"
+        )
     return (
         "run once with TORCH_DISTRIBUTED_DEBUG=DETAIL, which names the rank and both shapes before the collective"
         " starts"
@@ -249,7 +284,8 @@ def for_timeout(cause: Cause) -> str:
 def for_numbers(cause: Cause) -> str:
     """Return how to find where NaN or infinity first occurs."""
     if cause.ranks:
-        return "look at this rank's batch and device: NaN appeared before the ranks exchanged gradients"
+        ranks = rank_names(cause.ranks)
+        return f"look at the batch and the device of {ranks}: NaN appeared there before ranks exchanged gradients"
     return (
         "find where the first NaN appears: in the forward pass by a forward hook that checks each module's output with"
         " `torch.isfinite`, in the backward pass by `torch.autograd.set_detect_anomaly(True)`. If the loss rose before,"
@@ -260,6 +296,8 @@ def for_numbers(cause: Cause) -> str:
 SPECIAL: dict[LogClass, Callable[[Cause], str]] = {
     LogClass.STARTUP: for_startup,
     LogClass.NETWORK: for_network,
+    LogClass.TERMINATED: for_terminated,
+    LogClass.UNKNOWN: for_unknown,
     LogClass.CRASHED: for_crash,
     LogClass.SIGNAL: for_signal,
     LogClass.OOM: for_memory,

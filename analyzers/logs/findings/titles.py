@@ -9,7 +9,7 @@ from analyzers.logs.findings.mismatch_titles import mismatch, waiting_places
 from analyzers.logs.findings.startup_titles import startup
 from analyzers.logs.findings.wording import at_step, first_with, operation_name, place, quoted, who
 from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
-from analyzers.words import duration, exit_reason, quantity, rank_names, size
+from analyzers.words import agree, duration, exit_reason, rank_names, size
 
 MS = 1000.0
 IB_STATUS = {
@@ -207,7 +207,7 @@ def collective_timeout(cause: Cause) -> str:
         Basis.NAMED: f"{waiting} timed out in {name}{where}, which the other rank never joined",
         Basis.FIRST_OPERATION: f"the first collective, {name}, did not finish{after.replace(' after ', ' within ')}:"
         f" {waiting} may be unable to communicate",
-        Basis.ALL_WAIT: f"{waiting} all wait in {name}{where}{after}, and it does not complete",
+        Basis.ALL_WAIT: f"{waiting} all timed out in {name}{where}{after}: the operation does not complete",
         Basis.MOST_SILENT: f"{waiting} timed out in {name}{where}{after}; the other ranks printed no error",
         Basis.LATE: f"{waiting} timed out in {name}{where}{after}; all other ranks lost the connection then",
         Basis.ONE_SIDE: f"{waiting} timed out in {name}{where}{after}; without the other ranks' logs the rank that did"
@@ -229,7 +229,8 @@ def stuck(cause: Cause) -> str:
     inside = next(event for event in cause.failure.events if event.facts.operation)
     whom = who(cause.blame.waiting if cause.blame else [])
     return (
-        f"{who(cause.ranks)} stood{place(cause.lead)}{at_step(cause.lead)}, while {whom} waited in"
+        f"{who(cause.ranks)} {agree(cause.ranks, 'was', 'were')}{place(cause.lead)}{at_step(cause.lead)}, while {whom}"
+        " waited in"
         f" {inside.facts.operation}{place(inside)}; a timer of faulthandler printed the stacks{duration_of(cause)}"
     )
 
@@ -299,12 +300,12 @@ def unknown(cause: Cause) -> str:
     """
     if cause.lead.kind is EventKind.EXCEPTION:
         return (
-            f"{who(cause.failure.ranks)} printed {quoted(cause.lead)}{place(cause.lead)}; steps were printed too, and"
-            " nothing shows whether the program caught it or ended by it"
+            f"{who(cause.failure.ranks)} printed {quoted(cause.lead)}{place(cause.lead)}, and nothing shows whether the"
+            " program caught this exception or ended with it"
         )
     lost = cause.failure.events[0]
-    times = quantity(len(cause.failure.ranks), "rank") if cause.failure.ranks else "ranks"
-    return f"{times} lost the connection to a different rank, and these logs do not show which: {quoted(lost)}"
+    ranks = who(cause.failure.ranks, "ranks")
+    return f"{ranks} lost the connection to a rank that these logs do not name: {quoted(lost)}"
 
 
 TITLES: dict[LogClass, Callable[[Cause], str]] = {

@@ -127,6 +127,8 @@ def test_a_rank_that_the_launcher_never_started_is_a_failed_start(tmp_path):
             '  File "/venv/site-packages/torch/distributed/distributed_c10d.py", line 1899, in init_process_group\n'
             "torch.distributed.DistStoreError: wait timeout after 8000ms, keys: /default_pg/0//cpu//0/2\n"
         )
-    verdict = logs.analyze(run.discover(tmp_path)).verdict
+    report = logs.analyze(run.discover(tmp_path))
+    verdict = report.verdict
     assert (verdict.kind, verdict.ranks) == ("startup", [])
     assert "rank 2 never joined init_process_group in me/train.py:26" in verdict.sentence
+    assert report.findings[0].why.startswith("All ranks that the logs show wait for the missing ones")

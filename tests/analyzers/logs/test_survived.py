@@ -84,9 +84,12 @@ def test_a_step_after_a_traceback_shows_that_the_job_went_on(job):
 
 
 def test_a_traceback_beside_steps_of_which_nothing_follows_is_neither_an_error_nor_healthy(job):
-    verdict = logs.analyze(job(CAUGHT.format(line=3), "", stdout="step 7 loss 0.3\n")).verdict
-    assert (verdict.status, verdict.ranks) == ("unknown", [])
-    assert "ValueError: sample 3 in read (me/data.py:3)" in verdict.sentence
+    report = logs.analyze(job(CAUGHT.format(line=3), "", stdout="step 7 loss 0.3\n"))
+    assert (report.verdict.status, report.verdict.ranks) == ("unknown", [])
+    assert "ValueError: sample 3 in read (me/data.py:3)" in report.verdict.sentence
+    # What may have been caught is not called the cause.
+    assert "cause" not in report.findings[0].why
+    assert "exit code of the job" in report.findings[0].next
 
 
 def test_the_same_traceback_is_a_crash_where_the_launcher_says_that_the_rank_failed(job):
@@ -126,7 +129,7 @@ def test_stacks_of_a_timer_name_the_rank_that_is_elsewhere(job):
     launcher = "".join(FAILED.format(rank=rank) for rank in range(3))
     verdict = logs.analyze(job(waits, reads, waits, launcher=launcher)).verdict
     assert (verdict.kind, verdict.ranks) == ("collective_timeout", [1])
-    assert verdict.sentence.startswith("Rank 1 stood in read (me/train.py:22), while ranks 0, 2 waited in all_reduce")
+    assert verdict.sentence.startswith("Rank 1 was in read (me/train.py:22), while ranks 0, 2 waited in all_reduce")
 
 
 def test_stacks_of_a_timer_alone_are_no_failure(job):

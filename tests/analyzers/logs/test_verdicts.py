@@ -60,7 +60,7 @@ def test_the_joined_answer_is_that_of_the_logs(log_of, case: Case):
 def test_the_launchers_root_cause_is_not_believed_when_it_names_a_victim(log_of):
     report = logs.analyze(log_of(Case("hang", "", [])))
     assert [e.rank for e in report.data.events if e.kind == "torchrun_root_cause"] == [0]
-    assert '"Root Cause" names rank 0, only because it ended first' in report.findings[0].why
+    assert '"Root Cause" names rank 0 only because the process of that rank ended first' in report.findings[0].why
 
 
 def test_a_parameter_that_is_ready_twice_is_not_said_to_be_unused(log_of):
@@ -78,6 +78,31 @@ def test_all_numbers_of_cuda_out_of_memory_are_read(log_of):
     )]  # fmt: skip
     assert gib == [18.5, 79.11, 3.28, 65.8, 61.02, 3.91, 10.01]
     assert facts.device == 2
+
+
+@pytest.mark.parametrize(("requested", "fits"), [("18.50 GiB", False), ("13.20 GiB", True)])
+def test_other_processes_are_only_blamed_where_the_request_would_fit_without_them(log_of, requested, fits):
+    """3.28 GiB are free, and another process has 10.01 GiB."""
+    case = next(case for case in COMPOSED if case.name == "cuda_oom_one_rank")
+    text = case.text.replace("18.50 GiB", requested)
+    finding = logs.analyze(log_of(Case("oom", "oom", [2], text=text))).findings[0]
+    assert finding.next.startswith("End the other processes on the device, which have 10.0 GiB") is fits
+
+
+@pytest.mark.parametrize(
+    ("requested", "advice"), [(8 << 20, "the memory was full already"), (1 << 48, "Check the size")]
+)
+def test_a_small_request_for_host_memory_is_not_said_to_have_a_wrong_size(log_of, requested, advice):
+    error = f"DefaultCPUAllocator: can't allocate memory: you tried to allocate {requested} bytes. Error code 12"
+    text = f"step 3 loss 1.0\n[rank1]: RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. {error}\n"
+    finding = logs.analyze(log_of(Case("host", "", [], text=text))).findings[0]
+    assert finding.id == "logs.host_oom"
+    assert advice in finding.next
+
+
+def test_the_one_who_preempted_a_job_is_not_searched_for(log_of):
+    finding = logs.analyze(log_of(next(case for case in COMPOSED if case.name == "preempted"))).findings[0]
+    assert finding.next.startswith("Resume from the last checkpoint")
 
 
 def test_the_watchdogs_numbers_are_read(log_of):
