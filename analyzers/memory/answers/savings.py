@@ -113,14 +113,14 @@ def expandable_segments(replay: Replay) -> Saving | None:
     if replay.trace.snapshot.made_up_segments or not bound:
         return None
     frees = bound
-    model = "at most the whole free units (2 MiB of small blocks, 20 MiB of large ones) that can be mapped elsewhere"
+    model = "an upper bound: the driver can only move free units of 2 MiB (20 MiB for large blocks) that are whole"
     if len(replay.trace) <= SIMULATED_ENTRIES_AT_MOST:
         ordinary = simulate(replay, expandable=False)
         if abs(ordinary.reserved - replay.trace.reserved_bytes) <= FAITHFUL * replay.trace.reserved_bytes:
             expanding = simulate(replay, expandable=True)
             # Compare what each cannot give back: memory that can be released is no loss on either kind.
             frees = ordinary.reserved - ordinary.releasable - (expanding.reserved - expanding.releasable)
-            model = "the recorded requests simulated on expandable segments, against the same on ordinary ones"
+            model = "from a simulation of the recorded requests with and without expandable segments"
     return Saving(remedy=Remedy.EXPANDABLE_SEGMENTS, frees_bytes=max(frees, 0), of_bytes=split, model=model)
 
 

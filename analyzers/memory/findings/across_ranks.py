@@ -16,7 +16,7 @@ ADVICE = {
     "activations": "Give this rank shorter sequences; if it is a pipeline stage, fewer microbatches in flight.",
     "inputs": "Give every rank samples of similar length.",
 }
-OTHER_ADVICE = "Compare what this rank does with what the others do."
+OTHER_ADVICE = "Compare the memory snapshots of this rank and of another one (`workbench compare A B`)."
 
 
 def uneven_findings(devices: Sequence[Device]) -> list[Finding]:
@@ -25,19 +25,24 @@ def uneven_findings(devices: Sequence[Device]) -> list[Finding]:
     return [uneven_finding(uneven)] if uneven else []
 
 
+def usual_of(uneven: UnevenRank) -> str:
+    """Return what the rank is compared with: the other rank, or the median of the other ranks."""
+    return "other rank" if len(uneven.others) == 1 else "median of the other ranks"
+
+
 def uneven_finding(uneven: UnevenRank) -> Finding:
     """Return the finding that a rank peaks above the others, with the category that makes most of the difference."""
     device, excess = uneven.fullest, uneven.excess_bytes
     more, usual = uneven.excess_by_category, uneven.usual
     worst = max(more, key=lambda name: more[name])
-    lowest = min(other.peak_allocated_bytes for other in uneven.others)
     who = rank_subject(ranks_of(device))
     return Finding(
         id="memory.uneven",
         severity=Severity.WARNING,
-        title=f"{who.capitalize()} peaks {size(excess)} above the other ranks, so it runs out of memory first",
-        why=f"Its peak is {size(device.peak_allocated_bytes)}. The lowest peak of the other ranks is {size(lowest)}."
-        f" The difference is mostly {in_words(worst)}: {size(more[worst])}.",
+        title=f"{who.capitalize()} peaks {size(excess)} above the {usual_of(uneven)}, so it runs out of memory first",
+        why=f"The peak of {who} is {size(device.peak_allocated_bytes)}, that of the {usual_of(uneven)}"
+        f" {size(device.peak_allocated_bytes - excess)}. The difference is mostly {in_words(worst)}:"
+        f" {size(more[worst])}.",
         next=f"{ADVICE.get(worst, OTHER_ADVICE)} Spread evenly over all ranks, the peak would be"
         f" {size(excess - excess / (len(uneven.others) + 1))} lower.",
         ranks=ranks_of(device),
@@ -45,7 +50,8 @@ def uneven_finding(uneven: UnevenRank) -> Finding:
         evidence=[
             fact(
                 device,
-                f"{in_words(name)}: {size(device.categories[name])} here, {size(usual[name])} on the median rank"
+                f"{in_words(name)}: {size(device.categories[name])} on {who}, {size(usual[name])} on the"
+                f" {usual_of(uneven)}"
                 f" ({share(more[name], excess)} of the difference)",
             )
             for name in sorted(more, key=lambda name: -more[name])[:EVIDENCE_SHOWN]

@@ -4,7 +4,7 @@ from analyzers.memory.diff import Diff, Instant
 from analyzers.memory.findings.evidence import in_words
 from analyzers.memory.findings.remedies import ADVICE
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.words import percent_change, size
+from analyzers.words import percent_change, size, uncapitalised
 
 # A smaller change is noise: caches, workspaces and the order of frees differ between two equal runs.
 NOISE_SHARE, NOISE_BYTES = 0.05, 1 << 20
@@ -26,10 +26,13 @@ def comparison_findings(diff: Diff, b: Instant) -> list[Finding]:
             id=f"compare.memory.{verb}",
             severity=Severity.WARNING if grew else Severity.INFO,
             title=f"Peak allocated memory {verb} by {size(abs(diff.bytes))}, mostly {category}",
-            why=f"It went from {size(diff.a_bytes)} to {size(diff.b_bytes)}"
+            why=f"The peak went from {size(diff.a_bytes)} to {size(diff.b_bytes)}"
             f" ({percent_change(diff.a_bytes, diff.b_bytes)}), {category} from {size(most.a_bytes)} to"
             f" {size(most.b_bytes)}.",
-            next=(f"{ADVICE[most.what]}. " if grew else "") + "Check the lines that changed most.",
+            next=f"Look at the modules and lines in the evidence: they grew most. If the growth is intended:"
+            f" {uncapitalised(ADVICE[most.what])}."
+            if grew
+            else "Nothing to do; the evidence lists the modules and lines that shrank most.",
             ranks=[] if b.artefact.rank is None else [b.artefact.rank],
             step=b.artefact.step,
             evidence=evidence(diff, b, grew=grew),

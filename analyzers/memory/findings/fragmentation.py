@@ -39,8 +39,8 @@ def blocked_finding(device: Device, free: FreeMemory, request: int) -> Finding:
     return Finding(
         id="memory.fragmentation",
         severity=Severity.ERROR,
-        title=f"A request for {size(request)} failed although {size(free.split_bytes)} was free: in pieces of at most"
-        f" {size(free.largest_bytes)}",
+        title=f"A request for {size(request)} failed although {size(free.split_bytes)} was free, but in pieces of at"
+        f" most {size(free.largest_bytes)}",
         why=f"PyTorch's allocator had reserved {size(free.reserved_bytes)}. {size(free.split_bytes)} of it was free,"
         " but fragmented: it lies between blocks in use, so no piece was large enough, and none could be given back to"
         " the device.",
@@ -59,8 +59,8 @@ def split_finding(device: Device, free: FreeMemory) -> Finding:
         severity=Severity.WARNING,
         title=f"{size(free.split_bytes)} of the memory reserved at the peak was free, but fragmented",
         why=f"At the peak PyTorch's allocator had reserved {size(free.reserved_bytes)}. {size(free.split_bytes)} of it"
-        f" ({share(free.split_bytes, free.reserved_bytes)}) was free between blocks in use, so that it could not be"
-        f" given back to the device. The largest piece had {size(free.largest_bytes)}.",
+        f" ({share(free.split_bytes, free.reserved_bytes)}) was free between blocks in use, so it could not be given"
+        f" back to the device. The largest piece had {size(free.largest_bytes)}.",
         next=f"{HARM}{defragment(device)}",
         ranks=ranks_of(device),
         step=device.step,
@@ -89,7 +89,7 @@ def defragment(device: Device) -> str:
     if saving is None:
         return sentence
     amount = f"{size(saving.frees_bytes)} of {size(saving.of_bytes)}"
-    return f"{sentence} That would make about {amount} usable ({saving.model})."
+    return f"{sentence} About {amount} would then be usable ({saving.model})."
 
 
 def free_place(free: FreeBlocks) -> str:

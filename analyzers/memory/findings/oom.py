@@ -18,6 +18,8 @@ CHECK_BATCH = (
     " sequence length. If the size is intended:"
 )
 
+WITHOUT_TENSORS = "Find out what else uses the device: `nvidia-smi` lists the processes on it and their memory."
+
 
 def oom_findings(device: Device) -> Iterator[Finding]:
     """Yield the finding that an allocation failed, and a second one if one step or request was unusually large."""
@@ -42,16 +44,25 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
         title=f"{title}; the inputs were about {abnormal} times as large as in earlier steps"
         if (abnormal := abnormal_batch(oom))
         else title,
-        why=f"{free_memory(device, oom)} Tensors held {size(oom.allocated_bytes)},"
-        f" {share(total, oom.allocated_bytes)} of it for {in_words(category)}.",
+        why=f"{free_memory(device, oom)} {what_tensors_held(oom)}",
         next=f"{CHECK_BATCH} {uncapitalised(advice(device, category))}."
         if abnormal
-        else remedy(device, oom.categories),
+        else remedy(device, oom.categories)
+        if total
+        else WITHOUT_TENSORS,
         ranks=ranks_of(device),
         step=oom.step,
         evidence=list(oom_evidence(device, oom)),
         confidence=1.0,
     )
+
+
+def what_tensors_held(oom: Oom) -> str:
+    """Return a sentence on how much memory tensors held when a request failed, and on the largest category of it."""
+    category, total = largest(oom.categories)
+    if not oom.allocated_bytes:
+        return "No tensor held any memory."
+    return f"Tensors held {size(oom.allocated_bytes)}, {share(total, oom.allocated_bytes)} of it {in_words(category)}."
 
 
 def memory_name(device: Device) -> str:
@@ -64,10 +75,10 @@ def free_memory(device: Device, oom: Oom) -> str:
     """Return a sentence on how much memory was free when a request failed, and to what limit this refers."""
     free = size(oom.device_free_bytes)
     if not device.fragmentation.made_up_segments:
-        return f"Only {free} of the device's memory were free."
+        return f"Only {free} of the device's memory was free."
     if device.limit_bytes is None:
         return "The process has no `ulimit` of memory, so the machine or its container had no more."
-    return f"Only {free} of the process's `ulimit` were free."
+    return f"Only {free} of the process's `ulimit` was free."
 
 
 def abnormal_batch(oom: Oom) -> str:
@@ -149,7 +160,7 @@ def spike_finding(device: Device, oom: Oom) -> Finding:
         severity=Severity.WARNING,
         title=f"{failing_step(device, oom)} needed at least {size(wanted)}, earlier steps at most"
         f" {size(oom.usual_peak_bytes)}",
-        why=f"{what_differs(oom)} {size(oom.allocated_bytes)} were allocated when the request for"
+        why=f"{what_differs(oom)} {size(oom.allocated_bytes)} was allocated when the request for"
         f" {size(oom.requested_bytes)} failed, which makes {size(wanted)}.",
         next=smaller_request(oom),
         ranks=ranks_of(device),
@@ -171,9 +182,11 @@ def large_request_finding(device: Device, oom: Oom) -> Finding:
     return Finding(
         id="memory.oom.spike",
         severity=Severity.WARNING,
-        title=f"A single request for {size(oom.requested_bytes)} was too large",
-        why=f"This one request is as large as {part} of all memory that was allocated then"
-        f" ({size(oom.allocated_bytes)}).",
+        title=f"The request that failed is large by itself: {size(oom.requested_bytes)},"
+        f" while all tensors together held {size(oom.allocated_bytes)}",
+        why=f"This one request is {part} of all memory that was allocated at that moment."
+        if oom.allocated_bytes
+        else "No other memory was allocated at that moment.",
         next=smaller_request(oom),
         ranks=ranks_of(device),
         step=oom.step,
@@ -195,7 +208,7 @@ def what_differs(oom: Oom) -> str:
     """Return a sentence on how the failing step differs from earlier steps, as far as that is known."""
     inputs = larger_inputs(oom)
     known = f"{capitalised(inputs)}."
-    return known if inputs else "Earlier steps fitted into memory, so this one had larger inputs or kept more."
+    return known if inputs else "Earlier steps fitted into memory, so this step had larger inputs or kept more tensors."
 
 
 def spike_evidence(device: Device, oom: Oom) -> list[Evidence]:
@@ -214,8 +227,8 @@ def near_limit_findings(device: Device) -> Iterator[Finding]:
     yield Finding(
         id="memory.near_limit",
         severity=Severity.WARNING,
-        title=f"Peak allocated memory is {share(peak, limit)} of the memory limit",
-        why=f"At the peak {size(peak)} of {size(limit)} were allocated, so a slightly larger batch or sequence would"
+        title=f"Peak allocated memory is {share(peak, limit)} of the memory limit ({size(peak)} of {size(limit)})",
+        why=f"At the peak {size(peak)} of {size(limit)} was allocated, so a slightly larger batch or sequence would"
         f" fail. The largest part is {in_words(category)}: {size(total)}.",
         next=remedy(device, device.categories),
         ranks=ranks_of(device),

@@ -37,10 +37,11 @@ def activation_finding(device: Device, saving: Saving) -> Finding:
         id="memory.activation_peak",
         severity=Severity.INFO,
         title=f"Activations are {share(activations, peak)} of peak allocated memory{on_rank(device)}",
-        why=f"When most memory was allocated ({size(peak)}), {size(activations)} of it were activations: results of the"
-        " forward pass that are kept for the backward pass.",
+        why=f"At the peak, {size(activations)} of {size(peak)} was activations: results of the forward pass that are"
+        " kept for the backward pass.",
         next="If you need this memory, turn on activation checkpointing (torch.utils.checkpoint; in torchtitan"
-        f" activation_checkpoint.mode). It would free about {size(saving.frees_bytes)} of the {size(saving.of_bytes)}"
+        f' activation_checkpoint.mode = "full"). It would free about {size(saving.frees_bytes)} of the'
+        f" {size(saving.of_bytes)}"
         f" ({saving.model}).",
         ranks=ranks_of(device),
         step=device.step,
@@ -91,8 +92,9 @@ def loss_finding(device: Device, use: UnusualUse) -> Finding:
         f" memory{on_rank(device)}",
         why=f"The loss made copies of the logits{in_line(use)}, {size(use.bytes)} in total. The size of each is batch x"
         " sequence x vocabulary.",
-        next="Split the sequence into pieces, compute the loss of one piece after the other, and recompute each piece"
-        f" in its backward pass. With {LOSS_PIECES} pieces the peak would be about {size(use.frees_bytes)} lower, as"
+        next="Compute the loss in pieces (chunked cross-entropy): split the sequence, compute the loss of one piece"
+        " after the other, and recompute each piece in its backward pass."
+        f" With {LOSS_PIECES} pieces the peak would be about {size(use.frees_bytes)} lower, as"
         " only one piece is in memory at a time.",
         ranks=ranks_of(device),
         step=device.step,
@@ -112,14 +114,15 @@ def kept_finding(device: Device, use: UnusualUse) -> Finding:
     return Finding(
         id="memory.kept",
         severity=Severity.WARNING,
-        title=f"{size(use.bytes)} of activations are kept longer than their step",
-        why=f"They were allocated from step {use.step} on{in_line(use)}. At the end of the recording they are still"
-        " allocated, several steps after the backward pass that needed them.",
-        next="Find what still refers to them: an output or a loss stored without .detach(), a cache, or a closure."
-        f" Releasing them frees {size(use.bytes)}.",
+        title=f"{size(use.bytes)} of activations stay allocated long after their backward pass",
+        why=f"They were allocated from step {use.step} on{in_line(use)}, and are still allocated at the end of the"
+        " recording, several steps later.",
+        next="Find what still refers to these tensors: an output or a loss stored without .detach(), a cache, or a"
+        " closure."
+        f" Without these references {size(use.bytes)} is freed.",
         ranks=ranks_of(device),
         step=use.step,
-        evidence=[fact(device, f"kept over several steps: {size(use.bytes)}", innermost(use.frames))],
+        evidence=[fact(device, f"still allocated several steps later: {size(use.bytes)}", innermost(use.frames))],
         confidence=0.7,
     )
 

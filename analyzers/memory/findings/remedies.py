@@ -22,7 +22,8 @@ ADVICE = {
     "temporary": f"Use a smaller batch ({BATCH}) or sequence ({SEQUENCE}), or compute the largest operation in pieces",
     "communication": "Gather fewer layers ahead (set_modules_to_forward_prefetch in FSDP2, limit_all_gathers in FSDP1)",
     "workspace": "Set CUBLAS_WORKSPACE_CONFIG to a smaller workspace, such as :16:8",
-    "unknown": "Look at the stacks that allocated most of the memory at its peak (top_stacks)",
+    "unknown": "Look at the lines that allocated most of the memory: run `workbench inspect` on this file with"
+    " `--breakdown`",
 }
 ADVICE_WHEN_RECOMPUTING = {
     "selective": 'Recompute all activations (in torchtitan activation_checkpoint.mode = "full"), or use a smaller batch'
@@ -52,7 +53,7 @@ def remedy(device: Device, categories: Mapping[str, int]) -> str:
             sentences.append(f"{beginning} would free about {amount} ({saving.model}).")
     if category in SHARDABLE:
         amount = f"{size(total / 2)} of {size(total)} of {in_words(category)}"
-        sentences.append(f"Sharding over twice as many ranks would free {amount} on each.")
+        sentences.append(f"Sharding over twice as many ranks would free {amount} on each rank.")
     return " ".join(sentences)
 
 

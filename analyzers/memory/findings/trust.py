@@ -13,12 +13,16 @@ UNKNOWN_SHARE = 0.5
 
 
 WITHOUT_STACK = (
-    "These blocks have no such stack: most often they are older than the recording, or stacks were not recorded.",
+    "These blocks have no stack: most often they are older than the recording, or stacks were not recorded.",
     "Call torch.cuda.memory._record_memory_history() before the model is created: then every allocation has a stack.",
 )
 UNTOLD = (
-    "Most of these blocks have one, but nothing in it tells: no forward or backward pass, no optimizer, no collective.",
-    "Read the table of the largest stacks. Or start the job with `workbench launch --`, which notes categories.",
+    "Most of these blocks have a stack, but it contains no forward or backward pass, no optimizer and no collective.",
+    (
+        "Run `workbench inspect` on this file with `--breakdown`, which lists the lines that allocated most. Or start"
+        " the"
+        " job with `workbench launch -- COMMAND`, which records the category of each block."
+    ),
 )
 """Why blocks have stacks but are of unknown category, and what to do; `WITHOUT_STACK` is for blocks without stacks."""
 
@@ -76,8 +80,9 @@ def uncategorised_finding(device: Device, unknown: int) -> Finding:
     return Finding(
         id="memory.uncategorised",
         severity=Severity.INFO,
-        title=f"{share(unknown, peak)} of peak allocated memory has no known use ({size(unknown)} of {size(peak)})",
-        why="Whether a block holds parameters, activations or something else is found from the stack that allocated it."
+        title=f"{share(unknown, peak)} of peak allocated memory is of unknown category: {size(unknown)} of"
+        f" {size(peak)}",
+        why="The category of a block (parameters, activations, ...) is derived from the stack that allocated it."
         f" {reason} The breakdown by category covers only the other blocks.",
         next=advice,
         ranks=ranks_of(device),

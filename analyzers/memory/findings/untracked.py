@@ -28,7 +28,11 @@ def untracked_findings(device: Device) -> Iterator[Finding]:
         severity=Severity.WARNING if decisive else Severity.INFO,
         title=untracked_title(device.account),
         why=untracked_reason(device.account)
-        + (" With it the request that failed would have fitted." if decisive else ""),
+        + (
+            " The request that failed would have fitted into the memory of libraries and other processes."
+            if decisive
+            else ""
+        ),
         next=untracked_advice(device.account),
         ranks=ranks_of(device),
         step=device.step,

@@ -35,7 +35,8 @@ def retries_finding(device: Device) -> Finding:
         severity=Severity.WARNING,
         title=f"{quantity(len(device.retries), 'allocation')} had to wait until the allocator freed cached memory",
         why="The device was full. To make room, PyTorch's allocator gave cached memory that no tensor used back to the"
-        f" driver, {size(freed)} in total. Each time it first waits until the device has finished all its work.",
+        f" driver, {size(freed)} in total. Before that it has to wait until the device has finished all work, which"
+        " makes the step longer.",
         next=f"Leave more memory free: use a smaller batch ({BATCH}), or set"
         " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         ranks=ranks_of(device),
@@ -55,10 +56,10 @@ def unused_pools_finding(device: Device, pools: Sequence[PoolUse]) -> Finding:
         id="memory.dead_pool",
         severity=Severity.WARNING,
         title=f"{size(reserved)} is reserved in private memory pools that hold no tensor",
-        why=f"Pool {', '.join(pool.pool for pool in pools)} has no allocated block. Private pools belong to captured"
+        why=f"No block is allocated in pool {', '.join(pool.pool for pool in pools)}. Private pools belong to captured"
         " CUDA graphs or to torch.cuda.MemPool. They keep their memory, and nothing else can use it.",
-        next=f"Delete the CUDA graph or the torch.cuda.MemPool that owns them, which frees {size(reserved)}, or capture"
-        " all graphs into one pool (the pool argument of torch.cuda.graph).",
+        next=f"Delete the CUDA graph or the torch.cuda.MemPool that owns the pool, which frees {size(reserved)}, or"
+        " capture all graphs into one pool (the pool argument of torch.cuda.graph).",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[

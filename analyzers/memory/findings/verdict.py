@@ -122,14 +122,20 @@ def oom_sentence(devices: Sequence[Device], present: Mapping[str, Finding]) -> s
     """
     ranks = present[finding_id(MemoryClass.OOM)].ranks
     path, oom = next((device.path, device.oom) for device in devices if device.oom)
-    category, total = largest(oom.categories)
     leak = present.get(finding_id(MemoryClass.LEAK))
     return (
         f"{subject_of(devices, ranks, path)} ran out of memory{when_and_where(oom)}:"
         f" it requested {size(oom.requested_bytes)} with {size(oom.device_free_bytes)} free;"
-        f" {share(total, oom.allocated_bytes)} of the {size(oom.allocated_bytes)} allocated is {in_words(category)}"
-        + (f"; {uncapitalised(leak.title)}" if leak and set(leak.ranks) & set(ranks) else "")
+        f" {allocated_share(oom)}" + (f"; {uncapitalised(leak.title)}" if leak and set(leak.ranks) & set(ranks) else "")
     )
+
+
+def allocated_share(oom: Oom) -> str:
+    """Return, as a clause, which share of the memory of all tensors the largest category had when a request failed."""
+    category, total = largest(oom.categories)
+    if not oom.allocated_bytes:
+        return "no tensor held any memory"
+    return f"{share(total, oom.allocated_bytes)} of the {size(oom.allocated_bytes)} allocated is {in_words(category)}"
 
 
 def when_and_where(oom: Oom) -> str:

@@ -5,6 +5,7 @@ These are exposed communication, a slow host, compilation, and flaws of the reco
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.findings.opportunities import (
@@ -75,7 +76,7 @@ def exposed_finding(account: RankTrace) -> Finding:
     waiting = "the program" if account.source == "cpu" else "a kernel that was already launched"
     blocked = duration_ns(account.blocking_communication_ns)
     blocking = (
-        f" For {blocked} of that, {waiting} was blocked until a collective ended."
+        f" For {blocked} of this, {waiting} was blocked until a collective ended."
         if account.blocking_communication_ns
         else ""
     )
@@ -84,8 +85,9 @@ def exposed_finding(account: RankTrace) -> Finding:
         "trace.exposed_communication",
         f"Communication without compute (exposed communication) takes {share(exposed, span)} of the"
         f" {recorded_time(account)}",
-        f"Collectives ran for {duration_ns(account.communication_ns)}; during {duration_ns(exposed)} of it nothing was"
-        f" computed.{blocking}{HOST_ONLY if account.source == 'cpu' else ''}",
+        f"Collectives ran for {duration_ns(account.communication_ns)}; during {duration_ns(exposed)} of this time"
+        " nothing"
+        f" was computed.{blocking}{HOST_ONLY if account.source == 'cpu' else ''}",
         "If this report also names a straggler, fix that first: the other ranks wait for it inside their collectives."
         f" {hide_advice(account)}",
         severity=Severity.WARNING,
@@ -218,7 +220,7 @@ def graph_break_finding(account: RankTrace, compiled: CompiledCode) -> Finding:
         account,
         "trace.graph_breaks",
         f"The graphs of torch.compile break {times(compiled.breaks)}, which takes"
-        f" {share(compiled.between_ns, timed)} of the time",
+        f" {share(compiled.between_ns, timed)} of the recorded time",
         "At a graph break the host leaves the compiled code, runs plain Python, and checks the guards of the next"
         f" graph. This took {duration_ns(compiled.between_ns)} in total.",
         "Set TORCH_LOGS=graph_breaks to see the reason of each break, or torch.compile(fullgraph=True) to make it an"
@@ -289,7 +291,7 @@ def cpu_finding(account: RankTrace) -> Finding:
         account,
         "trace.cpu_only",
         "The trace shows only work of the CPU: it has no device kernels that this tool recognises",
-        "So the numbers are about the CPU: its operators count as compute, and its collectives (gloo) as"
+        "The numbers are therefore those of the CPU: its operators count as compute, and its collectives (gloo) as"
         " communication.",
         "If the job uses a GPU, add ProfilerActivity.CUDA to the activities of the profiler, and record again. If the"
         " job runs on CPUs only, there is nothing to do.",
@@ -316,7 +318,7 @@ def damage_finding(account: RankTrace, damage: Sequence[Problem]) -> Finding:
     return account_finding(
         account,
         "trace.truncated",
-        "The trace file is damaged",
+        f"The trace file {PurePath(account.path).name} is damaged",
         " ".join(problem_sentence(problem) for problem in damage),
         "Record again, and let the job finish writing the file before it is stopped. The numbers here hold for the part"
         " that was read.",
@@ -329,8 +331,8 @@ def empty_finding(account: RankTrace) -> Finding:
     return account_finding(
         account,
         "trace.empty",
-        "The trace records no work",
-        "It has neither kernels nor operators.",
+        f"The trace file {PurePath(account.path).name} records no work",
+        "The file has neither kernels nor operators.",
         "Export the trace in the profiler's on_trace_ready. An export after the loop is too late: by then the profiler"
         " has begun its next cycle, which is empty.",
         severity=Severity.WARNING,

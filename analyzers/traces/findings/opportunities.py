@@ -140,8 +140,8 @@ WORDS = {
     ),
     OpportunityKind.BUS_BANDWIDTH: Words(
         "Collectives are far slower than the links between the devices",
-        "This holds even for the fastest collective of each size. The trace of one rank does not show whether the"
-        " network is slow or the rank waits there for a late one.",
+        "Even the fastest collective of each size is that slow. The trace of one rank does not show whether the network"
+        " is slow, or this rank waits in its collectives for a late rank.",
         "Run with NCCL_DEBUG=INFO to see which transport NCCL uses, and compare the traces of all ranks.",
         "Run nccl-tests with this size between the same devices.",
     ),
@@ -168,6 +168,11 @@ EVENTS = dict.fromkeys(WAITS, "interval without work") | {
     OpportunityKind.FLOAT32: "kernel",
     OpportunityKind.MISALIGNED: "kernel",
     OpportunityKind.ELEMENTWISE: "kernel",
+    OpportunityKind.UNFUSED_ATTENTION: "kernel",
+    OpportunityKind.LAYOUT_COPIES: "kernel",
+    OpportunityKind.PAGEABLE_COPIES: "copy",
+    OpportunityKind.SMALL_COLLECTIVES: "collective",
+    OpportunityKind.BUS_BANDWIDTH: "collective",
 }
 """{kind of opportunity: what its count counts}: intervals in which the device waits, kernels, else events."""
 ACTIVITIES = {
@@ -257,12 +262,13 @@ def evidence(account: RankTrace, one: Opportunity) -> Iterator[str]:
     """Yield texts with the numbers of an opportunity, then with the events that belong to it."""
     steps = f" in {quantity(account.steps, 'step')}" if account.steps else ""
     saved = f"at most {duration_ns(one.saved_ns)} ({percent(one.saved_share)} of the step) of it can be saved"
-    whole = f"{percent(one.saved_share)} of the step, all of which may be saved"
+    whole = f"{percent(one.saved_share)} of the step; at most all of it can be saved"
     rest = whole if one.saved_ns == one.taken_ns else saved
     yield f"{counted(one)}{steps}: {duration_ns(one.taken_ns)} per step, {rest}"
     if "bus_bytes_per_s" in one.measures:
         expected = one.measures["expected_bytes_per_s"]
-        yield f"bus bandwidth {bandwidth(one.measures['bus_bytes_per_s'])} of about {bandwidth(expected)}"
+        reached = bandwidth(one.measures["bus_bytes_per_s"])
+        yield f"bus bandwidth: {reached} reached, about {bandwidth(expected)} expected of the links"
     if "bytes" in one.measures:
         yield f"half of them are smaller than {size(one.measures['bytes'])}"
     yield from (name_with_time(name, steps) for name in one.names)

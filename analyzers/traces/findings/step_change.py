@@ -22,7 +22,8 @@ def step_change_finding(diff: TraceDiff) -> Finding | None:
     return Finding(
         id="compare.trace",
         severity=Severity.WARNING if certain else Severity.INFO,
-        title=f"A traced step takes {percent(growth / diff.step_a_ns)} longer, most of it {largest.what}",
+        title=f"A traced step takes {percent(growth / diff.step_a_ns)} longer in run b than in run a, most of it"
+        f" {largest.what}",
         why=f"The mean step takes {duration_ns(diff.step_a_ns)} in run a ({quantity(diff.a_steps, 'step')}) and"
         f" {duration_ns(diff.step_b_ns)} in run b ({quantity(diff.b_steps, 'step')}). The change by part: {parts}.",
         next="Start with the kernels that grew most, which the evidence lists. `workbench trace` on each of the two"

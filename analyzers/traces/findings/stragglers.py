@@ -79,10 +79,11 @@ def computing(growth: ComputeGrowth) -> str:
     kernel = growth.kernel[:NAME_AT_MOST]
     most = f" Most of the extra time is in {kernel} (+{duration_ns(growth.growth_ns)})." if growth.growth_ns else ""
     if growth.has_more_work:
-        return f"It has more work: it runs {growth.events} {unit}, the other ranks {growth.typical_events}.{most}"
-    products = f", its matrix products {percent(growth.product_slowdown - 1)}" if growth.product_slowdown else ""
+        return f"It has more work: it runs {growth.events} {unit}, the other ranks run {growth.typical_events}.{most}"
+    more = percent(growth.product_slowdown - 1) if growth.product_slowdown else ""
+    products = f" (matrix products: {more} longer)" if more else ""
     slower = f"the same {unit} take {percent(growth.slowdown - 1)} longer than on the other ranks{products}"
-    return f"Its device is slower or its inputs are larger: {slower}.{most}"
+    return f"Its device is slower, or its inputs are larger: {slower}.{most}"
 
 
 def straggler_findings(
@@ -152,8 +153,9 @@ def reason(straggler: Straggler) -> str:
         else ""
     )
     return (
-        f"{straggler.detail}{first} The other ranks wait for it in collectives{steps}: of the waiting of all ranks"
-        f" {percent(straggler.caused_share)} is for this one. Without this delay the recorded time would be"
+        f"{straggler.detail}{first} The other ranks wait for it in collectives{steps}:"
+        f" {percent(straggler.caused_share)} of the time that all ranks wait in collectives is for rank"
+        f" {straggler.rank}. Without this delay the recorded time would be"
         f" {percent(straggler.saved_share)} shorter."
     )
 

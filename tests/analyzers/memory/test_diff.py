@@ -123,8 +123,10 @@ def test_the_rank_that_runs_out_first_is_named_with_the_reason(maker):
     report = memory.analyze(files)
     [finding] = [f for f in report.findings if f.id == "memory.uneven"]
     assert finding.ranks == [2]
-    assert finding.title == "Rank 2 peaks 30.0 MiB above the other ranks, so it runs out of memory first"
-    assert "activations: 50.0 MiB here, 20.0 MiB on the median rank (100 %" in finding.evidence[0].text
+    assert finding.title == "Rank 2 peaks 30.0 MiB above the median of the other ranks, so it runs out of memory first"
+    assert (
+        "activations: 50.0 MiB on rank 2, 20.0 MiB on the median of the other ranks (100 %" in finding.evidence[0].text
+    )
     table = memory.matrix(report.data.devices)
     assert table["rank"].tolist()[0] == 2
     assert table.set_index("rank").loc[1, "activations"] == 20 * MIB

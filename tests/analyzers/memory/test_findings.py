@@ -188,9 +188,15 @@ def test_reserved_at_the_failure_is_walked_back_from_the_end(maker):
     made.oom(100 * MIB, 1 * MIB, [])
     made.write("segment_free", 1 << 40, 30 * MIB, [])
     made.write("segment_map", 1 << 40, 7 * MIB, [])
-    [device] = memory.analyze([maker.save(made.snapshot())]).data.devices
+    report = memory.analyze([maker.save(made.snapshot())])
+    [device] = report.data.devices
     assert device.oom.reserved_bytes == (400 + 30 - 7) * MIB
     assert device.reserved_bytes == 400 * MIB
+    # No tensor was allocated, so no category is to blame.
+    finding = next(finding for finding in report.findings if finding.id == "memory.oom")
+    assert finding.why.endswith("No tensor held any memory.")
+    assert "Shard" not in finding.next
+    assert "nvidia-smi" in finding.next
 
 
 def test_a_peak_near_the_limit_is_told(maker):
@@ -278,7 +284,7 @@ def one_device(maker, failed):
     return memory.analyze([maker.save(failed, "rank1_memory_snapshot.pickle")]).data.devices[0]
 
 
-@pytest.mark.parametrize(("frames", "words"), [([], "have no such stack"), (["job.py:3"], "nothing in it tells")])
+@pytest.mark.parametrize(("frames", "words"), [([], "have no stack"), (["job.py:3"], "have a stack, but")])
 def test_unknown_memory_with_stacks_is_not_said_to_lack_them(one_device, frames, words):
     stack = msgspec.structs.replace(one_device.top_stacks[0], category="unknown", frames=frames)
     device = msgspec.structs.replace(one_device, top_stacks=[stack])

@@ -75,7 +75,7 @@ def test_expandable_segments_are_known_to_help_by_whole_handles_only(maker):
     whole = sum(stop // (20 * MIB) - -(-start // (20 * MIB)) for start, stop in free)
     assert (estimate.of_bytes, estimate.frees_bytes) == (550 * MIB, whole * 20 * MIB)
     [finding] = [f for f in report.findings if f.id == "memory.fragmentation"]
-    assert "That would make about" in finding.next
+    assert "would then be usable" in finding.next
 
 
 def test_expandable_segments_are_not_advised_where_a_replay_frees_nothing(maker):

@@ -40,7 +40,7 @@ def test_a_healthy_training_has_no_such_finding(maker):
     [
         ({"late": True}, "memory.late_state", "The first optimizer step allocated 16.0 MiB of optimizer state"),
         ({"logits": 20 * MIB}, "memory.loss", "The loss takes 31 % of peak allocated memory on rank 0"),
-        ({"keep": 3 * MIB}, "memory.kept", "6.0 MiB of activations are kept longer than their step"),
+        ({"keep": 3 * MIB}, "memory.kept", "6.0 MiB of activations stay allocated long after their backward pass"),
     ],
 )
 def test_the_planted_cause_is_found(maker, planted, name, title):
