@@ -23,6 +23,8 @@ OTHER_CONFIDENCE = 0.7
 Runs also differ for reasons that no interval within a run shows.
 """
 NAMED_AT_MOST = 3
+NOTABLE_SHARE = 0.01
+"""A phase is evidence for longer steps if it grew by more than this share of the growth of all phases."""
 MEASURE_NAMES: Mapping[Measure, str] = {
     Measure.STEP_TIME: "step time",
     Measure.STEP_TIME_MEAN: "mean step time",
@@ -30,6 +32,15 @@ MEASURE_NAMES: Mapping[Measure, str] = {
     Measure.PROCESSOR_TIME: "processor time",
     Measure.MEMORY: "peak memory",
     Measure.LOSS: "loss",
+}
+
+
+NEXT_FOR_TIME = "look at the phases and the settings that changed most; if other jobs used the machine, run both again"
+NEXT: Mapping[Measure, str] = {
+    Measure.MEMORY: "look at the settings that changed, and compare a memory snapshot of each run (`workbench compare A"
+    " B` on two snapshots), which names the modules and lines whose memory grew",
+    Measure.LOSS: "look at the settings and the data that changed; if none changed, `workbench bisect A B` finds the"
+    " first tensor that differs between two runs with recorded values (debug.record_values)",
 }
 
 
@@ -74,9 +85,10 @@ def nonfinite_loss(a: Steps | None, b: Steps | None) -> list[Finding]:
         Finding(
             id="compare.nonfinite_loss",
             severity=Severity.ERROR,
-            title=f"the {name} of the second run is NaN or infinite from step {after.step} on",
-            why="in the first run it is finite at every step",
-            next=f"compare the settings and the data of step {after.step}; resume from a checkpoint before it",
+            title=f"the {name} of run B is NaN or infinite from step {after.step} on",
+            why=f"in run A the {name} is finite at every step",
+            next=f"compare the settings of the two runs and their data of step {after.step}; then resume run B from a"
+            f" checkpoint before step {after.step}",
             ranks=after.ranks,
             step=after.step,
             confidence=1.0,
@@ -92,7 +104,9 @@ def waiting_fact(changes: Sequence[MeasureChange]) -> list[Evidence]:
     allowed = ALLOWED_CHANGES[Measure.STEP_TIME]
     same = [c for c in changes if c.measure is Measure.PROCESSOR_TIME and c.is_sufficient and c.change < allowed]
     return [
-        Evidence(text=f"the longer step is waiting, not work: processor time per step {signed_percent(c.change)}")
+        Evidence(
+            text=f"the extra time is waiting, not work: processor time per step changed by {signed_percent(c.change)}"
+        )
         for c in same
     ]
 
@@ -102,10 +116,10 @@ def regression(change: MeasureChange, allowed: float, evidence: list[Evidence]) 
     return Finding(
         id=f"compare.{change.measure}",
         severity=Severity.WARNING,
-        title=f"{MEASURE_NAMES[change.measure]} is {percent(change.change)} higher",
+        title=f"{MEASURE_NAMES[change.measure]} of run B is {percent(change.change)} higher than that of run A",
         why=f"{value_text(change.measure, change.a)} -> {value_text(change.measure, change.b)} ({certainty(change)})."
         f" Allowed: {signed_percent(allowed)}.",
-        next="look at the phase and the settings that changed most; if other jobs used the machine, run both again",
+        next=NEXT.get(change.measure, NEXT_FOR_TIME),
         evidence=evidence,
         confidence=CONFIDENCE.get(change.measure, OTHER_CONFIDENCE),
     )
@@ -119,7 +133,7 @@ def certainty(change: MeasureChange) -> str:
     if change.is_exact:
         return f"{signed_percent(change.change)}, exact"
     interval = interval_text(change.low, change.high)
-    return f"{signed_percent(change.change)}; 95 % interval {interval}, {quantity(change.samples, 'step')}"
+    return f"{signed_percent(change.change)}; 95 % interval {interval}, from {quantity(change.samples, 'step')}"
 
 
 def value_text(measure: Measure, value: float) -> str:
@@ -145,7 +159,7 @@ def undecided(changes: Sequence[MeasureChange], gate: Mapping[str, float]) -> li
             id=f"compare.{name}_undecided",
             severity=Severity.WARNING,
             title=f"{MEASURE_NAMES[name]} cannot be judged: {doubt_text(known.get(name))}",
-            why="the gate names this measure, and it passes only on evidence",
+            why="`--fail-on` names this measure, and passes only if the measure was compared",
             next=f"log at least {STEPS_AT_LEAST} steps in both runs that neither record a trace nor save a checkpoint",
             confidence=1.0,
         )
@@ -188,8 +202,11 @@ def time_causes(a: MeasuredRun, b: MeasuredRun) -> list[Evidence]:
     # A rank that was late in both runs did not make the second one slower.
     late_before = {straggler.rank for straggler in a.stragglers}
     late = [straggler for straggler in b.stragglers if straggler.rank not in late_before][:NAMED_AT_MOST]
-    waits = [f"rank {straggler.rank} makes the others wait: {CAUSE_NAMES[straggler.cause]}" for straggler in late]
-    grown = [f"{name} takes {duration(extra_s[name])} more per step" for name in largest if extra_s[name] > 0]
+    waits = [f"rank {one.rank} of run B makes the others wait: {CAUSE_NAMES[one.cause]}" for one in late]
+    notable = NOTABLE_SHARE * sum(extra for extra in extra_s.values() if extra > 0)
+    grown = [
+        f"{name} takes {duration(extra_s[name])} more per step in run B" for name in largest if extra_s[name] > notable
+    ]
     return [Evidence(text=text) for text in [*waits, *grown]]
 
 
@@ -215,7 +232,9 @@ def verdict(
         sentence = "; ".join(map(unsure_text, unsure)) or "the runs have no measurement in common"
         return Verdict(status=Status.UNKNOWN, kind="unknown", sentence=sentence, confidence=0.2, missing=missing)
     parts = [f"{line.what} {line.change}" for line in comparable[:NAMED_AT_MOST]]
-    sentence = ", ".join([*parts, *parity_text(parity)])
+    sentence = ", ".join(
+        [f"no measure of run B grew by more than is allowed: {parts[0]}", *parts[1:], *parity_text(parity)]
+    )
     return Verdict(status=Status.OK, kind="healthy", sentence=sentence, confidence=0.8, missing=missing)
 
 

@@ -4,44 +4,44 @@ import math
 from collections.abc import Sequence
 
 from analyzers.parity.bisect_model import BisectData, Cause, Divergence
-from analyzers.parity.findings import norm_text, value_name_of
+from analyzers.parity.findings import agreed_text, norm_text, value_name_of
 from analyzers.report import Evidence, Finding, Severity, Status, Verdict
-from analyzers.words import joined_sentences, quantity, relative
+from analyzers.words import capitalised, joined_sentences, quantity, relative
 
 TITLES = {
-    Cause.DATA: "the data differ in step {step}: the model gets another input",
+    Cause.DATA: "the data of step {step} differ, so the model gets a different input",
     Cause.WEIGHTS: "{tensor} differs before step {step}: the runs do not start from the same weights",
-    Cause.MODULE: "{module} gets the same input in step {step} and returns another output (forward pass)",
-    Cause.BETWEEN: "{module} computes another {tensor} in step {step} (forward pass)",
+    Cause.MODULE: "{module} gets the same input in step {step} and returns a different output (forward pass)",
+    Cause.BETWEEN: "{module} computes a different {tensor} in step {step} (forward pass)",
     Cause.PRECISION: "{tensor} is {dtype_b} instead of {dtype_a} in step {step} (forward pass)",
-    Cause.LOSS: "the forward passes of step {step} agree, the gradient that the loss gives to the model does not",
-    Cause.BACKWARD: "{module} gets the same gradient in step {step} and passes on another one (backward pass)",
-    Cause.WEIGHT_GRADIENT: "{tensor} differs in step {step}, all activations and their gradients agree",
-    Cause.OPTIMIZER: "{tensor} differs in step {step}, all gradients agree",
-    Cause.UPDATE: "{tensor} differs after the update before step {step}, gradients and optimizer agree",
-    Cause.DRIFT: "{tensor} differs in step {step} by {difference}, as differences have grown little by little",
+    Cause.LOSS: "the forward passes of step {step} agree, but the gradient that the loss gives to the model does not",
+    Cause.BACKWARD: "{module} gets the same gradient in step {step} and passes on a different one (backward pass)",
+    Cause.WEIGHT_GRADIENT: "{tensor} differs in step {step}, although all activations and their gradients agree",
+    Cause.OPTIMIZER: "{tensor} differs in step {step}, although all gradients agree",
+    Cause.UPDATE: "{tensor} differs after the update before step {step}, although gradients and optimizer agree",
+    Cause.DRIFT: "{tensor} differs in step {step} by {difference}; the differences grew gradually up to there",
 }
 NEXT = {
     Cause.DATA: "Compare the sequences of step {step}: the text, its order (seed, shuffling), the batch size, and where"
     " the data loader resumed. No operation is at fault up to here.",
     Cause.WEIGHTS: "Start both runs from the same weights: one checkpoint or one seed. Look at what sets {name}.",
-    Cause.MODULE: "Compare what {module} is made with in both runs (its arguments, kernel, random numbers of dropout),"
-    " or call it alone on one saved input.",
+    Cause.MODULE: "Compare how {module} is built in both runs (arguments, attention kernel, seed of dropout), or call"
+    " the module alone on one saved input.",
     Cause.BETWEEN: "Read the forward of {module} between {after} and the input of {name}: scale, mask, residual,"
-    " reshape, or a function that is no module.",
-    Cause.PRECISION: "Look at autocast, .to(dtype) and mixed-precision settings around {module}. If the other dtype is"
-    " meant, only the finding on values counts.",
+    " reshape, or a function outside of modules.",
+    Cause.PRECISION: "Look at autocast, .to(dtype) and mixed-precision settings around {module}. If the different dtype"
+    " is intended, only a finding on values matters.",
     Cause.LOSS: "Compare the labels, the loss function, its reduction and scale (gradient accumulation, loss scaling).",
     Cause.BACKWARD: "Look at the backward pass of {module} and of the code around it: custom autograd functions,"
     " hooks, detach, recomputation.",
     Cause.WEIGHT_GRADIENT: "Look at how gradients are summed, scaled and clipped: accumulation, all-reduce, hooks on"
     " {name}, max_norm.",
-    Cause.OPTIMIZER: "Set the optimizer alike; after a resume, load its state and that of the learning-rate schedule"
-    " from the checkpoint, too.",
+    Cause.OPTIMIZER: "Give the optimizer the same settings in both runs. After a resume, also load its state and that"
+    " of the learning-rate schedule from the checkpoint.",
     Cause.UPDATE: "Look at what changes {name} between the gradients and the next step: clipping, the optimizer's"
     " implementation (fused, foreach), weight averaging.",
-    Cause.DRIFT: "Rounding alone can do this. Record fewer steps from one checkpoint, or set deterministic kernels, to"
-    " see whether a module jumps.",
+    Cause.DRIFT: "Rounding alone can do this. Start both runs from one checkpoint and record fewer steps, or use"
+    " deterministic kernels; then see whether the difference jumps at one module.",
 }
 SETTINGS = {"lr": "learning rate (lr)", "state.step": "count of steps (state.step)"}
 NO_COMMON = "a step and tensor that both runs recorded"
@@ -84,9 +84,10 @@ def rounding(one: Divergence) -> Finding:
         id="bisect.rounding",
         severity=Severity.INFO,
         title=f"{value_name_of(one.kind, one.tensor)} of step {one.step} is the first tensor that is not identical",
-        why=f"It differs by {relative(one.difference)}; its dtype allows {relative(one.tolerance)}."
-        f" {quantity(one.agreed, 'tensor')} before it are identical.",
-        next="Nothing, if kernels may run in another order. Else look there: a small change of a setting can look so.",
+        why=f"The two runs differ there by {relative(one.difference)}; rounding in its dtype explains up to"
+        f" {relative(one.tolerance)}. {agreed_text(one.agreed, 0.0)}".rstrip(),
+        next="Nothing, if kernels may add numbers in a different order in the two runs. Otherwise look at the code that"
+        " computes this tensor: a small change of a setting looks the same.",
         step=one.step,
         confidence=0.6,
     )
@@ -122,11 +123,12 @@ def why(one: Divergence) -> str:
         size = f"Its values differ by {relative(one.difference)}."
     else:
         norm = "the same norm" if math.isclose(one.a, one.b, rel_tol=1e-6) else f"norm {number_text(one)}"
-        allowed = f"{one.dtype_b or 'its dtype'} allows {relative(one.tolerance)}" if one.tolerance else "none allowed"
-        size = f"Of {value_name_of(one.kind, one.tensor)}: {norm}, {difference_text(one)}; {allowed}."
-    if not one.agreed:
-        return size
-    return f"{size} All {quantity(one.agreed, 'tensor')} before it agree to {relative(one.agreed_to)}."
+        dtype = one.dtype_b or "its dtype"
+        allowed = (
+            f"rounding in {dtype} explains up to {relative(one.tolerance)}" if one.tolerance else "none is allowed"
+        )
+        size = f"{capitalised(value_name_of(one.kind, one.tensor))} has {norm}; {difference_text(one)}; {allowed}."
+    return f"{size} {agreed_text(one.agreed, one.agreed_to)}".rstrip()
 
 
 def number_text(one: Divergence) -> str:
@@ -139,7 +141,9 @@ def number_text(one: Divergence) -> str:
 
 def difference_text(one: Divergence) -> str:
     """Return the relative difference of a tensor in words, or that it is not finite in one run."""
-    return f"difference {relative(one.difference)}" if math.isfinite(one.difference) else "not finite in one run"
+    if not math.isfinite(one.difference):
+        return "it is not finite in one run"
+    return f"its largest relative difference (norm, sums, projection) is {relative(one.difference)}"
 
 
 def after(one: Divergence) -> str:
@@ -151,9 +155,10 @@ def evidence(one: Divergence, data: BisectData) -> list[str]:
     """Return sentences on what else is known about a difference, such as how many other tensors differ."""
     texts = []
     if one.of > 1:
-        texts.append(f"{one.alike} of {one.of} tensors of this kind differ in step {one.step}")
+        kind = one.kind.replace("_", " ")
+        texts.append(f"{one.alike} of {one.of} tensors of the kind {kind} differ in step {one.step}")
     if one.after:
-        texts.append(f"the tensor before it agrees: {after(one)}")
+        texts.append(f"the last tensor that agrees: {after(one)}")
     first = data.inexact
     if first and (first.step, first.tensor, first.kind) != (one.step, one.tensor, one.kind):
         name = value_name_of(first.kind, first.tensor)
@@ -162,7 +167,7 @@ def evidence(one: Divergence, data: BisectData) -> list[str]:
         texts.append(f"{quantity(data.not_finite, 'compared tensor')} are not finite in both runs")
     for run, names in (("A", data.only_a), ("B", data.only_b)):
         if names:
-            texts.append(f"only {run} has {', '.join(names)}")
+            texts.append(f"only run {run} has {', '.join(names)}")
     return texts
 
 

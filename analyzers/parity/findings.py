@@ -20,8 +20,8 @@ KIND_NAMES = {
     ValueKind.OPTIMIZER: "the optimizer's {name}",
 }
 NEXT_STEPS = {
-    ValueKind.DATA: "Give all runs the same sequences in each step: the same text, seed, length and batch size times"
-    " data-parallel degree.",
+    ValueKind.DATA: "Give all runs the same sequences in each step: the same text, seed and sequence length, and the"
+    " same product of batch size and data-parallel degree.",
     ValueKind.ACTIVATION: "Look at the forward pass of {name} on this mesh: all that comes before it agrees.",
     ValueKind.ACTIVATION_GRADIENT: "Look at the backward pass of what takes the output of {name} on this mesh: the"
     " whole forward pass agrees.",
@@ -60,7 +60,7 @@ def difference_finding(first: RunParity, run: RunParity, tolerance: float) -> Fi
         title=curve_title(first, run, curve) if curve else value_title(first, run),
         why=why(run.first, tolerance)
         if run.first
-        else "No recorded tensor differs: only the logged curves do, or no tensors were recorded.",
+        else "Only the logged curves differ: no recorded tensor does, or no tensors were recorded.",
         next=next_step(run.first),
         step=step,
         evidence=[Evidence(text=curve_text(curve)) for curve in run.curves],
@@ -103,14 +103,24 @@ def why(value: ValueDifference, tolerance: float) -> str:
 
     `tolerance` is the relative difference that is allowed.
     """
-    before = f"All {quantity(value.agreed, 'tensor')} before it agree to {relative(value.agreed_to)}."
-    agreed = before if value.agreed else "It is the first tensor of the step."
+    agreed = agreed_text(value.agreed, value.agreed_to) or "It is the first tensor of the step."
     same_norm = math.isclose(value.a, value.b, rel_tol=tolerance)
     norms = "the norms agree" if same_norm else f"its norm is {norm_text(value.b, value.a)}"
     return (
-        f"The first tensor that differs is {value_name(value)} in step {value.step}: {norms},"
-        f" the sums of its elements differ by {relative(value.difference)}. {agreed}"
+        f"The first tensor that differs is {value_name(value)} in step {value.step}: {norms}; norm or sums of elements"
+        f" differ by up to {relative(value.difference)}. {agreed}"
     )
+
+
+def agreed_text(tensors: int, largest: float) -> str:
+    """Return a sentence on how closely the tensors agree that were compared before the first one that differs.
+
+    `tensors` is their number (for 0 the text is empty), `largest` the largest relative difference among them.
+    """
+    if not tensors:
+        return ""
+    how = f"within {relative(largest)}" if largest else "exactly"
+    return f"All {tensors} tensors before it agree {how}." if tensors > 1 else f"The one tensor before it agrees {how}."
 
 
 def norm_text(norm: float, first: float) -> str:
@@ -132,7 +142,7 @@ def next_step(value: ValueDifference | None) -> str:
 def curve_text(curve: CurveDifference) -> str:
     """Return a phrase with the largest relative difference of a curve from that of the first run."""
     steps = quantity(curve.steps, "step")
-    return f"{CURVE_NAMES[curve.curve]}: differs by {relative(curve.largest)} at most, over {steps}"
+    return f"{CURVE_NAMES[curve.curve]}: differs by at most {relative(curve.largest)} over {steps}"
 
 
 def verdict(data: ParityData, findings: Sequence[Finding]) -> Verdict:

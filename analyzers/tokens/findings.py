@@ -21,7 +21,8 @@ ALWAYS_ERROR = frozenset({
 ERROR_IF_MANY = frozenset({Problem.END_NOT_TRAINED, Problem.NOTHING_TRAINED, Problem.ANSWER_CUT})
 NEXT = {
     Problem.LABEL_MISMATCH: "Make labels from the same input_ids: labels = input_ids.clone(), then mask.",
-    Problem.LABEL_VALUES: "Use -100 for what is to be ignored, or give cross_entropy the ignore_index of the data.",
+    Problem.LABEL_VALUES: "Use -100 for tokens that the loss shall ignore, or pass the ignore_index of the data to"
+    " cross_entropy.",
     Problem.ALL_TRAINED: "Set the labels of all tokens that the assistant does not write to -100 (TRL:"
     " assistant_only_loss or completion_only_loss; axolotl: train_on_inputs: false).",
     Problem.USER_TRAINED: "Set the labels of user, system and tool text to -100, also in later turns: mask by role, not"
@@ -31,8 +32,9 @@ NEXT = {
     Problem.END_NOT_TRAINED: "Train the token that ends the answer: include it in the unmasked span, and give padding a"
     " token of its own if it shares that one.",
     Problem.NO_END_TOKEN: "Append the end token to each answer before tokenising.",
-    Problem.TEMPLATE_TRAINED: "Begin the unmasked span behind the marks that open the answer, and end it"
-    " with its end token.",
+    Problem.TEMPLATE_TRAINED: "Begin the unmasked span after the tokens of the template that open the answer, and end"
+    " it"
+    " with the end token of the answer.",
     Problem.NOTHING_TRAINED: "Drop these rows, or find out why the mask finds no answer in them.",
     Problem.PADDING_TRAINED: "Set the labels of padding to -100.",
     Problem.PADDING_ATTENDED: "Set attention_mask to 0 for padding.",
@@ -40,8 +42,8 @@ NEXT = {
     Problem.PACKING_POSITIONS: "Write position_ids that begin with 0 in each document, and an attention that ends at"
     " its border (for example flash attention with cu_seqlens, or a block mask).",
     Problem.NO_DOCUMENT_END: "Append the end token to each document before packing.",
-    Problem.DOUBLE_BOS: "Tokenise text of a chat template with add_special_tokens=False: it has its begin token"
-    " already.",
+    Problem.DOUBLE_BOS: "Tokenise text of a chat template with add_special_tokens=False: it already begins with that"
+    " token.",
     Problem.NO_ANSWER: "Drop these rows, or end them with the assistant's answer.",
     Problem.EMPTY_ANSWER: "Drop these rows, or write the answer.",
 }
@@ -53,7 +55,7 @@ TITLES = {
     Problem.ANSWER_MASKED: "text of the assistant is masked in {rows}",
     Problem.END_NOT_TRAINED: "the end of the answer is not trained in {rows}",
     Problem.NO_END_TOKEN: "answers have no end token in {rows}",
-    Problem.TEMPLATE_TRAINED: "marks of the chat template are trained in {rows}",
+    Problem.TEMPLATE_TRAINED: "tokens of the chat template are trained in {rows}",
     Problem.NOTHING_TRAINED: "no token is trained in {rows}",
     Problem.PADDING_TRAINED: "padding is trained in {rows}",
     Problem.PADDING_ATTENDED: "padding is attended to in {rows}",
@@ -64,7 +66,10 @@ TITLES = {
     Problem.NO_ANSWER: "the conversation does not end with an answer in {rows}",
     Problem.EMPTY_ANSWER: "an answer is empty in {rows}",
 }
-DAMAGED_NEXT = "Write these rows again: token ids, labels and masks need the same length."
+DAMAGED_NEXT = (
+    "Repair or drop these rows. A row of tokens needs flat lists of integers of one length (input_ids, labels,"
+    " attention_mask); a conversation needs messages, each with a role and a content."
+)
 
 
 def findings_of(rows: Rows, problems: dict[Problem, Mask], damaged: list[str], damaged_rows: int) -> Iterator[Finding]:
@@ -92,7 +97,7 @@ def problem_finding(rows: Rows, problem: Problem, mask: Mask) -> Finding:
         title=title,
         why=why(rows, problem, mask),
         next=shift_next(rows) if problem is Problem.SHIFT else NEXT[problem],
-        evidence=[Evidence(text=f"rows {row_numbers(rows, mask)}")],
+        evidence=[Evidence(text=f"rows {row_numbers(rows, mask)} (counted from 0)")],
         confidence=0.95 if problem in ALWAYS_ERROR else 0.85,
     )
 
@@ -118,7 +123,7 @@ def shift_title(rows: Rows, mask: Mask, where: str) -> str:
         moved = {1: "labels are shifted in the data, and the model shifts them again"}
     else:
         moved = {0: "labels are not shifted: the model learns to copy its input"}
-    return f"{moved.get(shift) or f'a label is {shift_name(shift)}'}, in {where}"
+    return f"{moved.get(shift) or f'each label is {shift_name(shift)}'}, in {where}"
 
 
 def shift_next(rows: Rows) -> str:
@@ -153,20 +158,20 @@ def user_text(sums: Mapping[str, int]) -> str:
 
     `sums` has each fact, added up over the rows with the mistake.
     """
-    named = (f"{quantity(sums[f'{name}_trained'], 'token')} of the {name}" for name in ("user", "system", "tool"))
-    tokens = ", ".join(text for text in named if not text.startswith("0 "))
+    counts = {name: sums[f"{name}_trained"] for name in ("user", "system", "tool")}
+    tokens = " and ".join(f"{quantity(count, 'token')} of {name} messages" for name, count in counts.items() if count)
     return f"{tokens} have labels, so the model learns to write them"
 
 
 def end_text(sums: Mapping[str, int], ends: int, learned: int) -> str:
-    """Return how many answers end with a token that is masked, as a sentence.
+    """Return how many answers end with a token that is masked, as sentences.
 
     `sums` has each fact, added up over the rows with the mistake; `ends` is the number of end tokens in all rows,
     `learned` the number of those that are trained.
     """
-    often = f"it is trained after {learned} of {quantity(ends, 'answer')}"
-    where = often if learned else "it is trained nowhere, so the model does not learn to stop"
-    return f"{quantity(sums['ends'] - sums['ends_trained'], 'answer')} end with a token that is masked: {where}"
+    often = f"In all rows together, {learned} of {quantity(ends, 'answer')} have a label there"
+    where = often if learned else "No end token of any row has a label, so the model does not learn to stop"
+    return f"the end token of {quantity(sums['ends'] - sums['ends_trained'], 'answer')} has no label. {where}"
 
 
 def padding_text(sums: Mapping[str, int]) -> str:
@@ -186,33 +191,45 @@ def masked_text(sums: Mapping[str, int]) -> str:
     whole, part = sums["turns_masked"], sums["turns_late"]
     turns = [f"{quantity(whole, 'whole turn')}" if whole else "", f"a part of {quantity(part, 'turn')}" if part else ""]
     tokens = f"{sums['answer_masked']} of {quantity(sums['answer'], 'token')} of the assistant have no label"
-    return f"{tokens}: {' and '.join(filter(None, turns))}"
+    return f"{tokens}, in {' and '.join(filter(None, turns))}"
+
+
+def template_text(sums: Mapping[str, int]) -> str:
+    """Return how many tokens of the chat template are trained: those that open an answer, and others."""
+    opening, others = sums["opener_trained"], sums["template_trained"]
+    counts = [f"{quantity(opening, 'token')} that open an answer" if opening else ""]
+    counts += [f"{quantity(others, 'other token')} of the chat template" if others else ""]
+    return f"{' and '.join(filter(None, counts))} have labels, although the template always provides them"
 
 
 REASONS: dict[Problem, Callable[[Mapping[str, int]], str]] = {
     Problem.USER_TRAINED: user_text,
     Problem.ANSWER_MASKED: masked_text,
     Problem.PADDING_TRAINED: padding_text,
+    Problem.TEMPLATE_TRAINED: template_text,
 }
 SENTENCES = {
-    Problem.TEMPLATE_TRAINED: "{opener_trained} tokens that open an answer and {template_trained} of other marks have"
-    " labels, though they are given to the model",
-    Problem.ALL_TRAINED: "{user} of their {length} tokens are the user's text, and no label is -100",
-    Problem.SHIFT: "the labels were compared with the tokens at five shifts; this one agrees",
-    Problem.LABEL_MISMATCH: "{mismatched} labels differ from the tokens at every shift",
+    Problem.ALL_TRAINED: "{user} of the {length} tokens in these rows are the user's text, and no label is -100",
+    Problem.SHIFT: "labels were compared with tokens at their own position and at one and two positions before and"
+    " after;"
+    " only this shift agrees",
+    Problem.LABEL_MISMATCH: "{mismatched} labels differ from the tokens, whatever shift by up to two positions is"
+    " assumed",
     Problem.LABEL_VALUES: "{ignored_values} labels are negative: PyTorch's cross entropy ignores only -100, and fails"
     " or trains on others",
     Problem.NOTHING_TRAINED: "every label is -100 in {part} of the rows: they cost time, and a batch of them makes the"
     " loss NaN",
     Problem.PADDING_ATTENDED: "attention_mask is 1 for {padding_attended} padding tokens",
-    Problem.PACKING_POSITIONS: "{undeclared} documents begin inside of a row where positions run on, so that attention"
-    " reads the document before",
+    Problem.PACKING_POSITIONS: "{undeclared} documents begin in the middle of a row without a new position 0, so"
+    " attention"
+    " reads the document before them",
     Problem.NO_END_TOKEN: "an answer ends where its row ends, so the model does not learn to stop",
     Problem.NO_DOCUMENT_END: "text runs from one document into the next, so the model does not learn where a text ends",
-    Problem.DOUBLE_BOS: "the model never sees this when it answers; the chat template writes one, and the tokenizer"
-    " adds one",
-    Problem.NO_ANSWER: "there is nothing to learn after the last message",
-    Problem.EMPTY_ANSWER: "the model learns to say nothing",
+    Problem.DOUBLE_BOS: "the chat template writes one such token, and the tokenizer adds another; the model never"
+    " sees two"
+    " when it is used",
+    Problem.NO_ANSWER: "the last message has no answer that the model could learn",
+    Problem.EMPTY_ANSWER: "the model learns to end an answer without any text",
 }
 
 
@@ -223,7 +240,7 @@ def damaged_finding(rows: Rows, damaged: Iterable[str], count: int) -> Finding:
         id="tokens.damaged_rows",
         severity=Severity.WARNING,
         title=f"{count} of {quantity(count + len(rows['row']), 'row')} cannot be read",
-        why=f"the first: {facts[0]}",
+        why=f"the first of them: {facts[0]}",
         next=DAMAGED_NEXT,
         evidence=[Evidence(text=fact) for fact in facts],
         confidence=1.0,
@@ -237,7 +254,7 @@ def last_only_finding(rows: Rows) -> Finding:
         id="tokens.last_turn_only",
         severity=Severity.INFO,
         title=f"only the last answer is trained in {conversations} of several turns",
-        why="the answers before it are masked as a rule",
-        next="Nothing, if that is intended. Else train all answers: it needs no further computation.",
+        why="all earlier answers of these conversations have no labels",
+        next="Nothing, if that is intended. Otherwise give labels to all answers: a step costs the same.",
         confidence=0.8,
     )

@@ -40,13 +40,15 @@ def log_of_rank(steps: Steps, rank: int) -> str:
     return next((log.path for log in steps.inputs if log.rank == rank), "")
 
 
-def note(finding_id: str, title: str, advice: str, step: int | None = None, ranks: Sequence[int] = ()) -> Finding:
+def note(
+    finding_id: str, title: str, why: str, advice: str, step: int | None = None, ranks: Sequence[int] = ()
+) -> Finding:
     """Return a note: a finding of severity INFO, which is worth knowing but no fault."""
     return Finding(
         id=finding_id,
         severity=Severity.INFO,
         title=title,
-        why=title,
+        why=why,
         next=advice,
         ranks=list(ranks),
         step=step,

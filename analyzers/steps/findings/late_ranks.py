@@ -38,8 +38,8 @@ def straggler_finding(steps: Steps, group: Sequence[Straggler]) -> Finding:
     return Finding(
         id=Problem.STRAGGLER.finding_id,
         severity=Severity.WARNING,
-        title=f"{waiting_text(steps, first, ranks)} from step {begin} on: {lateness}; the time goes into {causes}",
-        why="in each step all ranks wait for the slowest one. On average over all these steps this makes a step"
+        title=f"{waiting_text(steps, first, ranks)} from step {begin} on: {lateness}; the extra time is for {causes}",
+        why=f"in each step all ranks wait for the slowest one. On average over the {compared} this makes a step"
         f" {duration(lost)} longer: {percent(share)} of all step time is spent waiting",
         next=NEXT_BY_PATTERN.get(first.pattern) or NEXT_BY_CAUSE[first.cause],
         ranks=ranks,

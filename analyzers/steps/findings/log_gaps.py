@@ -5,7 +5,7 @@ from analyzers.report import Finding
 from analyzers.steps.answers.lateness import Lateness
 from analyzers.steps.findings.common import note
 from analyzers.steps.table import Steps
-from analyzers.words import agree, rank_names
+from analyzers.words import quantity, rank_names
 
 CHART = (
     "look at its bars in Perfetto; for kernels and communication record a profiler trace"
@@ -17,21 +17,30 @@ def log_notes(steps: Steps) -> list[Finding]:
     """Return notes on ranks without a log, on truncated logs, and on ranks that finished fewer steps than others."""
     notes = []
     if any(each.kind == Kind.GANTT for each in steps.inputs):
-        title = "the step times are those of torchtitan's Gantt chart of step phases, which is no profiler trace"
-        notes.append(note("steps.gantt", title, CHART))
+        title = "the step times come from torchtitan's Gantt chart of step phases, which is no profiler trace"
+        notes.append(note("steps.gantt", title, "the chart shows how long each phase took, but no kernels", CHART))
     # Other trainers print their steps on one rank only.
     known = {*steps.ranks, *(log.rank for log, _ in steps.unreadable)}
     if not steps.logs and (missing := sorted(set(range(steps.world_size)) - known)):
-        title = f"{rank_names(missing)} of {steps.world_size} left no step log"
-        notes.append(note("steps.missing_ranks", title, "look for their logs in a different folder", ranks=missing))
+        title = f"{rank_names(missing)} left no step log"
+        why = (
+            f"the job has {quantity(steps.world_size, 'rank')}, and late ranks can only be found among those with a log"
+        )
+        notes.append(
+            note("steps.missing_ranks", title, why, "look for the missing logs in other folders", ranks=missing)
+        )
     if ranks := steps.truncated:
         title = f"the log of {rank_names(ranks)} ends in the middle of a line"
-        notes.append(note("steps.torn_line", title, "see how the job ended: it stopped while writing", ranks=ranks))
+        why = "the process ended while it wrote the line, or the file was copied while the job ran"
+        advice = "look at how the job ended (`workbench inspect` on the folder of the run)"
+        notes.append(note("steps.torn_line", title, why, advice, ranks=ranks))
     last = steps.table.groupby("rank")["step"].max()
     if ranks := [int(str(rank)) for rank in last[last < last.max()].index]:
-        stops = f"{agree(ranks, 'stops', 'stop')} at step {int(last.min())} of {int(last.max())}"
-        title = f"{rank_names(ranks)} finished fewer steps and {stops}"
-        notes.append(note("steps.unequal_steps", title, "see how these ranks ended", int(last.min()), ranks))
+        stops = f"stops at step {int(last.min())}, that of other ranks at step {int(last.max())}"
+        title = f"the log of {rank_names(ranks)} {stops}"
+        why = "ranks that train together finish the same steps, so these ranks ended earlier or stopped logging"
+        advice = "look at how these ranks ended (`workbench inspect` on the folder of the run)"
+        notes.append(note("steps.unequal_steps", title, why, advice, int(last.min()), ranks))
     return notes
 
 

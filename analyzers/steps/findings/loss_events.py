@@ -16,9 +16,9 @@ def nonfinite_finding(steps: Steps, broken: NonFinite) -> Finding:
         id=Problem.NONFINITE_LOSS.finding_id,
         severity=Severity.ERROR,
         title=f"the {broken.quantity} of {rank_names(broken.ranks)} is NaN or infinite from step {broken.step} on",
-        why=f"step {broken.step} is the first one whose {broken.quantity} is not finite. If the optimizer used it, the"
-        " weights are not finite either, and the run cannot recover",
-        next=f"find what made it: check the batch, the learning rate and the gradient norm of step {broken.step}, and"
+        why=f"step {broken.step} is the first one whose {broken.quantity} is not finite. If the optimizer used its"
+        " gradients, the weights are not finite either, and the run cannot recover",
+        next=f"find the origin: check the batch, the learning rate and the gradient norm of step {broken.step}, and"
         f" the weight update of the step before. Then resume from a checkpoint before step {broken.step}",
         ranks=broken.ranks,
         step=broken.step,
@@ -50,9 +50,9 @@ def recovered_finding(steps: Steps, broken: NonFinite) -> Finding:
         severity=Severity.INFO,
         title=f"the {broken.quantity} of {rank_names(broken.ranks)} was NaN or infinite first at step {broken.step},"
         f" and is finite from step {broken.finite_from} on",
-        why="weights that are not finite stay so. As later losses are finite, the optimizer must have skipped these"
-        " steps",
-        next="nothing, if it is only a few steps: that is normal while a gradient scaler finds its loss scale. If such"
+        why="the weights stayed finite, as later values show: the optimizer skipped the update of these steps, or the"
+        f" {broken.quantity} was not used for it",
+        next="nothing, if it is only a few steps: a gradient scaler skips some while it finds its loss scale. If such"
         " steps come back, check their batches, or train in bfloat16",
         ranks=broken.ranks,
         step=broken.step,
@@ -94,10 +94,11 @@ def spike_finding(steps: Steps, spike: Event, jumps: Sequence[Event]) -> Finding
         id=Problem.LOSS_SPIKE.finding_id,
         severity=Severity.WARNING,
         title=f"the loss jumps from {spike.before:.4g} to {spike.value:.4g} at step {spike.step}",
-        why="the loss of the steps before it varies far less."
-        + (f" The loss recovers at step {spike.until}" if spike.until else " The loss does not recover"),
-        next="check the batch and the gradient norm of that step. If our trainer made the run, `workbench inspect RUN"
-        " --prove` runs that step again from the last checkpoint, and names the layer whose gradient jumped first",
+        why=f"the loss of the steps before step {spike.step} varies far less."
+        + (f" It is back to normal at step {spike.until}" if spike.until else " It stays high until the last step"),
+        next=f"check the batch and the gradient norm of step {spike.step}. If `workbench launch --config` made the run,"
+        " `workbench inspect RUN --prove` runs that step again from the last checkpoint, and names the layer whose"
+        " gradient jumped first",
         ranks=steps.ranks,
         step=spike.step,
         evidence=[Evidence(text=jump_text(jump)) for jump in led],
@@ -111,7 +112,7 @@ def rise_finding(steps: Steps, rise: Event) -> Finding:
         id=Problem.LOSS_RISE.finding_id,
         severity=Severity.WARNING,
         title=f"the loss rises from {rise.before:.4g} to {rise.value:.4g}, from about step {rise.step} on",
-        why=f"it was about {rise.before:.4g} before that step, and stays higher until the last step",
+        why=f"the loss was about {rise.before:.4g} before that step, and stays higher until the last step",
         next=f"check the data and the gradient norm around step {rise.step}. Then resume from a checkpoint before it,"
         " with a lower learning rate or clipped gradients",
         ranks=steps.ranks,
@@ -126,7 +127,9 @@ def jump_note(jump: Event, count: int) -> Finding:
     return note(
         "steps.grad_norm_jump",
         jump_text(jump) + highest,
-        "check the data of that step; clip gradients if the loss follows",
+        "the gradient norms of the steps before it vary far less. A single jump is harmless if the loss does not"
+        " follow",
+        f"check the batch of step {jump.step}, and clip gradients if the loss rises too",
         jump.step,
     )
 
@@ -139,4 +142,5 @@ def jump_text(jump: Event) -> str:
 def plateau_note(event: Event) -> Finding:
     """Return the note on a loss that no longer falls."""
     title = f"the loss no longer falls: it stays at {event.value:.4g} from step {event.step} on"
-    return note("steps.plateau", title, "change the learning rate, or stop the run", event.step)
+    why = "up to the last step the loss varies only around this value"
+    return note("steps.plateau", title, why, "change the learning rate, or stop the run", event.step)

@@ -20,10 +20,10 @@ def stall_finding(steps: Steps, stall: GlobalStall) -> Finding:
     return Finding(
         id=Problem.GLOBAL_STALL.finding_id,
         severity=Severity.WARNING,
-        title=f"all ranks stalled together in {stall.steps} steps {between}: {CAUSE_NAMES[stall.cause]},"
-        f" {duration(stall.lost_s)} lost in all",
-        why="in these steps even the fastest rank took far longer than in other steps. They cost"
-        f" {percent(stall.share)} of the time",
+        title=f"all ranks stalled together in {stall.steps} steps {between}: {duration(stall.lost_s)} lost"
+        f" in total, by {CAUSE_NAMES[stall.cause]}",
+        why="in these steps even the fastest rank took far longer than in other steps. The lost time is"
+        f" {percent(stall.share)} of the time of all steps",
         next=STALL_NEXT.get(stall.cause, "check what all ranks share, such as storage and network"),
         ranks=steps.ranks,
         step=stall.first_step,
@@ -38,13 +38,15 @@ def long_step_finding(steps: Steps, stall: LongStep) -> Finding:
     """
     times = stall.duration_s / stall.usual_s if stall.usual_s else 0.0
     waited = f"; the others waited for {rank_names(stall.ranks)}" if len(stall.ranks) < len(steps.ranks) else ""
-    where = f", mostly in {stall.phase}" if stall.phase else "; the logs do not record in what"
+    where = f"most of its extra time is in phase {stall.phase}" if stall.phase else "no recorded phase explains it"
     return Finding(
         id=Problem.LONG_STEP.finding_id,
         severity=Severity.WARNING if stall.share >= LONG_STEP_COST else Severity.INFO,
         title=f"step {stall.step} takes {duration(stall.duration_s)}, {times:.0f} times the usual"
         f" {duration(stall.usual_s)}{waited}",
-        why=f"no step near it takes so long{where}. It cost {percent(stall.share)} of the time of all steps",
+        why=f"no step near step {stall.step} takes so long; {where}. The extra time is {percent(stall.share)} of the"
+        " time"
+        " of all steps",
         next="check what happened at that time: a checkpoint, recompilation, garbage collection, other jobs on the"
         " machine, or slow storage or network",
         ranks=stall.ranks,
@@ -74,9 +76,34 @@ def is_explained(change: Change, stragglers: Sequence[Straggler]) -> bool:
     )
 
 
+GRADUAL_NEXT = (
+    "look for what grows with the number of steps: a list or cache that is searched, logs that are written whole,"
+    " memory"
+    " that is not freed, or a device that gets hotter. Compare a trace of an early step with one of a late step"
+    " (`workbench compare A B`)"
+)
+SUDDEN_NEXT = (
+    "check what changed at that step: other jobs on the machine, the data, or the clock speed of the device. Compare a"
+    " trace from before with one from after it (`workbench compare A B`)"
+)
+NOTABLE_SHARE = 0.01
+"""A phase is evidence for a slowdown if it grew by more than this share of it."""
+
+
+def slowdown_reason(change: Change, *, gradual: bool) -> str:
+    """Return by how much the median step time rose, and why single slow steps do not explain it."""
+    rise = f"the median step time rose by {duration(change.after_s - change.before_s)}"
+    return (
+        f"{rise} from the first to the last steps"
+        if gradual
+        else f"{rise} and stayed there, so a few slow steps are not the reason"
+    )
+
+
 def slowdown_finding(steps: Steps, change: Change) -> Finding:
     """Return the finding on one change of the step time, with the phases that grew most."""
     largest = sorted(change.phases.items(), key=lambda item: -item[1])[:PHASES_NAMED]
+    notable = NOTABLE_SHARE * (change.after_s - change.before_s)
     gradual = change.kind is ChangeKind.DRIFT
     when = "gradually over the run" if gradual else f"from step {change.step} on"
     more = percent_change(change.before_s, change.after_s)
@@ -84,25 +111,25 @@ def slowdown_finding(steps: Steps, change: Change) -> Finding:
         id=Problem.SLOWDOWN.finding_id,
         severity=Severity.WARNING,
         title=f"steps slow down {when}: {duration(change.before_s)} -> {duration(change.after_s)} ({more})",
-        why=f"the median step time rose by {duration(change.after_s - change.before_s)} and stayed there, so the reason"
-        " is not a few slow steps",
-        next="check what changed at that step: other jobs on the machine, the data, or the clock speed of the device."
-        " Compare a trace from before with one from after it",
+        why=slowdown_reason(change, gradual=gradual),
+        next=GRADUAL_NEXT if gradual else SUDDEN_NEXT,
         ranks=steps.ranks,
         step=change.step,
-        evidence=[Evidence(text=f"{name} takes {duration(extra)} more") for name, extra in largest if extra > 0],
+        evidence=[
+            Evidence(text=f"{name} takes {duration(extra)} more per step") for name, extra in largest if extra > notable
+        ],
         confidence=0.8,
     )
 
 
 def overhead_finding(steps: Steps, overhead: Overhead) -> Finding:
     """Return the finding on a part of the wall time that costs too much, such as checkpoints."""
-    activity, scope, advice = OVERHEADS[overhead.part]
+    activity, scope, why, advice = OVERHEADS[overhead.part]
     return Finding(
         id=f"steps.{overhead.part}_time",
         severity=Severity.WARNING,
         title=f"{activity} {percent(overhead.share)} of the time: {duration(overhead.seconds)} {scope}",
-        why="no rank trains during that time",
+        why=why,
         next=advice,
         ranks=steps.ranks,
         confidence=0.9,
@@ -113,17 +140,23 @@ OVERHEADS = {
     Part.DATA: (
         "waiting for data takes",
         "per step on most ranks",
+        "a rank does not train while it waits for its next batch",
         "give the loader more workers and let it read ahead (num_workers, prefetch_factor); profile its transforms",
     ),
     Part.CHECKPOINT: (
         "saving checkpoints takes",
-        "in all",
+        "in total",
+        "no rank trains while a checkpoint is saved",
         "save asynchronously (checkpoint.async_mode), less often (checkpoint.interval), or to faster storage",
     ),
     Part.RESTART: (
         "restarts and the steps they lost take",
-        "in all",
-        "find out what ended the attempts; save checkpoints more often than the job fails",
+        "in total",
+        "no rank trains between two attempts, and steps after the last checkpoint are trained again",
+        (
+            "find out what ended the earlier attempts (`workbench inspect` on the folder of the run), and save"
+            " checkpoints more often (checkpoint.interval)"
+        ),
     ),
 }
-"""{part of the wall time: (activity, the time over which its seconds are measured, advice)}."""
+"""{part of the wall time: (activity, the time over which its seconds are measured, why it costs time, advice)}."""

@@ -52,7 +52,7 @@ def columns_note(log: MappedLog) -> Finding:
     read = [column for column in log.columns if column.quantity]
     others = [column.name for column in log.columns if not column.quantity]
     title = ", ".join(f"{QUANTITY_NAMES[c.quantity]} from '{c.name}'{unit_text(c)}" for c in read if c.quantity)
-    finding = note("steps.columns", f"columns read from {log.path}: {title}", NEXT)
+    finding = note("steps.columns", f"columns read from {log.path}: {title}", "", NEXT)
     kept = f"columns that were not used: {listed(others)}" if others else "no other column has numbers"
     facts = row_facts(log) or [kept]
     evidence = [Evidence(text=fact, source=log.path) for fact in facts]
@@ -114,9 +114,10 @@ def numbering_note(log: MappedLog) -> Finding:
     """Return the note on a log without a column of step numbers: its rows are numbered by epoch or by line."""
     if log.numbered_by is NumberedBy.EPOCH:
         title = f"{log.path} has a row per epoch: epochs are shown as steps"
-        return note("steps.numbered_by_epoch", title, "log the step beside the epoch")
+        return note("steps.numbered_by_epoch", title, "the log has no column of steps", "log the step beside the epoch")
     title = f"{log.path} has no column of steps: its rows are numbered by line, from 1"
-    return note("steps.numbered_by_line", title, "name the column with --map step=COLUMN, or log the step")
+    why = "step numbers in this report are numbers of rows, which are not those of the training"
+    return note("steps.numbered_by_line", title, why, "name the column with --map step=COLUMN, or log the step")
 
 
 def unknown_units(steps: Steps) -> list[str]:

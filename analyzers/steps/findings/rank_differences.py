@@ -16,8 +16,9 @@ def count_finding(mismatch: CountMismatch) -> Finding:
         severity=Severity.ERROR,
         title=f"{rank_names(mismatch.ranks)} issued {quantity(count, 'collective')} {less} than the others by the end"
         f" of step {step}",
-        why=f"the last sequence number in group {mismatch.group} differs between the ranks at the end of step {step}",
-        next="look for a condition around a collective that is true only on some ranks",
+        why=f"the sequence number of the last collective in process group {mismatch.group} differs between ranks at the"
+        f" end of step {step}; it is the same on all ranks that issued the same collectives",
+        next=f"look for a condition around a collective that is true only on some ranks in step {step} or before it",
         ranks=mismatch.ranks,
         step=step,
         confidence=0.9,
@@ -30,7 +31,8 @@ def growth_finding(growth: Growth) -> Finding:
         id=Problem.MEMORY_GROWTH.finding_id,
         severity=Severity.WARNING,
         title=f"the memory of rank {growth.rank} grows by {size(growth.bytes_per_step)} per step",
-        why=f"it rises in nearly every step from step {growth.step} on; after warm-up, training needs no more memory",
+        why=f"the memory rises in nearly every step from step {growth.step} on; after the warm-up it should stay the"
+        " same",
         next="compare the memory snapshots of two steps (`workbench compare A B`) to see which blocks are new and stay",
         ranks=[growth.rank],
         step=growth.step,

@@ -144,8 +144,10 @@ def test_recorded_runs_of_nine_steps():
     runs = [run.discover(FIXTURES / name) for name in ("healthy_4ranks", "straggler_gc_4ranks")]
     report = compare.analyze(*runs)
     assert report.verdict.kind == "regression"
-    assert report.verdict.sentence.startswith("Step time is 1")
-    assert "rank 3 makes the others wait: garbage collection" in [fact.text for fact in report.findings[0].evidence]
+    assert report.verdict.sentence.startswith("Step time of run B is 1")
+    assert "rank 3 of run B makes the others wait: garbage collection" in [
+        fact.text for fact in report.findings[0].evidence
+    ]
     assert compare.analyze(*runs[::-1]).findings == []
 
 
@@ -180,7 +182,9 @@ def test_the_machine_that_was_busy_is_told_from_more_work(pair):
     assert abs(found["processor_time"].change) < 0.02
     (finding,) = compare.analyze(*runs, limits={"processor_time": 0.05}).findings
     assert finding.id == "compare.step_time"
-    assert finding.evidence[0].text.startswith("the longer step is waiting, not work: processor time per step ")
+    assert finding.evidence[0].text.startswith(
+        "the extra time is waiting, not work: processor time per step changed by "
+    )
 
 
 def test_memory_and_loss(pair):

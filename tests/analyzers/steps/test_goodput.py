@@ -140,7 +140,7 @@ def test_parts_that_cost_too_much(job):
     simulated.rows = {0: saving, 1: saving}
     (found,) = steps.analyze(simulated.written()).findings
     assert found.id == "steps.checkpoint_time"
-    assert "16 % of the time: 21.0 s in all" in found.title
+    assert "16 % of the time: 21.0 s in total" in found.title
 
 
 def test_restarts_that_cost_too_much(job):

@@ -37,7 +37,7 @@ def test_a_spike_and_the_jump_that_led_to_it(job):
         ("grad_norm_jump", 150, 151), ("loss_spike", 151, 157)
     ]  # fmt: skip
     assert report.verdict.kind == "loss_spike"
-    assert "recovers at step 157" in report.findings[0].why
+    assert "back to normal at step 157" in report.findings[0].why
     assert "gradient norm jumps from 1 to 40 at step 150" in report.findings[0].evidence[0].text
 
 

@@ -95,6 +95,9 @@ def test_a_drift_is_no_staircase(job):
     assert change.kind == "drift"
     assert change.after_s - change.before_s == pytest.approx(0.040, abs=0.01)
     assert "gradually" in report.verdict.sentence
+    # Nothing happened at one step, so the advice is about what grows; the copies, which grew by microseconds, did not.
+    assert report.findings[0].next.startswith("Look for what grows with the number of steps")
+    assert [fact.text.partition(" ")[0] for fact in report.findings[0].evidence] == ["fwd"]
 
 
 def test_small_changes_are_not_worth_telling(job):

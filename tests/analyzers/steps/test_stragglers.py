@@ -117,7 +117,7 @@ def test_now_and_then(job, device):
     )
     assert (late[2].pattern, late[2].cause, late[2].steps_late, len(late)) == ("recurring", "gc", 12, 1)
     assert "in some steps from step 5 on: " in report.verdict.sentence
-    assert "the time goes into garbage collection" in report.verdict.sentence
+    assert "the extra time is for garbage collection" in report.verdict.sentence
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
