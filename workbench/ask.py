@@ -33,7 +33,10 @@ ROOMS = {
 }
 """The kinds of file that each analyzer reads, by the name of the analyzer (its room)."""
 PRINTED = (Kind.LOG, Kind.TEXT, Kind.ERROR, Kind.EXIT)
-"""The kinds of file that say how a job ended; a run with such files, and not only TEXT, gets the answer "incident"."""
+"""The kinds of file that say how a job ended.
+
+For a run with such a file the analyzer is "incident", unless all its files are of the kind TEXT.
+"""
 JOINED = "incident"
 """The name of the analyzer that joins the answers of the others."""
 PARITY = "parity"
@@ -52,8 +55,9 @@ def find_run(paths: Sequence[Path]) -> Run:
 def room_for(run: Run) -> str:
     """Return the name of the analyzer for a run, such as "memory"; see `ROOMS`.
 
-    It is the analyzer that reads all kinds of file that the run has; "incident" if there is no such analyzer, or if
-    files say how the job ended; "parity" for a folder of `workbench parity`, which holds several runs to compare.
+    It is the analyzer that reads all kinds of file that the run has. It is "incident" if there is no such analyzer,
+    if files say how the job ended (`PRINTED`), or if a recorder noted a value that is not finite; and "parity" for a
+    folder of `workbench parity`, which holds several runs to compare.
     """
     present = {artefact.kind for artefact in run.artefacts}
     if any(artefact.path.parent == run.root for artefact in run.of(Kind.MESHES)):

@@ -33,7 +33,7 @@ HUE_OF_PHASE = {
     "other": "grey",
 }
 HUE_OF_KIND = {"compute": "blue", "communication": "teal", "memory": "olive", "idle": "empty", "": "grey"}
-"""The hue of each kind of device work in a trace; an event of the host has an empty kind."""
+"""The hue of each kind of device work in a trace; events of the host have the kind ""."""
 HUE_OF_STATE = {
     "done": "pale",
     "started": "blue",
@@ -157,7 +157,7 @@ LIVE_STATES = {
     "failed": TEXT_ERROR,
     "gone": TEXT_ERROR,
 }
-"""States of a rank or a job while it is watched; any other state has the colour of `unknown`."""
+"""The colour of each state that a rank or job can have while it is watched; others have the colour of `unknown`."""
 LIVE_STATE_SIGNS = {
     "running": "▶",
     "done": "✓",

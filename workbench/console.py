@@ -59,7 +59,7 @@ def wants_traceback() -> bool:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Turn an exception inside this context into lines `error:` and `hint:` on stderr, and into an exit status.
+    """Turn an exception inside this context into an `error:` and a `hint:` line on stderr, and end with an exit status.
 
     A bug in our code ends with status 70, so that a script can distinguish it from a finding.
     """
@@ -129,9 +129,9 @@ def explain(error: Exception) -> int:
 
 
 UNMAPPED = "failed to map segment from shared object"
-"""What the error of an import says if the address space has no room for a library."""
+"""Part of the message of an ImportError if the address space has no room for a library."""
 LONGEST = 300
-"""The number of characters of an internal error's message that are shown."""
+"""The most characters that are shown of an internal error's message."""
 HINTS = {
     errno.ENOSPC: "free space on the disk",
     errno.EDQUOT: "free space: your quota is used up",

@@ -18,9 +18,9 @@ from workbench.console import note, rewrite_line
 FIRST_S, EVERY_S = 2.0, 1.0
 """On a terminal, the progress line appears after `FIRST_S` seconds and changes every `EVERY_S` seconds."""
 FIRST_NOTE_S = 20.0
-"""Without a terminal, the first line is printed after this time, the next after twice the time, and so on.
+"""Seconds after which the first progress line is printed if stderr is no terminal.
 
-So logs stay short.
+Each further line is printed when twice as much time has passed, so that logs stay short.
 """
 
 
@@ -70,8 +70,9 @@ class WatchedReading(Progress):
 def shown_text(describe: Callable[[], str]) -> Iterator[None]:
     """Return a context in which stderr shows what `describe` returns, and for how long that has taken.
 
-    On a terminal it is one line that is redrawn. A system timer prints it, and not a thread: a process with a second
-    thread cannot safely fork the processes that read the files, and to start an interpreter for each of them is slow.
+    On a terminal it is one line that is redrawn. The signal SIGALRM triggers it, not a second thread: a process with
+    two threads cannot safely fork the processes that read the files. Nothing is shown outside of the main thread, or
+    if the program uses SIGALRM itself.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGALRM) != signal.SIG_DFL:
         yield

@@ -16,12 +16,12 @@ class RerunData(msgspec.Struct, frozen=True, kw_only=True):
     """What a second run around a broken step found.
 
     `event` is the id of the finding on the first run, and `step` its step. The second run began after
-    `checkpoint_step` (0: at the first step) and wrote to `folder`. `recorded_loss` and `repeated_loss` are the loss of
-    the step in both runs (None: not logged; not finite: None, too); `reproduced` says whether they are the same.
-    `jumps` are the tensors that jumped first, compared with the `steps_compared` recorded steps before `step`, of which
-    `first_compared` is the first. The step's batch are the sequences `first_sequence` to `last_sequence` of
-    the data, counted from 0, and `losses` has the loss of each rank's part of it. `not_run` says why there was no
-    second run.
+    `checkpoint_step` (0: at the first step) and wrote to `folder`. `recorded_loss` and `repeated_loss` are the loss
+    of the step in the first and in the second run (None: not logged or not finite); `reproduced` says whether they
+    are the same. `jumps` are the tensors that jumped first, compared with the `steps_compared` recorded steps before
+    `step`, of which `first_compared` is the first. The batch of the step has the sequences `first_sequence` to
+    `last_sequence` of the data, counted from 0, and `losses` has the loss of each rank's part of it. `not_run` says
+    why there was no second run.
     """
 
     event: str

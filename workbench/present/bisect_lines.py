@@ -11,7 +11,10 @@ from analyzers.words import relative
 from workbench.present.parity_lines import Lines, logarithm
 
 HIGHEST = 10.0
-"""What a chart draws for an infinite difference: a tensor that is finite in one run alone, or has another size."""
+"""The relative difference at which infinite ones are drawn.
+
+A difference is infinite if a tensor is finite in only one of the runs, or if its sizes differ.
+"""
 DIFFERENCE, ALLOWED = "difference", "allowed by rounding"
 
 

@@ -22,11 +22,10 @@ SIGNS = "●▲■◆✚✖▼★"
 class Lines:
     """The content of a line chart with one line per run: `table` has a row per step and a column per run.
 
-    `axis` names what the rows are, where they are no steps. `texts` says what to print about each row, where that is
-    more than the values.
-
-    If `power` is true, the values are decimal logarithms. `mark` is the height of an extra horizontal line, such as the
-    tolerance. `offset` is the index of the run in the first column, so that a run has the same colour in all charts.
+    `axis` names what a row is if it is not a step, such as `operation`. `texts` has a text for each row, which is
+    shown instead of the values. If `power` is true, the values are decimal logarithms. `mark` is the height of an
+    extra horizontal line, such as the tolerance. `offset` is the index of the run in the first column, so that a run
+    has the same colour in all charts.
     """
 
     title: str

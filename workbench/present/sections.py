@@ -105,7 +105,7 @@ def parity(data: object) -> Tables:
 
 
 def bisect(data: object) -> Tables:
-    """Return the tables of a report on the first operation that two runs compute otherwise."""
+    """Return the tables of a report on two recorded runs and the first operation whose result differs between them."""
     from analyzers.parity import BisectData
     from workbench.present.tables.bisect import bisect_tables
 

@@ -111,7 +111,7 @@ def findings(report: Report[object]) -> Group:
 
 
 def more(report: Report[object], run: Run) -> str:
-    """Return a line of text with the command that shows more about a run, or about both runs of a bisection."""
+    """Return a line of text with the command that shows more about a run, or about the two runs of a bisect report."""
     command = f"inspect {run.root}"
     if (runs := room_data(report).bisect) is not None:
         command = f"bisect {runs.a.folder} {runs.b.folder}"

@@ -23,7 +23,7 @@ LINE_ENDS = str.maketrans({"\n": "\u23ce\n", "\t": "\u21e5", "\r": "\u240d"})
 
 
 def state(position: Position) -> str:
-    """Return whether a token is trained or ignored, or one of these against its role."""
+    """Return the state of a token: trained, ignored, or the opposite of what its role lets one expect (`AGAINST`)."""
     if (position.trained and position.role in GIVEN) or (not position.trained and position.role in LEARNED):
         return AGAINST
     return TRAINED if position.trained else IGNORED
@@ -36,7 +36,7 @@ def sequences(rows: list[Position]) -> Iterator[tuple[int, list[Position]]]:
 
 
 def begins_document(tokens: list[Position], i: int) -> bool:
-    """Return whether a token is the first of a packed document."""
+    """Return whether the token with index `i` begins a packed document; not for the first token of the sequence."""
     return i > 0 and tokens[i].document != tokens[i - 1].document
 
 
@@ -58,7 +58,7 @@ def coloured_tokens(rows: list[Position]) -> "Text":
 
 
 def style_of(name: str) -> str:
-    """Return the style of a state in a terminal; no state is told by its colour alone."""
+    """Return the terminal style of a state of tokens; each state also differs from the others in more than colour."""
     extra = {TRAINED: "bold", IGNORED: "dim", AGAINST: "reverse"}[name]
     return f"{extra} {DARK.hues[HUES[name]]}"
 
@@ -83,6 +83,6 @@ def token_html(token: Position, is_first: bool) -> str:
 
 
 def css(name: str) -> str:
-    """Return the style of a state on a page; no state is told by its colour alone."""
+    """Return the CSS style of a state of tokens; each state also differs from the others in more than colour."""
     extra = {TRAINED: "font-weight: 600", IGNORED: "opacity: .8", AGAINST: "text-decoration: underline wavy"}[name]
     return f"color: var(--{HUES[name]}); {extra}"

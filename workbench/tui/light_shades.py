@@ -35,7 +35,7 @@ def shaded(segment: Segment, style: Style) -> Segment:
 
 @lru_cache(2048)
 def light_style(style: Style) -> Style:
-    """Return the style with light shades, and with text that is readable on the light shade of a cell."""
+    """Return the style with light shades of its colours; text on a coloured background becomes black or white."""
     front, back = light(style.color), light(style.bgcolor)
     if back and style.color and hex_of(style.color) in ON_COLOUR:
         front = text_colour(back)

@@ -57,7 +57,7 @@ class Subject(Protocol):
 class RunSubject:
     """A run, or some of its files, analysed by the analyzer named `room`, whose view is shown first.
 
-    If several analyzers are joined, the home view is shown first.
+    The analyzer `incident`, which joins the others, has no view of its own; then the home view is shown first.
     """
 
     run: Run

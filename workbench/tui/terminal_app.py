@@ -18,7 +18,7 @@ class TerminalApp(App[Result]):
     """
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return what changes the lines before they are shown; Textual calls this for each line that it draws."""
+        """Return the filters that change the colours of a line before it is shown; Textual calls this for each line."""
         filters = super().get_line_filters()
         # First, because with NO_COLOR Textual removes all colours.
         return filters if self.current_theme.dark else [LightShades(), *filters]

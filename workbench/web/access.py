@@ -22,11 +22,11 @@ HEADERS = [("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"), ("
 
 @dataclass(frozen=True)
 class Door:
-    """The secrets that open a dashboard: its token, and the random name of the folder that all its pages are below.
+    """The secrets that open a dashboard: its token, and the random name with which the paths of all its URLs begin.
 
-    They are needed even on loopback, where every user of this machine can connect. The cookie with the token is valid
-    for this folder only: browsers send cookies to every port of a host, so also to a page that another user serves
-    there, but that page does not know the folder's name.
+    That name is called the dashboard's folder. The secrets are needed even on loopback, where every user of this
+    machine can connect. The cookie with the token is valid for this folder only: browsers send cookies to every port
+    of a host, so also to a page that another user serves there, but that page does not know the folder's name.
     """
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_BYTES))
@@ -34,7 +34,7 @@ class Door:
 
     @property
     def prefix(self) -> str:
-        """The URL path of the folder below which all pages of the dashboard are, such as `/x7Qd/`."""
+        """The beginning of the path of each URL of the dashboard, such as `/x7Qd/`."""
         return f"/{self.folder}/"
 
     def inner_path(self, path: str) -> str | None:

@@ -46,7 +46,10 @@ WINDOWS: Mapping[str, Callable[[ServedRun, Query], Window]] = {
     "trace": trace.window,
     "steps": steps.window,
 }
-"""Functions that return the range shown by a page with an axis of its own; other pages keep the range of steps."""
+"""{name of a page: function that returns the range that it shows}, for pages with a horizontal axis of their own.
+
+The other pages only pass the range of steps in the address on to their links.
+"""
 INDEX = """<!doctype html>
 <html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}<style>{colours}</style>{%css%}</head>
 <body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body></html>"""
@@ -95,7 +98,10 @@ def new_app(name: str, prefix: str) -> Dash:
 
 
 def finish(app: Dash) -> None:
-    """Protect an app, to which all pages have been added, and let it answer its first request."""
+    """Add error handling and protective HTTP headers to an app, and let it answer a first request.
+
+    All pages must have been added before. The first request completes Dash's set-up (see `set_up`).
+    """
     answer_errors(app)
     protect(app)
     set_up(app)
@@ -192,9 +198,10 @@ def page(served: ServedRun, name: str, query: Query) -> Component:
 
 
 def prepare(served: ServedRun, name: str) -> None:
-    """Make the page named `name` once and drop it, so that a browser that asks for it does not wait for first uses.
+    """Make the page named `name` once and discard it, so that the first browser that asks for it does not wait.
 
-    These are mainly files that are mapped, and modules that Plotly loads late.
+    The first time takes longer: files are mapped into memory, and Plotly imports some of its modules only when it
+    draws.
     """
     # A page that cannot be made says so when it is asked for.
     with suppress(Exception):

@@ -29,7 +29,11 @@ MOST_SETS = 16
 CHUNK = 1 << 20
 BY_PATH = "open it by its path: workbench serve PATH"
 HEADER = ("HTTP_X_WORKBENCH", "drop")
-"""The header of uploads; before a foreign page may send it, browsers ask this server, which never agrees."""
+"""(name, value) of the header that uploads must have, against uploads by pages of other sites.
+
+Before a browser sends such a header for another site's page, it asks this server for permission (a CORS preflight),
+which the server never gives.
+"""
 
 
 class Uploads:

@@ -27,7 +27,7 @@ def bisect_tables(data: BisectData) -> list[Table]:
 
 
 def cells(name: str, one: Divergence) -> tuple[object, ...]:
-    """Return the row of a difference."""
+    """Return the cells of the table row for the difference `one`; `name` is the first cell."""
     return (
         name,
         one.step,

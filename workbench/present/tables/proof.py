@@ -63,5 +63,5 @@ def rerun_tables(data: RerunData) -> list[Table]:
 
 
 def phrase(change: Settings) -> str:
-    """Return changed settings as a phrase such as `mode full, local_batch_size 4`, without their sections."""
+    """Return changed settings as a phrase such as `mode full, local_batch_size 4`; the section names are left out."""
     return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in change.items())

@@ -99,6 +99,6 @@ def visible(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text with its middle left out if it is long, because mistakes of masks are at the edges."""
+    """Return a text with its middle left out if it is long; mistakes in masks are at the ends of a span."""
     half = TEXT_AT_MOST // 2
     return text if len(text) <= TEXT_AT_MOST else f"{text[:half]} \u2026 {text[-half:]}"

@@ -31,7 +31,7 @@ TITLES = {
 
 
 class BisectPane(Vertical):
-    """Two charts, of the difference by operation of a step and by step, and tables of the tensors below them.
+    """Two charts of the difference between two runs, by operation within one step and by step; tables of tensors below.
 
     `[` and `]` select another step.
     """
@@ -125,8 +125,8 @@ class BisectViews(ViewSwitcher):
     def ask(self, view: str) -> Drawing | None:
         """Compute the table of the view named `view`, and return a function that draws it.
 
-        Return None before the tensors are read, for the view that is drawn from the report alone, and for both sides
-        if nothing differs.
+        Return None for the view that is drawn from the report alone, and for all others before the tensors are read.
+        Return None, too, for the view of both sides of the first difference if nothing differs.
         """
         if view == "first" or self._table.empty or (view == "sides" and not self._data.first):
             return None

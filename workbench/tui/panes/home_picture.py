@@ -169,7 +169,11 @@ def hang_picture(data: HangData, run: Run, options: Options, at: EvidenceLink) -
 
 
 def signs_of_rank(frame: pd.DataFrame, rank: int | None) -> str:
-    """Return the states of a rank's last collectives as a line of signs; `frame` has a row per rank."""
+    """Return the states of a rank's last collectives as a line of signs, such as `●●✗`.
+
+    `frame` is the result of `hangs.views.matrix`: a row per rank, a column per collective. If it has no row of this
+    rank, the first row is shown.
+    """
     rows = {str(name): row for name, row in zip(frame.index, frame.to_numpy(), strict=True)}
     name = str(rank) if str(rank) in rows else next(iter(rows), "")
     signs = "".join(COLLECTIVE_SIGNS.get(str(state), "?") for state in rows.get(name, [])[-SPARK_WIDTH:])
@@ -177,7 +181,10 @@ def signs_of_rank(frame: pd.DataFrame, rank: int | None) -> str:
 
 
 def steps_picture(data: StepsData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
-    """Return a chart of the loss, or of the phases of the steps of the rank in `at`; None without step logs."""
+    """Return a chart of the loss by step if `at.part` is `loss`, else of the phases of the steps of rank `at.rank`.
+
+    If that rank has no step log, the first logged rank is shown. Return None without step logs.
+    """
     logs, ranks = run.of(*ROOMS["steps"]), [rank.rank for rank in data.ranks]
     if not ranks:
         return None

@@ -49,7 +49,8 @@ class ViewSwitcher(Vertical):
     def ask(self, view: str) -> Drawing | None:
         """Compute the content of a view, and return a function that draws it; None if there is nothing to draw.
 
-        This runs in a thread, so it uses the width `wide`: reading a widget's size there may start a screen layout.
+        This runs in a thread, where reading a widget's size may start a screen layout. So a subclass takes the width
+        of the screen from the attribute `wide`, which was stored before.
         """
         raise NotImplementedError
 

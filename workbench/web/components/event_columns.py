@@ -12,13 +12,15 @@ from workbench.console import clean
 from workbench.web.components.figure import LONGEST
 
 ALIGNED = 8
-"""Each part begins at a multiple of so many bytes, because typed arrays must."""
+"""Each part of the bytes begins at a multiple of this number, as JavaScript's typed arrays require (float64: 8 bytes).
+"""
 
 
 def event_bytes(slices: Slices) -> bytes:
-    """Return slices as bytes: the length of a header (uint32), 4 bytes of zeros, the header as JSON, and the columns.
+    """Return the events of a timeline as bytes: length of a header (uint32), 4 zero bytes, header as JSON, columns.
 
-    The header lists the columns with their types in order. `assets/timeline_events.js` reads this format.
+    `slices` has one item per drawn block, which is an event or several short ones. The header lists the columns in
+    order, with their types. `assets/timeline_events.js` reads this format.
     """
     names = [clean(name)[:LONGEST] for name in slices.names]
     labels = [kernel_name(name) for name in names]
@@ -39,7 +41,10 @@ def event_bytes(slices: Slices) -> bytes:
 
 
 def column_list(slices: Slices) -> list[tuple[str, Column]]:
-    """Return the columns that the browser needs, in small types; `count` is left out if every slice is one event."""
+    """Return (name, values) of each column that the browser needs, in the smallest number type that holds its values.
+
+    The column `count`, the number of events in a slice, is left out if every slice is a single event.
+    """
     # JavaScript has no whole numbers of 64 bits; a float64 holds those of 104 days in ns.
     short = slices.dur.max(initial=0) < 1 << 32
     columns = [

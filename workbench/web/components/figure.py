@@ -38,7 +38,10 @@ COLLECTIVES_ACROSS: FigurePart = {
     "title": {"text": "collective", "standoff": 12},
     "automargin": True,
 }
-"""The x axis of a chart with a column for each collective; as categories, because Plotly would take #3 for a number."""
+"""The x axis of a chart with a column for each collective.
+
+Its labels are declared to be categories, because Plotly would take a label such as #3 for a number.
+"""
 LONGEST = 400
 KEYS = "Arrow keys move it, plus and minus zoom, 0 shows everything."
 BAR: dcc.Graph.Config = {

@@ -25,7 +25,10 @@ from workbench.web.theme import theme
 ROOM = 0.06
 """The part of a timeline's width that the label of a step takes."""
 REACH = 0.52
-"""How far from the middle of the axis the selected instant is marked, in lengths of the axis."""
+"""How far from the middle of the axis the selected instant may be to be marked, as a share of the axis's length.
+
+A mark further outside would make Plotly extend the axis.
+"""
 DASHES = ("solid", "dash", "dot", "dashdot")
 STACK, LINE = 16, 110
 """How many lines of a call stack the hover text shows, and how many characters of each line."""
@@ -97,7 +100,10 @@ def timeline_layout(frame: pd.DataFrame, starts: StepStarts, cursor: float, axis
 
 
 def layer(name: str, frame: pd.DataFrame, colour: str) -> FigurePart:
-    """Return the Plotly trace of a layer in a stacked chart: the column `name` of `frame`; a point knows its entry."""
+    """Return the Plotly trace of a layer in a stacked chart, from the column `name` of `frame`.
+
+    The custom data of each point is its trace entry, which a click sends to the server.
+    """
     return {
         "type": "scatter",
         "x": frame["x"].tolist(),

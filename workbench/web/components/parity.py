@@ -55,7 +55,10 @@ def trace(lines: Lines, number: int, steps: list[int], size: int) -> FigurePart:
 
 
 def hover_texts(lines: Lines, number: int, values: Sequence[float]) -> list[str]:
-    """Return the text that the mouse shows at each point; the first line has the texts of the rows, if any."""
+    """Return the text that is shown when the mouse is over a point, for each point of the line with index `number`.
+
+    It is the exact value. For the first line (index 0) it is the item of `lines.texts` instead, if there are any.
+    """
     if lines.texts and not number:
         return [plain(text) for text in lines.texts]
     return [lines.exact(value) for value in values]

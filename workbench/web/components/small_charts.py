@@ -21,9 +21,9 @@ class SmallChart(NamedTuple):
 
 
 def small_charts(charts: list[SmallChart], failed: int | None, zoomed: Span | None = None) -> FigurePart:
-    """Return one figure with a chart above the other over the same steps, and a line at the step `failed`.
+    """Return a figure with the charts one above the other over the same steps, and a line at the step `failed`.
 
-    They show the range `zoomed` of the axis, or all steps if that is None.
+    All charts show the range `zoomed` of the axis, or all steps if that is None.
     """
     marked = [failed] if failed is not None else []
     numbers = [*(int(step) for chart in charts for step in chart.by_step.index), *marked]
@@ -54,7 +54,7 @@ def axis_name(stem: str, index: int) -> str:
 
 
 def few_ticks(chart: SmallChart) -> FigurePart:
-    """Return the y axis of a chart with two of its ticks: the first, and the last that is not above all values."""
+    """Return the y axis of a chart with two of its ticks: the lowest, and the highest that is not above all values."""
     values, texts = chart.axis.get("tickvals"), chart.axis.get("ticktext")
     if not isinstance(values, list) or not isinstance(texts, list):
         return chart.axis

@@ -25,7 +25,7 @@ MOST_RANKS = 12
 MOST_STEPS = 1000
 FEW = 12
 LOW_TICKS = 4
-"""The most ticks on the vertical axis of a low chart, whose labels would else touch each other."""
+"""The most ticks on the vertical axis of a low chart; the labels of more ticks would overlap."""
 SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle-down")
 
 

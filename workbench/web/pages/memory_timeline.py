@@ -60,9 +60,10 @@ def time_axis(artefact: Artefact, options: Options, device: int) -> TimelineAxis
 
 
 def last_steps(served: ServedRun, device: Device, steps: int) -> Entries | None:
-    """Return the range of trace entries of the last steps, of which the last is the one in which an allocation failed.
+    """Return the range of trace entries from the start of the last `steps` steps to the end of the trace.
 
-    Return None if no allocation failed, or if the trace has no more steps than these.
+    The last of these steps is the one in which an allocation failed. Return None if none failed, or if the trace has
+    no earlier steps.
     """
     if device.oom is None:
         return None

@@ -26,7 +26,10 @@ def step_overview(served: ServedRun) -> html.Figure | None:
 
 
 def memory_chart(served: ServedRun) -> Iterator[SmallChart]:
-    """Yield the chart of the peak memory of the steps in the snapshot of the device that is worst off, if any."""
+    """Yield a chart of the peak memory of each step, if there is a memory snapshot.
+
+    It is about the device that ran out of memory, or else the one with the highest peak.
+    """
     devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
     if devices:
         device = devices[0]
@@ -38,7 +41,7 @@ def memory_chart(served: ServedRun) -> Iterator[SmallChart]:
 
 
 def logged_charts(served: ServedRun) -> Iterator[SmallChart]:
-    """Yield the charts of step time and loss from the step logs, of the rank with the largest value in each step."""
+    """Yield charts of step time and loss from the step logs; each step shows the largest value of any rank."""
     if served.rooms.steps is None:
         return
     logged = steps.series(served.run.of(*ROOMS["steps"]), served.options)

@@ -49,7 +49,10 @@ from workbench.web.step_window import Window, parse_steps, window_of
 PATHS = (("0", "events"), ("1", "with critical path"))
 FINDINGS = 4
 NOT_WITHIN = html.Div(id="within", hidden=True)
-"""An empty element for tabs that do not depend on the time range: Dash requires that the output of zooms exists."""
+"""An empty, hidden element with the id `within`, for tabs that do not depend on the time range.
+
+The callback of zooms writes to an element with this id, and Dash requires that it exists.
+"""
 KEPT_IN_ANOTHER_FILE = ("steps", "colour", "find", "path", "tab")
 HINT = "Wheel or W S: zoom. Drag or A D: move. Shift-drag: measure. Click: select."
 BELOW = ("fleet", "held")

@@ -48,22 +48,25 @@ def event_query(query: Query) -> EventQuery:
 
 
 def whole_span(blocks: pd.DataFrame) -> Nanoseconds:
-    """Return the time range of all events in a table."""
+    """Return the time range (0, end) in ns that holds all events of a table; the trace starts at 0."""
     return 0, int((blocks["start_ns"] + blocks["dur_ns"]).max()) if len(blocks) else 1
 
 
 def longest_section(served: ServedRun, file: int, span: Nanoseconds | None) -> Elements:
-    """Return a table of the longest events in a time range."""
+    """Return a table of the longest events of the trace file with index `file` in the time range `span` (None: all)."""
     return [table(longest_events(blocks_in(served.traces[file], served.options, span)))]
 
 
 def has_memory(served: ServedRun, file: int) -> bool:
-    """Return whether a trace recorded allocations."""
+    """Return whether the trace file with index `file` recorded allocations."""
     return bool(len(views.memory(served.traces[file], served.options, None, 1)))
 
 
 def memory_section(served: ServedRun, file: int, span: Nanoseconds | None) -> Elements:
-    """Return a chart of the devices' memory in a time range; empty if no allocation was recorded in this range."""
+    """Return a chart of the devices' memory in the time range `span` of the trace file with index `file`.
+
+    The list is empty if no allocation was recorded in this range.
+    """
     artefact = served.traces[file]
     frame = views.memory(artefact, served.options, span, WIDTH)
     if not len(frame):
@@ -83,9 +86,11 @@ def blocks_in(artefact: Artefact, options: Options, span: Nanoseconds | None) ->
 
 
 def all_ranks(served: ServedRun, file: int, span: Nanoseconds | None) -> Elements:
-    """Return charts of all ranks on a common clock, in a time range.
+    """Return charts of what each rank mostly does, and how late it arrives at collectives, on a clock common to all
+    ranks.
 
-    They show what each rank mostly does, and how late it arrives at collectives.
+    `span` is the time range to show, in ns on the clock of the trace file with index `file` (None: the whole
+    recording). The list is empty if only one rank was traced.
     """
     if len(served.traces) == 1:
         return []

@@ -77,7 +77,9 @@ def timeline(served: ServedRun, file: int, query: Query, span: tuple[int, int] |
 
 
 def config_of(served: ServedRun, file: int, query: Query, span: tuple[int, int] | None) -> dict[str, object]:
-    """Return what the browser must know to draw the timeline: files, colours, steps, and the state in the address."""
+    """Return the JSON object from which the browser draws the timeline: trace files, colours, steps, range and
+    selection.
+    """
     wanted = event_query(query)
     other = beside(served, file, query)
     sources = [source(served, file, file, wanted.colour, titled=other is not None)]
@@ -104,7 +106,11 @@ def config_of(served: ServedRun, file: int, query: Query, span: tuple[int, int] 
 
 
 def source(served: ServedRun, file: int, first: int, colour: str, *, titled: bool) -> dict[str, object]:
-    """Return how to draw one trace file; its times are shifted to the clock of the trace file `first`."""
+    """Return the JSON object from which the browser draws one trace file: address of its events, title, colours, clock.
+
+    `shift` in it are the ns to add to the file's times to get times on the clock of the trace file with index
+    `first`.
+    """
     rank = served.traces[file].rank
     title = f"rank {rank}" if rank is not None else f"file {file}"
     return {
@@ -120,7 +126,10 @@ def source(served: ServedRun, file: int, first: int, colour: str, *, titled: boo
 
 
 def path_source(file: int) -> dict[str, object]:
-    """Return how to draw the critical path of a trace file: as a track whose colours are always kinds."""
+    """Return the JSON object from which the browser draws the critical path of a trace file, as a track of its own.
+
+    Its colours always stand for the kinds of work.
+    """
     kinds = [shade for _, shade in colours("kind")]
     return {
         "src": f"path/{file}.bin",
@@ -156,7 +165,11 @@ def legend(colour: str) -> list[tuple[str, str]]:
 
 
 def chosen_facts(served: ServedRun, file: int, chosen: Chosen | None) -> dict[str, object] | None:
-    """Return the place of the clicked event on the clock of the trace file `file`; None if there is no such event."""
+    """Return where the browser draws the clicked event: its row, track (`lane`), depth, start and duration in ns.
+
+    The start is on the clock of the trace file with index `file`. Return None if no event was clicked or it does not
+    exist.
+    """
     found = facts(served, chosen) if chosen else None
     if chosen is None or found is None:
         return None
@@ -199,7 +212,7 @@ def bytes_of(artefact: Artefact, options: Options, window: tuple[int, int] | Non
 
 
 def binary(content: bytes) -> Response:
-    """Return an answer that the browser keeps, and asks for again only whether it has changed."""
+    """Return a response with `content` that the browser caches, but checks with the server before each use."""
     answer = Response(content, content_type="application/octet-stream")
     answer.headers["Cache-Control"] = "private, no-cache"
     answer.add_etag()

@@ -20,7 +20,10 @@ LABEL_WIDTH = 24
 """Columns in front of the cells, for the size of the segment and how full it is."""
 FREE = "·"
 SEGMENTS_AT_MOST = 1000
-"""A snapshot may have a hundred thousand, whose cells would take a minute and gigabytes."""
+"""The most segments that the map shows, as a line each.
+
+A snapshot may have a hundred thousand, and to draw all of them would take a minute and gigabytes of memory.
+"""
 
 
 class BlockMap(ScrollView, can_focus=True):

@@ -145,7 +145,10 @@ class LineChart(Widget, can_focus=True):
         return Segment(empty, Style(dim=True))
 
     def _ruler(self) -> str:
-        """Return the line below the chart: the range of steps, and all values, or the text, at the cursor."""
+        """Return the line of text below the chart: the range of steps, and the value of each run at the cursor.
+
+        If the chart has a text for each step (`Lines.texts`), the text at the cursor takes the place of the values.
+        """
         steps, values = self._scale.steps, enumerate(self._lines.table.iloc[self.cursor].tolist())
         signed = (f"{self._lines.sign(i)} {self._lines.exact(value)}" for i, value in values if not math.isnan(value))
         text = clean(self._lines.texts[self.cursor]) if self._lines.texts else "  ".join(signed)

@@ -31,11 +31,11 @@ class Cell(NamedTuple):
 def stacked_cells(layers: Floats, top: float, rows: int) -> list[list[Cell]]:
     """Return the cells of each column of a stacked chart, from the bottom up.
 
-    `layers` has the shape (columns, layers), the lowest layer first, in any unit; `top` is the value at the upper edge
-    of the `rows` cells. Layers are numbered from 0; the empty space above them has the number of layers.
+    `layers` has the shape (columns, layers), the lowest layer first, in any unit; `top` is the value at the upper
+    edge of the `rows` cells. Layers are numbered from 0; the empty space above them has the number of layers.
 
-    With `rows` 1 and `top` 8, two columns of layers (5, 3) are twice `Cell(5, 0, 1)`: five eighths of the first colour
-    with the second above it.
+    For example, with `rows` = 1 and `top` = 8, a column with the layers 5 and 3 becomes `[Cell(5, 0, 1)]`: the lower
+    five eighths of the cell have the colour of layer 0, the rest that of layer 1.
     """
     columns, count = layers.shape
     # The tiny divisor is for a table of zeros, whose top is 0.
@@ -89,8 +89,8 @@ def runs_of_cells(counts: list[int], rows: int) -> list[list[tuple[int, int]]]:
 def divided(runs: list[tuple[int, int]], owed: Floats) -> Cell:
     """Return the cell, of at most two colours, that shows the layers in `runs` with the least error.
 
-    `runs` are (layer, eighths), from the bottom up. `owed` has for each layer the area, in eighths, that is still to be
-    drawn; it is updated. The edge between the stack and the empty space above it is always drawn where it is.
+    `runs` are (layer, eighths), from the bottom up. `owed` has for each layer the area, in eighths, that earlier
+    cells left out; this function updates it. The upper edge of the whole stack is always drawn at its true height.
     """
     if len(runs) == 1:
         return Cell(EIGHTHS, runs[0][0], runs[0][0])

@@ -80,7 +80,7 @@ def ruler(frame: pd.DataFrame, legend: str) -> str:
 
 
 def step_ticks(frame: pd.DataFrame) -> dict[int, str]:
-    """Return {index of a row of `frame`: label of its step}; the first label is such as `step 5`, others are as `6`."""
+    """Return {index of a row of `frame`: label of its step}: `step 5` for the first row, else only the number."""
     steps = frame["step"].to_numpy()
     return {row: str(int(step)) if row else f"step {int(step)}" for row, step in enumerate(steps)}
 
