@@ -124,7 +124,7 @@ async def test_the_failed_instant_has_one_number(oom):
     assert (failed.oom.index, failed.oom.allocated_bytes) == (entry, held)
     amount = size(held)
     text = words(render(ask("memory", oom, Options()), Format.TEXT, oom))
-    assert f"{amount} were allocated" in text
+    assert f"{amount} was allocated" in text
     assert f"Memory by category at the failed allocation, rank 1, after entry {entry}" in text
     app = app_on(oom, "memory")
     async with app.run_test(size=(120, 40)) as pilot:
