@@ -254,7 +254,9 @@ class Position:
 
 
 class OpSource(Protocol):
-    """The operations of a rank, which are made anew each time that they are asked for."""
+    """The operations of a rank; `read` makes them from rows of a table at each call, so that they take no memory
+    between calls.
+    """
 
     def read(self, group: int | None = None) -> list[Op]:
         """Return the operations, oldest first; with `group`, an index in `Job.groups`, only those in it."""
@@ -265,9 +267,8 @@ class RankState:
     """The content of one rank's dump: its operations, and how far it got in each process group.
 
     `pending` are the operations that are not done, in the order of issue, and those that other files show to be
-    pending; `positions` are by the index of the group in
-    `Job.groups`. `newest_ns` is the newest time in the dump, in nanoseconds since the epoch (0: none); the dump was
-    taken after it.
+    pending; `positions` are by the index of the group in `Job.groups`. `newest_ns` is the newest time in the dump, in
+    nanoseconds since the epoch (0: none); the dump was taken after it.
     """
 
     rank: int

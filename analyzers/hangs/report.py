@@ -62,7 +62,12 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
 
 
 def teller(side: SideFiles, options: store.Options) -> Callable[[Job], None] | None:
-    """Return a function that tells whoever waits what the first dumps of a job say; None if nobody waits."""
+    """Return a function that shows the user what a job's first dumps say, while others are read; None if nothing
+    shows it.
+
+    The display is `options.progress`. The function takes the job as far as it has been read; `side` has the files
+    beside its dumps.
+    """
     progress = options.progress
 
     def tell(job: Job) -> None:

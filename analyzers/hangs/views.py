@@ -156,7 +156,10 @@ RECORDERS = "recorders"
 
 
 def callers(function: Frame, stack: Sequence[Frame]) -> Sequence[Frame]:
-    """Return the frames outside of the innermost call of `function` in a stack; empty if the stack has no such call."""
+    """Return the frames that led to the innermost call of `function` in a stack, that is, those outside of it.
+
+    The result is empty if the stack has no such call.
+    """
     calls = (i for i, frame in enumerate(stack) if (frame.name, frame.filename) == (function.name, function.filename))
     return stack[next(calls, len(stack)) + 1 :]
 
@@ -233,9 +236,10 @@ def mismatched(job: Job, tables: dict[int, dict[int, Op]], seqs: Iterable[int]) 
 
 
 def cell(job: Job, rank: int, group: int, seq: int, op: Op | None, is_odd: bool) -> str:
-    """Return the `CellState` of an operation on a rank; `is_odd` says that the majority issued a different operation.
+    """Return the `CellState` of collective number `seq` of a group on a rank, for one cell of `matrix`.
 
-    `op` is None if the rank's dump does not have the operation.
+    `op` is the rank's operation, None if its dump does not have it. `is_odd` says that most ranks issued a different
+    one. `group` is an index in `Job.groups`.
     """
     state = job.ranks.get(rank)
     if state is None:

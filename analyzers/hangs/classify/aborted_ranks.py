@@ -30,19 +30,21 @@ ONE_WAY = {"broadcast", "scatter", "gather", "reduce", "send", "recv"}
 
 
 def with_sizes(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
-    """Return `cause`, which blames an aborted rank (`end`), corrected by the lines that all ranks were at.
+    """Return a copy of `cause`, which blames a rank that gloo aborted (`end`), with the culprits that source lines
+    suggest.
 
-    If the lines do not decide, the aborted rank's neighbour in gloo's ring may be blamed too.
+    If most ranks are at the aborted rank's line, the ranks at other lines are blamed instead. If the lines do not
+    decide, the aborted rank's neighbour in gloo's ring may be blamed too.
     """
     return with_ranks_elsewhere(context, cause, end) or with_neighbour(context, cause, end)
 
 
 def blame_differing_dumps(context: HangContext, end: RankEnd) -> Cause | None:
-    """Return a cause that blames ranks whose dumps differ in one of their last collectives, if gloo aborted a rank.
+    """Return a `Cause` that blames ranks whose dumps differ in one of their last collectives, after gloo aborted a rank.
 
-    The aborted rank (`end`) then only received what another rank sent. If the dumps do not decide who is wrong, the
-    ranks at the aborted rank's line are right. The result is None if this does not decide it either, or if the dumps
-    agree.
+    The aborted rank (`end`) left no dump, and may be innocent: it only received a tensor of the wrong size. If the
+    other ranks' dumps do not show who is wrong, the ranks at the aborted rank's line count as right. The result is
+    None if the dumps agree, or if nothing shows who is wrong.
     """
     job = context.job
     for number, group in enumerate(job.groups):
@@ -143,8 +145,9 @@ def last_collective(job: Job, rank: int) -> Op | None:
 def is_alone(job: Job, rank: int, end: RankEnd) -> bool:
     """Return whether only `rank` passed a larger tensor: all third ranks recorded one of the aborted rank's size.
 
-    The aborted rank (`end`) left no dump, but gloo printed how many bytes of its part of the tensor it received and
-    expected. Their ratio is that of the two tensors.
+    A third rank is any rank other than `rank` and the aborted one (`end`). The aborted rank left no dump, but gloo
+    printed how many bytes of a part of the tensor it received (from `rank`) and expected; their ratio is that of the
+    tensors of the two ranks.
     """
     last = last_collective(job, rank)
     if last is None or not end.sizes:

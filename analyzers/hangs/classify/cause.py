@@ -63,8 +63,7 @@ class Cause:
     `issued` is the operation of the culprits, `expected` that of the other ranks. `elements` are two sizes that
     differ: the elements that an all_to_all sends and receives in total or, for a rank that gloo aborted, the bytes
     received and expected. `completed` is how many of the `members` of the process group have completed the operation.
-    `end` is how the culprit ended, `host` the state of its process, `node` its
-    node if that was lost.
+    `end` is how the culprit ended, `host` the state of its process, `node` its node if that was lost.
     """
 
     culprit: Culprit
@@ -131,8 +130,9 @@ def make_cause(
 ) -> Cause:
     """Return a `Cause` which says that `ranks` are the culprits, and that `victims` wait for them in operation `node`.
 
-    `op` is the operation that the cause names, by default that of the ranks in `node`. The culprit's stack is
-    `frames` if given, else that of its main thread, else that recorded with its current operation.
+    `kind` is the class of the hang, `reason` the evidence against the culprits, and `confidence` how certain it is,
+    from 0 to 1. `op` is the operation that the cause names, by default that of the ranks in `node`. The culprit's
+    stack is `frames` if given, else that of its main thread, else that recorded with its current operation.
     """
     group = context.group(node)
     op = op or next(iter(context.operations_at(node)), None)

@@ -44,11 +44,11 @@ def find_causes(context: HangContext) -> list[Cause]:
 
 
 def join_deaths(causes: Sequence[Cause], deaths: Sequence[Cause]) -> list[Cause]:
-    """Return the `causes` from the wait-for graph, with those `deaths` added that they do not explain.
+    """Return `causes`, which come from the wait-for graph, followed by those of `deaths` that `causes` do not explain.
 
-    If gloo aborted a rank because sizes differ, that rank is a victim of the ranks whose operations differ, so its
-    death adds nothing to a cause that blames them. But if the line of the aborted rank shows which ranks erred, this
-    replaces such a cause.
+    `deaths` are causes that blame ranks for having ended. A death is explained if `causes` already blame its ranks.
+    If gloo aborted the rank because tensor sizes differ, its death is also explained by a cause that blames ranks for
+    different operations; but if the line of the aborted rank shows which ranks erred, the death replaces such causes.
     """
     named = {rank for cause in causes for rank in cause.ranks}
     deaths = [cause for cause in deaths if not named.issuperset(cause.ranks)]
@@ -123,7 +123,7 @@ def find_deaths(context: HangContext) -> list[Cause]:
 
 
 def equal_ends(ends: Sequence[RankEnd]) -> list[list[RankEnd]]:
-    """Return the ends grouped by exit code or signal, or by exception and the line that raised it.
+    """Return `ends` grouped by how the ranks ended: exit code or signal, or exception and the line that raised it.
 
     Ranks that ended in the same way did not wait for each other.
     """
@@ -177,10 +177,10 @@ def is_out_of_memory(end: RankEnd) -> bool:
 
 
 def blame_deaths(context: HangContext, ends: Sequence[RankEnd]) -> Cause:
-    """Return a `Cause` that blames ranks which ended in the same way; all other ranks are their victims.
+    """Return a `Cause` that blames the ranks in `ends`, which all ended in the same way; all other ranks are victims.
 
-    If the only one was aborted by gloo because sizes differ, the result may blame other ranks, whose operations
-    differ.
+    If `ends` is a single rank that gloo aborted because tensor sizes differ, other ranks, whose operations differ,
+    may be blamed instead of it.
     """
     end, ranks = ends[0], sorted(end.rank for end in ends)
     exit_file = end.exit_file
@@ -202,6 +202,9 @@ def blame_deaths(context: HangContext, ends: Sequence[RankEnd]) -> Cause:
 
 
 def find_last_step(side: SideFiles, rank: int) -> int | None:
-    """Return the step in a rank's heartbeat of the first round of dumps; None if it is unknown or in no step."""
+    """Return the step that a rank was in at the first round of dumps, by its heartbeat.
+
+    The result is None if the rank has no heartbeat, or was in no step.
+    """
     beat = side.heartbeat(rank)
     return (beat.step or None) if beat else None  # 0: not in any step

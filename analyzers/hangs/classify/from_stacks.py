@@ -127,11 +127,12 @@ def activity_of(frames: Sequence[Frame]) -> tuple[Activity, str]:
 
 
 def cause_from_stacks(places: Sequence[Place], world_size: int) -> StackCause | None:
-    """Return which ranks block the others, judged by the `places` of all ranks.
+    """Return which ranks block the others, judged by the `places` of all ranks that have a stack.
 
     The ranks that wait for others are victims of the ranks that do not wait. If a waiting rank moved between two
-    samples of its stack, the class is healthy. The result is None if fewer than two ranks have a stack, or if no rank
-    waits.
+    samples of its stack, the class is healthy. If all of them wait, `cause_of_waiting` decides; `world_size`, the
+    number of ranks in the job, then shows whether stacks are missing. The result is None if fewer than two ranks have
+    a stack, or if no rank waits.
     """
     waiting, working = [p for p in places if p.waits], [p for p in places if not p.waits]
     sides = same_place(places)
@@ -145,12 +146,13 @@ def cause_from_stacks(places: Sequence[Place], world_size: int) -> StackCause | 
 
 
 def cause_of_waiting(places: Sequence[Place], sides: list[list[Place]], world_size: int) -> StackCause:
-    """Return a `StackCause` for a job in which every rank waits.
+    """Return a `StackCause` for a job in which every rank that has a stack waits.
 
-    If more ranks are in one operation than in any other, the ranks elsewhere took a different branch and are the
-    culprits. If no operation has most ranks, all ranks are culprits. None are named if a rank waits for its device,
-    because its stack does not show for which other ranks that waits. `sides` are the `places` grouped by operation
-    and line, the largest group first.
+    `sides` are the `places` grouped by operation and line, the largest group first. With a single group, all ranks
+    have arrived (class unknown if fewer than `world_size` ranks have a stack). If more ranks are in one operation
+    than in any other, the ranks elsewhere took a different branch and are the culprits; without such a majority, all
+    ranks are. No culprit is named if a rank waits for its device or creates a process group, because its stack does
+    not show for which other ranks. Sends and receives are judged by `blame_messages`.
     """
     if len(sides) == 1:
         kind = HangClass.ALL_ARRIVED if len(places) >= world_size else HangClass.UNKNOWN
@@ -169,7 +171,8 @@ def cause_of_waiting(places: Sequence[Place], sides: list[list[Place]], world_si
 
 
 def blame_messages(places: Sequence[Place], in_message: Sequence[Place]) -> tuple[list[int], list[int]]:
-    """Return (culprits, victims) for a job in which all ranks wait, some (`in_message`) in sends and receives.
+    """Return (culprits, victims) for a job in which all ranks (`places`) wait, some (`in_message`) in sends and
+    receives.
 
     If exactly one rank waits in a collective instead, that rank is the culprit: it has gone past its own sends and
     receives, and the others wait for it. If several ranks wait in collectives, stacks do not show which of them is

@@ -23,7 +23,7 @@ def find_kept_alive(context: HangContext) -> list[Cause]:
 
 
 def is_at_end(stack: Sequence[Frame]) -> bool:
-    """Return whether a thread waits, at the exit of Python, for other threads to end."""
+    """Return whether a thread with this stack is where Python, at exit, waits for the other threads to end."""
     return any(f.name == "_shutdown" and f.filename.endswith("threading.py") for f in stack)
 
 

@@ -16,11 +16,11 @@ CONFIDENCE = 0.7
 
 
 def find_left_alone(context: HangContext, causes: Sequence[Cause]) -> list[Cause]:
-    """Return, in a list, a `Cause` that blames a minority of ranks which waited for ranks that had ended normally.
+    """Return, in a list, a `Cause` that blames a minority of ranks that issued a collective after the others had ended.
 
-    These ranks ended when they lost a connection or timed out. `causes` are the causes that other rules have found.
-    The list is empty if one of these blames a rank for anything other than a normal end, or if most ranks of the job
-    did not end normally.
+    The majority ended normally; the minority ended when it lost a connection or timed out. `causes` are the causes
+    that other rules have found. The list is empty if one of `causes` blames a rank for anything other than a normal
+    end, or if most ranks of the job did not end normally.
     """
     if any(c.end is None or c.end.ending is not Ending.NO_ERROR for c in causes):
         return []

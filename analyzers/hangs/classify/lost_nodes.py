@@ -18,9 +18,10 @@ CONFIDENCE = 0.8
 
 
 def blame_lost_nodes(context: HangContext, causes: Sequence[Cause]) -> list[Cause]:
-    """Return the causes, in which lost nodes take the place of their ranks that are blamed for leaving no dump.
+    """Return `causes`, but blame a lost node where its ranks were blamed one by one for leaving no dump.
 
-    Without any cause, lost nodes are to blame if other ranks gave up waiting.
+    Other causes stay. If `causes` is empty, lost nodes are blamed only if some rank ended because it gave up waiting
+    for another.
     """
     lost = [node for node in context.side.gaps.lost if set(node.ranks).difference(context.job.ranks)]
     silent = [cause for cause in causes if cause.reason is Reason.NO_DUMP]
@@ -35,7 +36,10 @@ def blame_lost_nodes(context: HangContext, causes: Sequence[Cause]) -> list[Caus
 
 
 def without(cause: Cause, ranks: set[int]) -> Cause | None:
-    """Return a cause that no longer blames `ranks`; None if it blames no other ranks."""
+    """Return `cause` without `ranks` among its culprits, if it blames ranks for leaving no dump; None if none is left.
+
+    A cause of any other kind is returned unchanged.
+    """
     if cause.reason is not Reason.NO_DUMP or ranks.isdisjoint(cause.ranks):
         return cause
     left = [rank for rank in cause.ranks if rank not in ranks]
@@ -43,7 +47,11 @@ def without(cause: Cause, ranks: set[int]) -> Cause | None:
 
 
 def lost_node(context: HangContext, node: LostNode, silent: Sequence[Cause], victims: Sequence[int]) -> Cause:
-    """Return the `Cause` that a node was lost, in the operation in which its ranks are missing, if that is known."""
+    """Return a `Cause` which says that `node` was lost; all its ranks are the culprits, and `victims` wait for them.
+
+    `silent` are the causes that blame ranks for leaving no dump. The first of them that blames a rank of this node
+    says in which operation the victims wait; without one the operation is unknown.
+    """
     steps = [beat.step for rank in node.ranks if (beat := context.side.last_beat(rank))]
     found = next((cause.culprit for cause in silent if set(cause.ranks) & set(node.ranks)), None)
     culprit = msgspec.structs.replace(

@@ -50,7 +50,8 @@ def check_progress(
     """Return the causes of a hang, corrected by a second round of dumps; unchanged if there was no second round.
 
     If the ranks involved made no progress, a cause becomes more certain; if they did, it becomes that of a slow rank,
-    or is dropped (see `check_cause`). `first` is the job as the first round shows it.
+    or is dropped (see `check_cause`). `first` is the job as the first round shows it; `dumps` has the files of both
+    rounds.
     """
     if not causes or max(len(dumps.rounds), len(side.rounds)) < 2:
         return list(causes)
@@ -69,11 +70,11 @@ def drop_stale(causes: Sequence[Cause], side: SideFiles) -> list[Cause]:
 
 
 def check_last_word(cause: Cause, side: SideFiles) -> Cause | None:
-    """Return a cause, changed to class `SLOW` if all ranks involved went on after the dumps; None if that disproves it.
+    """Return `cause`, changed to class `SLOW` if all ranks involved went on after the dumps; None if it is disproved.
 
-    It is disproved if a rank reported dead or missing runs again, or if the dumps were not taken because of a stall.
-    A culprit whose stack was requested by a signal may have gone on only because of this signal, so its cause stays
-    unchanged.
+    If all went on, the cause is disproved if it says that a rank died or left no dump, or if the dumps were not taken
+    because of a stall. A culprit whose stack was requested by a signal may have gone on only because of this signal,
+    so its cause stays unchanged.
     """
     if not all(side.has_moved_past(rank) for rank in {*cause.ranks, *cause.victims}):
         return cause
@@ -89,11 +90,11 @@ def check_last_word(cause: Cause, side: SideFiles) -> Cause | None:
 
 
 def check_cause(cause: Cause, rounds: TwoRounds) -> Cause | None:
-    """Return a cause, corrected by a second round of dumps; None if nothing is wrong.
+    """Return `cause`, corrected by a second round of dumps; None if nothing is wrong.
 
-    If no rank involved made progress between the rounds, the cause becomes more certain. If all made progress, its
-    class becomes `SLOW`; if in addition the dumps were requested by a person, nothing is wrong. If only some did, it
-    is unchanged.
+    The ranks involved are the culprits and victims. If none of them made progress between the rounds, the cause
+    becomes more certain. If all did, its class becomes `SLOW`; but if a person requested the dumps, nothing is wrong.
+    If only some did, or if the class is `DEAD` or `UNKNOWN`, the cause is unchanged.
     """
     if cause.kind in (HangClass.DEAD, HangClass.UNKNOWN):
         return cause

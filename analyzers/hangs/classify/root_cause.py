@@ -149,8 +149,9 @@ def classify_operation(context: HangContext, node: OpNode) -> Cause | None:
 def classify_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Cause | None:
     """Return a `Cause` for a send and a recv that were both issued and do not complete.
 
-    `node` is the batch of one of the two ranks. The pair is reported once, for the lower rank; the result is None for
-    the higher rank, and if the peer is not known.
+    `node` has the sends and receives that one of the two ranks launched together; `waiting` are other ranks that wait
+    for it. The pair is reported once, for the lower rank; the result is None for the higher rank, and if the peer is
+    not known.
     """
     current = context.job.ranks[node.sender].current
     peer = peer_of(context.job, current) if current else None
@@ -172,7 +173,8 @@ def classify_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Cau
 
 
 def have_other_shapes(context: HangContext, current: Op, other: Op) -> bool:
-    """Return whether a send (or recv) and its counterpart differ in the shape or dtype of their tensors.
+    """Return whether a send or recv (`current`) and its counterpart (`other`) differ in the shape or dtype of their
+    tensors.
 
     The result is False if either is not recorded, as with gloo.
     """
@@ -189,8 +191,9 @@ def have_other_tags(context: HangContext, current: Op, other: Op) -> bool:
 def blame_tags(context: HangContext, current: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:
     """Return a `Cause` which says that a send and its recv do not match because their tags differ.
 
-    `current` and `other` are the two operations. Each item of the cause's `sides` has the tag in its field `shape`,
-    as the shapes do not matter here.
+    `current` and `other` are the two operations, `node` is the graph's node of `current`, and `waiting` are other
+    ranks that wait for it. Each item of the cause's `sides` has the tag in its field `shape`, as the shapes do not
+    matter here.
     """
     pair = [current.rank, other.rank]
     cause = make_cause(context, HangClass.UNMATCHED_P2P, Reason.DIFFERENT_TAGS, pair, node, waiting)
@@ -201,7 +204,8 @@ def blame_tags(context: HangContext, current: Op, other: Op, node: OpNode, waiti
 def blame_halves(context: HangContext, current: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:
     """Return a `Cause` which says that a send and its recv differ in the size or dtype of their tensors.
 
-    `current` and `other` are the two operations.
+    `current` and `other` are the two operations, `node` is the graph's node of `current`, and `waiting` are other
+    ranks that wait for it.
     """
     pair, reason = [current.rank, other.rank], Reason.DIFFERENT_HALVES
     cause = make_cause(context, HangClass.MISMATCH, reason, pair, node, waiting, confidence=DIFFERENT_HALVES_CONFIDENCE)

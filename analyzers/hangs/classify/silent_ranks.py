@@ -24,7 +24,8 @@ Place = tuple[tuple[object, ...], tuple[int, ...]]
 def classify_roots(context: HangContext, roots: Iterable[list[Node]]) -> list[Cause]:
     """Return the `Cause` of each root of the wait-for graph that has one; chains of waiting ranks end in roots.
 
-    Ranks without files that have the same `Place` are classified only once.
+    Ranks without files for which others wait in the same operations, and which are in the same groups, share one
+    classification, so that thousands of them take no longer than one.
     """
     places, known = places_of(context), ranks_with_files(context.side) | set(context.job.ranks)
     representatives: dict[Place, Cause | None] = {}
@@ -42,7 +43,10 @@ def classify_roots(context: HangContext, roots: Iterable[list[Node]]) -> list[Ca
 
 
 def places_of(context: HangContext) -> Mapping[int, Place]:
-    """Return the `Place` of each rank that others wait for: the operations in which they wait, and its groups."""
+    """Return, for each rank that others wait for, its `Place`: (operations in which they wait, groups of the rank).
+
+    Groups are given by their indexes in `Job.groups`.
+    """
     waiting: dict[int, list[object]] = defaultdict(list)
     for node, ranks in context.graph.absent.items():
         for rank in ranks:
@@ -63,7 +67,10 @@ def ranks_with_files(side: SideFiles) -> set[int]:
 
 
 def of_rank(cause: Cause | None, rank: int) -> Cause | None:
-    """Return a copy of a cause that blames `rank` instead of the rank with the same `Place` for which it was found."""
+    """Return a copy of `cause` that blames `rank` instead of the one rank that it blames; None if `cause` is None.
+
+    Both ranks are in the same groups, and other ranks wait for them in the same operations.
+    """
     if cause is None or cause.ranks == [rank]:
         return cause
     return replace(cause, culprit=msgspec.structs.replace(cause.culprit, ranks=[rank]))

@@ -102,8 +102,9 @@ def blame_dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: l
 def blame_aborted_rank(context: HangContext, end: RankEnd, node: OpNode, victims: list[int]) -> Cause:
     """Return a `Cause` for a rank that gloo aborted because members of a group passed tensors of different sizes.
 
-    The abort is a consequence: if the dumps of the other ranks differ, the result blames those that erred, else the
-    aborted rank itself. In a group of two ranks both may be blamed, as either may be wrong.
+    The abort (`end`) is a consequence: if the dumps of the other ranks differ, the result blames those that erred,
+    else the aborted rank itself, for which `victims` wait in operation `node`. In a group of two ranks both may be
+    blamed, as either may be wrong.
     """
     if divergence := find_divergence(context.job, node.group, node.seq):
         return blame_divergence(context, divergence, [end.rank, *victims])
@@ -124,10 +125,11 @@ def blame_aborted_rank(context: HangContext, end: RankEnd, node: OpNode, victims
 
 
 def blame_rank_without_dump(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:
-    """Return a `Cause` that blames a rank which left no dump, and whose end no file describes.
+    """Return a `Cause` that blames `rank`, which left no dump, and whose end no file describes.
 
-    It counts as stuck if it did not answer the request for its dump in time, else as dead. If its dump was written
-    but is damaged, unreadable or missing here, the rank may be a victim as well, so the class is unknown.
+    The `victims` wait for it in operation `node`. The rank counts as stuck if it did not answer the request for its
+    dump in time, else as dead. If its dump was written, but is damaged, unreadable or not among the files, the rank
+    may be a victim as well, so the class is unknown.
     """
     answer = context.side.answer(rank)
     if rank in context.job.unreadable or (answer and answer.status == AnswerStatus.OK):
@@ -150,9 +152,10 @@ def blame_rank_without_dump(context: HangContext, rank: int, node: OpNode, victi
 
 
 def classify_running_rank(context: HangContext, rank: int, node: OpNode, victims: list[int]) -> Cause:
-    """Return a `Cause` that blames a rank which still runs and whose dump shows no difference from other ranks.
+    """Return a `Cause` that blames `rank`, which still runs and whose dump shows no difference from other ranks.
 
-    Its class depends on the rank's stack, its step and its later operations.
+    The `victims` wait for it in operation `node`. The class depends on the rank's stack, its step and its later
+    operations.
     """
     frames = context.side.main_stack(rank)
     went_on = has_gone_on(context, rank, node)

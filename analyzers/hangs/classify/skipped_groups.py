@@ -116,8 +116,9 @@ def comes_later(
 ) -> bool:
     """Return whether a rank that created `other` under the examined number created `mine` under a later number.
 
-    `mine` and `other` are the members of two groups. `present` has the group of each rank under the examined number,
-    `made` all groups of each rank by number.
+    If so, the ranks that created `mine` too early have skipped a group. `mine` and `other` are the member ranks of
+    two groups. `present` has the group that each rank created under the examined number, `made` all groups of each
+    rank by number.
     """
     ranks = [rank for rank, group in present.items() if group.members == other]
     return any(

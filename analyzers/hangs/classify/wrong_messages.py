@@ -97,7 +97,10 @@ def find_lacking(context: HangContext, rank: int, known: AllCounts) -> list[Mess
 
 
 def calls_of(known: AllCounts, half: OtherHalf) -> int:
-    """Return how often the peer issued its half of a message, which is the recv of a send, or the send of a recv."""
+    """Return how often a peer issued its half of a message, which is the recv of a send, or the send of a recv.
+
+    `half` names the peer and its send or recv; `known` has the counts of all ranks.
+    """
     counts = known.get(half.peer, {}).get(half.message)
     return counts.calls if counts else 0
 
@@ -108,10 +111,10 @@ def receives_from_any(counts: MessageCounts) -> bool:
 
 
 def find_excesses(context: HangContext, cause: Cause, known: AllCounts) -> Iterator[Excess]:
-    """Yield each send or recv that a victim issued once more often than its peer, a culprit, the counterpart.
+    """Yield each send or recv that a victim issued once more often than a culprit issued the matching recv or send.
 
-    All other pairs must have issued it as often as the peer. `cause` has the victims and culprits; `known` has the
-    counts of all ranks.
+    It counts only if all other pairs of ranks in the group issued theirs as often as that culprit. `cause` has the
+    victims and culprits; `known` has the counts of all ranks.
     """
     for rank in cause.victims:
         for message, issued in known.get(rank, {}).items():
@@ -124,10 +127,11 @@ def find_excesses(context: HangContext, cause: Cause, known: AllCounts) -> Itera
 
 
 def calls_of_other_pairs(context: HangContext, known: AllCounts, pair: set[int], message: MessageName) -> set[int]:
-    """Return how often other pairs than `pair` issued a send (or recv) like `message`, in the same process group.
+    """Return how often pairs of ranks other than `pair` issued a send (or recv) like `message`: each distinct number
+    once.
 
-    The result has a number for each distinct count; -1 stands for a pair that issued its send and its recv unequally
-    often.
+    Only the same process group counts. -1 stands for pairs whose send and recv were not issued equally often. `known`
+    has the counts of all ranks.
     """
     verb = message.name.partition(" ")[0]
     halves = [
@@ -159,9 +163,11 @@ def blame_excess(context: HangContext, excess: Excess) -> list[Cause]:
 
 
 def make_message_cause(context: HangContext, reason: Reason, rank: int, waiting: Sequence[int]) -> Cause | None:
-    """Return a `Cause` that blames `rank` for the send or recv in which the first of the ranks `waiting` waits.
+    """Return a `Cause` that blames `rank` for the send or recv in which the first of the ranks `waiting` that is in
+    one waits.
 
-    The result is None if they wait in none.
+    `reason` is the evidence against `rank`; all other ranks are victims. The result is None if none of the ranks
+    `waiting` is in a send or recv.
     """
     nodes = (context.graph.waits_in.get(other) for other in waiting)
     node: OpNode | None = next((node for node in nodes if node and node.is_p2p), None)

@@ -99,9 +99,10 @@ def sides(cause: StackCause) -> str:
 
 
 def is_at(side: list[Place], singular: str, plural: str) -> str:
-    """Return the ranks at one line with a verb and their location, such as `ranks 1-3 wait in backward (train.py:22)`.
+    """Return the ranks of `side` with a verb and their location, such as `ranks 1-3 wait in backward (train.py:22)`.
 
-    `side` has these ranks, which all have the same operation and line; `singular` and `plural` are forms of the verb.
+    All items of `side` have the same operation and line. `singular` and `plural` are forms of the verb (`waits`,
+    `wait`).
     """
     ranks = sorted(place.rank for place in side)
     return f"{rank_names(ranks)} {agree(ranks, singular, plural)} {place_name(side[0])}"

@@ -68,7 +68,9 @@ def dead(cause: Cause) -> str:
 
 
 def in_other_line(cause: Cause) -> str:
-    """Return the line at which the other ranks timed out, as ` in step (train.py:12)`; empty if none is known."""
+    """Return the line at which other ranks timed out waiting for the culprit, as ` in step (train.py:12)`; empty if
+    unknown.
+    """
     return in_line(cause.expected.line) if cause.expected else ""
 
 

@@ -46,8 +46,9 @@ def verdict(context: HangContext, causes: Sequence[Cause]) -> Verdict:
 
 
 def first_sentence(context: HangContext) -> str:
-    """Return what the first dumps of a job say while others are being read: the causes that they prove, else where
-    their ranks are.
+    """Return what the first dumps of a job show while others are still being read, as a sentence.
+
+    It names the causes that these dumps prove, else where their ranks are.
     """
     causes = [cause for cause in find_causes(context) if cause.kind is not HangClass.UNKNOWN]
     return verdict(context, causes).sentence if causes else f"no culprit among them yet: {locations(context)}"

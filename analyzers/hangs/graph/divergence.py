@@ -109,7 +109,8 @@ def judge(job: Job, group: int, seq: int, tables: Mapping[int, Table]) -> Diverg
 def group_by_operation(job: Job, issued: Table) -> list[IssuedOp]:
     """Return the different operations in `issued`, each with the ranks that issued it, that of most ranks first.
 
-    `issued` maps each rank to its operation; operations are equal if members need not agree on more.
+    `issued` maps each rank to its operation. Two operations count as the same if they are equal in what all members
+    must agree on (see `comparable`): name, shapes, dtypes and root, or fewer of these for some operations.
     """
     variants: dict[Comparable, list[int]] = {}
     for member, op in issued.items():
@@ -176,10 +177,10 @@ def similar_groups(job: Job, group: int) -> set[int]:
 
 
 def similar_signatures(job: Job, group: int, seq: int) -> set[Comparable]:
-    """Return what similar groups issued as collective number `seq`: name, shapes and dtypes of the operations.
+    """Return the operations that similar groups issued as collective number `seq`, reduced to name, shapes and dtypes.
 
     Similar groups have the same description as the group with index `group`, such as all groups of the mesh dimension
-    `mesh_tp`. They do the same work, so they show what its members should have issued.
+    `mesh_tp`. They do the same work, so they show what members of this group should have issued.
     """
     states = (
         (i, state) for i in similar_groups(job, group) for m in job.groups[i].ranks if (state := job.ranks.get(m))
@@ -188,7 +189,7 @@ def similar_signatures(job: Job, group: int, seq: int) -> set[Comparable]:
 
 
 def signatures_at_line(job: Job, group: int, ops: Sequence[Op]) -> set[Comparable]:
-    """Return the signatures of the operations that similar groups issued at the source line of `ops`.
+    """Return the signatures (name, shapes, dtypes) of what similar groups issued at the source line of `ops`.
 
     Similar groups have the same description as the group with index `group`. The set is empty if `ops` were issued at
     different lines.
@@ -202,7 +203,7 @@ def signatures_at_line(job: Job, group: int, ops: Sequence[Op]) -> set[Comparabl
 
 
 def key_of(job: Job, op: Op) -> Key:
-    """Return a key of an operation that is equal in every step: signature and source line."""
+    """Return what identifies an operation in every step: its name, what all members must agree on, and its source line."""
     return (*comparable(job.signature(op)), job.line(op))
 
 

@@ -110,11 +110,11 @@ def are_similar_groups(job: Job, number: int, other: int) -> bool:
 def find_half_position(job: Job, reference: int, partner: int, group: int, current: Op | None) -> int | None:
     """Return the index, in the operations of rank `reference`, of the send or recv that corresponds to a missing one.
 
-    The missing one is the counterpart of `current`, a send or recv in which a rank of a similar group waits.
-    `partner` is the rank that has the position of that rank in the group of `reference`. A send and its recv complete
-    together, so messages between `reference` and `partner` are counted from the last completed pair on: the ring
-    buffers may have lost the first pairs. The result is `NOT_YET` if `reference` has not issued the operation, and
-    None if that is not known.
+    The missing one is the counterpart of `current`: some rank waits in that send or recv for a rank which has not
+    issued the other half. Both waiter and absent rank belong to a similar group; here `partner` has the waiter's
+    position and `reference` the absent rank's position. A send and its recv complete together, so messages between
+    `reference` and `partner` are counted from the last completed pair on: the ring buffers may have lost the first
+    pairs. The result is `NOT_YET` if `reference` has not issued the operation, and None if that is not known.
     """
     match = NAME.fullmatch(job.operation(current)) if current and partner in job.ranks else None
     if current is None or match is None:

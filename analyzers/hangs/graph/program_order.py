@@ -135,9 +135,10 @@ class Programs:
         return Deviation(rank, kind, issued, planned)
 
     def _comparisons(self, rank: int) -> list[Comparison]:
-        """Return the comparisons of a rank's operations with those of other ranks that run the same program.
+        """Return the comparisons of a rank's operations with those of other ranks that seem to run the same program.
 
-        These are the ranks that agree with it on more than half as many operations as the rank that agrees on most.
+        A rank seems to if the number of operations on which the two agree, before their first difference, is more
+        than half of the largest such number among the ranks compared.
         """
         every = [c for reference in self._reference_ranks(rank) if (c := self._compare(rank, reference))]
         longest = max((c.agreed for c in every), default=0)

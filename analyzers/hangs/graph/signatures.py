@@ -22,8 +22,9 @@ Comparable = tuple[str, object]
 def comparable(signature: Signature) -> Comparable:
     """Return the part of a signature that must be equal on all members of a process group.
 
-    It is the name and the sizes and dtypes of the tensors; for operations in which these may differ between ranks it
-    is less.
+    This is the operation's name, the shapes and dtypes of its tensors, and its root. For operations in which shapes
+    may differ between ranks it is less: name and dtypes, such as for an uneven all_to_all; name and root for a
+    barrier or gather.
     """
     name = signature.operation
     if name in ROOTED or name in BARRIERS:
@@ -64,10 +65,11 @@ def elements(sizes: tuple[tuple[int, ...], ...]) -> int:
 
 
 def unbalanced(job: Job, group: int, issued: Mapping[int, Op]) -> tuple[int, int] | None:
-    """Return how many elements the members of an all_to_all (send, receive) in total; None if these are equal.
+    """Return (elements sent, elements received) of an all_to_all, summed over all members; None if they are equal.
 
-    The sizes of ranks may differ, but the totals must be equal, or the operation cannot complete. `issued` maps each
-    member to its operation; the result is None, too, if a member is missing, or the operation is no all_to_all.
+    The sizes of ranks may differ, but the totals must be equal, or the operation cannot complete. `group` is an index
+    in `Job.groups`, and `issued` maps its members to their operation. The result is None, too, if a member is
+    missing, or if the operation is no all_to_all.
     """
     signatures = [job.signature(op) for op in issued.values()]
     if len(signatures) < len(job.groups[group].ranks) or not signatures[0].operation.startswith(UNEVEN):

@@ -133,7 +133,11 @@ def build_graph(job: Job, side: SideFiles) -> WaitGraph:
 
 
 def began_after_dump(job: Job, side: SideFiles, rank: int, began_ns: int) -> bool:
-    """Return whether an operation that began at `began_ns` is newer than a rank's dump, which then cannot show it."""
+    """Return whether an operation that began at `began_ns` is newer than a rank's dump, which then cannot show it.
+
+    The dump is as old as its request or, where that is not recorded, its file. The result is False if neither time is
+    known.
+    """
     taken_ns = side.asked_ns(rank) or job.taken_ns.get(rank)
     return taken_ns is not None and began_ns > taken_ns
 
@@ -141,8 +145,9 @@ def began_after_dump(job: Job, side: SideFiles, rank: int, began_ns: int) -> boo
 def find_ranks_dumped_early(job: Job) -> set[int]:
     """Return the ranks whose dumps were taken so early that they lack operations which other ranks had completed.
 
-    If this is a single rank, or at most one rank in eight, these ranks may be at fault themselves, and the result is
-    empty. It is also empty for gloo, because gloo flags failed operations as done.
+    Their dumps do not show that they are late. The set is empty if only one rank, or at most one rank in eight, is so
+    far behind: such a rank may be at fault itself. It is also empty for gloo, because gloo flags failed operations as
+    done.
     """
     if any(signature.backend == "gloo" for signature in job.signatures):
         return set()

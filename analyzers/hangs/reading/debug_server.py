@@ -86,7 +86,10 @@ def content_of(path: Path, limit: int = PAGE_BYTES) -> bytes:
 
 
 def split_sections(content: bytes) -> list[Section]:
-    """Return one section for each rank that answered; ranks for which the page has an error message are left out."""
+    """Return one `Section` for each rank that answered, from the raw `content` of a page.
+
+    Ranks for which the page has an error message are left out.
+    """
     matches = [*PAGE_SECTION.finditer(content)] or [*TEXT_SECTION.finditer(content)]
     # The second group is the server's own message that it could not ask the rank.
     return [Section(int(match[1]), match[3]) for match in matches if not match[2]]

@@ -115,7 +115,9 @@ def integers(value: str) -> list[int]:
 
 
 def whole(value: Any, default: int = -1) -> int:
-    """Return a field as an integer, clipped to `LARGEST`; `default` if it is not a number, such as None."""
+    """Return `value`, a field of an entry, as an integer clipped to `LARGEST`; `default` if it is not a number, such
+    as None.
+    """
     # The common case comes first, as a dump has thousands of numbers; `type` because a bool is an int too.
     if type(value) is int and -LARGEST < value < LARGEST:
         return value

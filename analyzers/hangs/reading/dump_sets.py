@@ -71,8 +71,9 @@ def unreadable_dumps(run: Run, dumps: DumpSet, ranks: Container[int]) -> dict[in
 def rounds_before_hang(side: SideFiles) -> int:
     """Return how many rounds of dumps (requests to all ranks) were taken before the hang began.
 
-    The first rank to time out was stuck in the step and phase in which it ended. So the hang had begun by the first
-    round in which that rank was there already; its index is returned, or 0 if there is no such round.
+    The first rank to time out was stuck in the step and phase in which it ended. The hang had therefore begun by the
+    first round in which that rank's heartbeat shows this step and phase. The result is the index of this round, or 0
+    if there is no such round.
     """
     ends = (end for end in side.exits.values() if is_victim(end))
     first = min(ends, key=lambda end: end.time_ns, default=None)
@@ -130,7 +131,7 @@ def taken_together(bases: Sequence[Path], sets: Mapping[Path, Rounds]) -> list[P
     """Return the first folder in `bases`, and those that hold dumps of other ranks from about the same time.
 
     Each node has its own collector (the process that requests dumps), which writes the dumps of that node's ranks
-    into a folder of its own; these folders together are one set. `sets` has the dumps in each folder.
+    into a folder of its own; these folders together are one set. `sets` has the dumps in each folder, by round.
     """
     together: list[Path] = []
     ranks: set[int] = set()
@@ -170,8 +171,9 @@ def is_aftermath(side: SideFiles, others: Iterable[SideFiles]) -> bool:
 def timed_out(stall: Collection, later: Collection) -> bool:
     """Return whether ranks that hung when dumps were collected (`stall`) had timed out when `later` was collected.
 
-    They had if the timeout had passed by then, and every rank that had exited made its last progress before `stall`.
-    NCCL's watchdog ends a rank without any message, so nothing else shows that such a rank is a victim of the hang.
+    That is so if the timeout had passed by then, and if at least one rank had exited, and none of those that exited
+    made progress after `stall`. NCCL's watchdog ends a rank without any message, so nothing else shows that such a
+    rank is a victim of the hang.
     """
     # A stall is noticed some time after it began; only the rest of the timeout was left then.
     left_s = (stall.timeout_s or 0) - (stall.stalled_s or 0)

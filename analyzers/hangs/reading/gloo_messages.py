@@ -105,9 +105,9 @@ def add_messages(job: Job, side: SideFiles) -> None:
 
 
 def find_unmet(job: Job, rank: int, known: AllCounts) -> MessageCounts:
-    """Return the sends and receives of `rank` that its peer has answered fewer times, with their counts.
+    """Return the sends and receives of `rank`, with their counts, whose counterpart its peer has issued fewer times.
 
-    Such a message waits for the peer. `known` has the counts of all ranks.
+    `rank` waits for the peer in one of these. `known` has the counts of all ranks.
     """
     return {message: issued for message, issued in known[rank].items() if is_unmet(job, rank, message, issued, known)}
 
@@ -128,10 +128,11 @@ def is_unmet(job: Job, rank: int, message: MessageName, issued: MessageCount, kn
 
 
 def has_received_all(job: Job, rank: int, group: str, known: AllCounts) -> bool:
-    """Return whether a rank has received all messages sent to it in a process group, some with a recv from any source.
+    """Return whether a rank has received all messages sent to it in `group`, some with a recv from any source.
 
-    A recv from any source does not say whose message it took, so totals are compared. The last such recv may still
-    wait, so the rank must have called recv once more than messages were sent.
+    A recv from any source does not say whose message it took, so total counts are compared: the last such recv may
+    still wait, so the rank must have called recv more often than messages were sent to it. `known` has the counts of
+    all ranks. The result is False if the rank called no recv from any source.
     """
     number = group_number(job, rank, group)
     if number is None:
@@ -168,9 +169,10 @@ def find_half(job: Job, rank: int, message: MessageName) -> OtherHalf | None:
 
 
 def find_other_tag(job: Job, rank: int, waiting: AllCounts) -> MessageCounts:
-    """Return the last message of a rank, with its count, if its peer waits for it under a different tag; else nothing.
+    """Return {message: count} of the last send or recv of `rank`, if its peer waits in the other half with another tag.
 
-    `waiting` has the counts of the ranks whose stack is in a send or receive.
+    The two then never match. `waiting` has the counts of the ranks whose stack is in a send or receive. The result is
+    empty if the tags are equal, or if the last message of the peer is a different one.
     """
     message, issued = max(waiting[rank].items(), key=lambda item: item[1].time_ns)
     half = find_half(job, rank, message)
@@ -184,9 +186,10 @@ def find_other_tag(job: Job, rank: int, waiting: AllCounts) -> MessageCounts:
 def operation(job: Job, state: RankState, message: MessageName, issued: MessageCount, launch: int) -> Op | None:
     """Return an unrecorded gloo message as a pending operation, in the form in which NCCL's entries are recorded.
 
-    `launch` becomes its p2p sequence number; all messages of the rank that lack a counterpart get the same number, so
-    that they count as launched together. The stack is the last one in `job.stacks`. Return None if the group is not
-    known.
+    `state` is the rank that issued `message`, and `issued` has the time and tag of its last call. `launch` becomes
+    the p2p sequence number; all messages of the rank that lack a counterpart get the same number, so that they count
+    as launched together. The signature is appended to `job.signatures`; the stack is the last one in `job.stacks`.
+    Return None if the group is not known.
     """
     number = group_number(job, state.rank, message.group)
     if number is None:

@@ -35,8 +35,8 @@ def load_job(
 ) -> Job:
     """Return the job that a set of dumps describes; `side` has the contents of the files beside the dumps.
 
-    `artefacts` are the dump files; if several have the dump of one rank, the last one counts. Of many dumps, `watch` is
-    called with the job as the first of them describe it, while others are read.
+    `artefacts` are the dump files; if several have the dump of one rank, the last one counts. Thousands of dumps are
+    read in parts: after some of the parts, `watch` (if given) is called with a job made of what was read so far.
     """
     batches: list[DumpBatch] = []
     unreadable: dict[int, str] = {}
@@ -49,7 +49,10 @@ def load_job(
 
 
 def is_first_part(read: int, total: int, batches: Sequence["DumpBatch"]) -> bool:
-    """Return whether the first 1, 2, 4 and so on parts of the dumps have been read, but not all."""
+    """Return whether to show an interim result now: after 1, 2, 4, 8 ... batches of many dumps, but not after all.
+
+    `read` of `total` dumps have been read, in `batches`. Showing ever fewer results keeps their cost low.
+    """
     return total > MANY_FILES and read < total and len(batches).bit_count() == 1
 
 
@@ -60,7 +63,11 @@ def build_job(
     unreadable: dict[int, str],
     unread: Sequence[run.Artefact] = (),
 ) -> Job:
-    """Return the job that batches of dumps describe; the dumps in `unread` are known to exist, and not read yet."""
+    """Return the job that `batches` of dumps describe; `side` has the contents of the files beside the dumps.
+
+    `artefacts` are all dump files, `unreadable` has the error of each rank whose dump is damaged, and `unread` are
+    dumps that exist but have not been read yet.
+    """
     waiting = frozenset(a.rank for a in unread if a.rank is not None)
     job = Job(find_world_size(side, batches), [], {}, [], [], unreadable, unread=waiting)
     directory = GroupRegistry(job, side.groups.values(), read_configured_groups(batches))
@@ -78,7 +85,7 @@ def build_job(
 
 
 def add_groups_of_messages(directory: GroupRegistry, side: SideFiles) -> None:
-    """Register the process groups in which ranks only sent and received; gloo's dumps do not mention them."""
+    """Add to `directory` the process groups in which ranks only sent and received; gloo's dumps do not mention them."""
     for rank, path in side.message_files.items():
         listed = side.groups[rank].groups if rank in side.groups else {}
         for message in read_message_counts(path):
@@ -87,9 +94,10 @@ def add_groups_of_messages(directory: GroupRegistry, side: SideFiles) -> None:
 
 
 def read_times_taken(job: Job, artefacts: Sequence[run.Artefact]) -> dict[int, int]:
-    """Return when each rank's dump was written, in nanoseconds since the epoch, from the time of its file.
+    """Return when each rank's dump was written, in nanoseconds since the epoch, by the modification time of its file.
 
-    The result is empty if any file is older than its content: its times then come from a copy or an archive.
+    The result is empty if any file seems older than the newest operation in it, since copying or unpacking the files
+    then changed their times.
     """
     times = {a.rank: a.path.stat().st_mtime_ns for a in artefacts if a.rank is not None and a.rank in job.ranks}
     believable = all(times.get(rank, 0) >= state.newest_ns for rank, state in job.ranks.items())
@@ -125,10 +133,11 @@ class DumpBatch:
 def read_batches(
     artefacts: Sequence[run.Artefact], options: store.Options
 ) -> Iterator[tuple[int, DumpBatch | dict[int, str]]]:
-    """Yield the dumps in batches, or the errors of unreadable dumps by rank, each with the number of dumps read so far.
+    """Yield (number of dumps read so far, next batch of dumps); in place of a batch, {rank: error} if it is unreadable.
 
-    One child process reads all of them, or of thousands a part: so each part stays in the cache if the reading is
-    interrupted. If a hostile file crashes a child, several children read a part each.
+    One child process reads all dumps or, of thousands, a part, so that each part that was read stays in the cache if
+    the reading is interrupted. If a hostile file crashes a child process, its part is halved until that file is
+    alone.
     """
     parts = max(1, len(artefacts) // DUMPS_OF_A_CHILD)
     for numbers, columns in store.load_set([a.path for a in artefacts], READER, options, parts):
@@ -205,7 +214,11 @@ class Loader:
         return table
 
     def _combine(self, numbers: tuple[int, ...]) -> int:
-        """Return the number of the signature of collectives that were launched together, from the numbers of theirs."""
+        """Return the index in `Job.signatures` of one signature for collectives that were launched together.
+
+        `numbers` are the indexes of the signatures of these collectives. The combined signature is appended to the
+        list if it is new.
+        """
         if numbers not in self.coalesced:
             self.coalesced[numbers] = len(self.job.signatures)
             self.job.signatures.append(combine_signatures([self.job.signatures[number] for number in numbers]))

@@ -21,8 +21,9 @@ OP_COLUMNS = (
 class OpTable:
     """The operations in a batch of dumps, one row for each entry, those of one dump after the other.
 
-    The batch numbers its signatures and stacks from 0; `signatures` and `stacks` are how many the job's lists had
-    before. `combine` returns the number of the signature of collectives that were launched together.
+    The batch numbers its signatures and stacks from 0, so `signatures` and `stacks`, the lengths of the job's lists
+    before this batch, are added to get indexes in these lists. `combine` returns the number of one signature for
+    collectives that were launched together, given the numbers of theirs.
     """
 
     def __init__(
@@ -92,10 +93,10 @@ class OpRows:
 
 
 def number_launches(columns: Mapping[str, Column], dump: Column) -> Integers:
-    """Return the number of each row's launch; entries of one coalesced launch of collectives share a number.
+    """Return a number for each row that entries of one coalesced launch of collectives share, counted from 0.
 
-    `dump` is the index of each row's dump. Sends and receives get numbers of their own; `p2p.find_batch` combines them
-    where their peers are known.
+    `columns` are those of the table of operations; `dump` is the index of each row's dump. Each send or receive gets
+    a number of its own; `p2p.find_batch` combines them where their peers are known.
     """
     p2p = columns["p2p"].astype(bool)
     begins = np.ones(len(p2p), bool)
@@ -106,7 +107,10 @@ def number_launches(columns: Mapping[str, Column], dump: Column) -> Integers:
 
 
 def unfinished(done: Column, launch: Integers) -> Mask:
-    """Return a mask of the rows whose launch is not done; a launch is done when all of its operations are."""
+    """Return a mask of the rows whose launch is not done; a launch is done when all of its operations are.
+
+    `done` is 0 for each operation that has not completed; `launch` is the number of each row's launch.
+    """
     waiting = np.zeros(int(launch.max(initial=-1)) + 1, bool)
     waiting[launch[done == 0]] = True
     mask: Mask = waiting[launch]

@@ -88,10 +88,11 @@ def count_peers(job: Job, current: Op) -> Counter[Peer]:
 
 
 def count_halves(job: Job, current: Op, peer: Peer) -> int:
-    """Return how many sends or receives `peer` has issued that match those of the rank of `current` with that peer.
+    """Return how many sends or receives `peer` has issued to match those that the rank of `current` has with it.
 
-    Only the peer's current operation and those that it launched together with this one are counted. The result is 0
-    if the peer is not in a send or recv of this process group.
+    `peer` says whom the rank of `current` sends to, or receives from. Only the peer's current operation and those
+    that the peer launched together with it are counted. The result is 0 if the peer is not in a send or recv of this
+    process group.
     """
     state = job.ranks.get(peer.rank)
     if state is None or state.current is None or not state.current.p2p or state.current.group != current.group:

@@ -82,10 +82,11 @@ class GroupRegistry:
         )
 
     def _add_lost(self, group: Group, lost: list[int], usual_size: int) -> None:
-        """Add ranks without a dump (`lost`) to a group of which they must be members.
+        """Add to `group`, which lacks members, those of the ranks without a dump (`lost`) that fit its evenly spaced
+        ranks.
 
-        If more of them fit than members are missing, they are recorded in `Job.possible_members` instead.
-        `usual_size` is the size of the largest group with the same description.
+        If more ranks fit than members are missing, they are recorded in `Job.possible_members` instead. `usual_size`
+        is the size of the largest group with the same description.
         """
         # Nobody else than a single lost rank can be the one that the group waits for.
         fitting = lost if len(lost) == 1 else [rank for rank in lost if fits_spacing(group.ranks, rank, usual_size)]

@@ -217,10 +217,10 @@ class Tables:
         }
 
     def progress(self, index: int, entries: list[Entry]) -> list[tuple[int, ...]]:
-        """Return a row of `POSITIONS` for each process group in a dump: how far the rank got in the group.
+        """Return a row of `POSITIONS` for each process group in dump number `index`: how far the rank got in the group.
 
-        `first` is the lowest sequence number of a collective in the dump, `enqueued` the highest issued, and
-        `completed` the highest completed.
+        The sequence numbers in a row are those of collectives (-1: none): `first` that of the oldest entry,
+        `enqueued` the highest issued, and `completed` the highest completed.
         """
         first: dict[tuple[str, str], int] = {}
         enqueued: dict[tuple[str, str], int] = {}
@@ -287,10 +287,10 @@ class Tables:
         )
 
     def configure(self, config: Any) -> None:
-        """Add the groups in the field `pg_config` to the pairs (name, number of the list of members).
+        """Note the process groups in a dump's field `pg_config`, as pairs (name, number of its list of members).
 
-        The number is an index in `meta["members"]`, which holds each distinct list once; every dump repeats the same
-        long lists.
+        The number is an index in `meta["members"]`, which holds each distinct list once, because every dump repeats
+        the same long lists.
         """
         for name, group in config.items() if isinstance(config, dict) else ():
             if isinstance(group, dict):
@@ -353,9 +353,11 @@ def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
 def overwritten(entries: list[Entry], recent: list[Entry], status: dict[str, list[int]]) -> bool:
     """Return whether the ring buffer has lost unfinished operations, so that the dump does not show the first of them.
 
-    `status` has the last completed sequence number of each process group. If the oldest entry of a group is not done,
-    its number must follow this one; a higher number means that entries in between were lost. Whether `status` counts
-    sends and receives depends on the backend, so the lower of the entry's two numbers is compared (`count_of`).
+    `entries` are all of the dump, `recent` those that are kept, and `status` is the field `pg_status`, whose third
+    value is the last completed sequence number of a process group. If the oldest entry of a group is not done, its
+    number must be the next one after that; a higher number means that entries in between were lost. Whether `status`
+    counts sends and receives depends on the backend, so the lower of the entry's two numbers is compared
+    (`count_of`).
     """
     # A ring that still holds its first entry has lost nothing.
     if not entries or whole(entries[0].get("record_id")) <= 0:
@@ -366,7 +368,9 @@ def overwritten(entries: list[Entry], recent: list[Entry], status: dict[str, lis
 
 
 def newest(entries: list[Entry]) -> list[Entry]:
-    """Return, for each process group, its last entry that is a collective and its last that is a send or receive."""
+    """Return, for each process group in a dump, its last entry that is a collective and its last that is a send or
+    receive.
+    """
     try:
         return list({(e["process_group"], e["is_p2p"]): e for e in entries}.values())
     except (KeyError, TypeError):  # JSON has lists in place of tuples

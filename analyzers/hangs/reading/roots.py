@@ -66,7 +66,10 @@ def read_roots(path: Path) -> Mapping[str, RootedCalls]:
 
 
 def has_rooted(job: Job, rank: int, group: int) -> bool:
-    """Return whether a rank's dump has a collective with a root in a group; `group` is an index in `Job.groups`."""
+    """Return whether a rank's dump has, in a group, a collective of a kind that takes a root, such as broadcast.
+
+    Whether the root is known does not matter. `group` is an index in `Job.groups`.
+    """
     return any(job.operation(op) in OPERATIONS for op in job.ranks[rank].collectives(group))
 
 
@@ -75,7 +78,8 @@ def set_roots(
 ) -> None:
     """Set the roots of a rank's collectives in one group, for those of the `calls` that its dump contains.
 
-    `group` is an index in `Job.groups`; `numbers` maps each signature to its index in `Job.signatures`.
+    `state` is changed in place, with copies of the operations. `group` is an index in `Job.groups`; `numbers` maps
+    each signature to its index in `Job.signatures`.
     """
     entries = iter([op for op in state.collectives(group) if job.operation(op) in OPERATIONS])
     for call in calls:

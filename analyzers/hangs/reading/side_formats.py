@@ -114,9 +114,9 @@ class Round(msgspec.Struct):
 class Collection(msgspec.Struct):
     """The content of `collection.json`: why and when dumps were requested, and each rank's answer in each round.
 
-    `reason` is `stalled`, `asked`, `failed` or `died`. `attempt` is the number of restarts of the job before; None if
-    the recorder did not write it. `stalled_s` is how long the job had made no progress, `timeout_s` the collectives'
-    timeout.
+    `reason` is `stalled`, `asked`, `failed` or `died`. `attempt` is how many times the job had been restarted; None
+    if the recorder did not write it. `stalled_s` is for how many seconds the job had made no progress, `timeout_s`
+    the timeout of collectives in seconds.
     """
 
     reason: str = ""

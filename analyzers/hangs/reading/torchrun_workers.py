@@ -34,7 +34,7 @@ UNKNOWN_RANK = -1
 class Worker:
     """A file of one torchrun worker; `rank` is None if it is not known which node's worker wrote it.
 
-    `attempt` is the number of restarts before.
+    `attempt` is how many times the job had been restarted before this worker started.
     """
 
     path: Path
