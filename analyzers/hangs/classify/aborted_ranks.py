@@ -40,7 +40,7 @@ def with_sizes(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
 
 
 def blame_differing_dumps(context: HangContext, end: RankEnd) -> Cause | None:
-    """Return a `Cause` that blames ranks whose dumps differ in one of their last collectives, after gloo aborted a rank.
+    """Return a `Cause` that blames ranks whose dumps differ in one of their last collectives, if gloo aborted a rank.
 
     The aborted rank (`end`) left no dump, and may be innocent: it only received a tensor of the wrong size. If the
     other ranks' dumps do not show who is wrong, the ranks at the aborted rank's line count as right. The result is

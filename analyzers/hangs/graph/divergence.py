@@ -203,7 +203,7 @@ def signatures_at_line(job: Job, group: int, ops: Sequence[Op]) -> set[Comparabl
 
 
 def key_of(job: Job, op: Op) -> Key:
-    """Return what identifies an operation in every step: its name, what all members must agree on, and its source line."""
+    """Return what identifies an operation in every step: name, the facts that members must agree on, source line."""
     return (*comparable(job.signature(op)), job.line(op))
 
 

@@ -123,7 +123,7 @@ class SideFiles:
         return world_size > 0 and all(self.ended_cleanly(rank) for rank in range(world_size))
 
     def has_moved_past(self, rank: int) -> bool:
-        """Return whether a rank went on after the last round of dumps, or ended cleanly; its dumps are then outdated."""
+        """Return whether a rank went on after the last round of dumps, or ended cleanly, so that its dumps are old."""
         asked = [a.asked_ns for number in self.rounds if (a := number.ranks.get(rank)) and a.asked_ns]
         beat = self.last_beat(rank)
         if rank in self.exits or beat is None:
