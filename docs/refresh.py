@@ -1,6 +1,7 @@
 """Write the generated parts of the documentation again, from the program itself: `python docs/refresh.py`.
 
-These are the reference of commands, settings and keys, the skill for agents, and the output of commands in tutorials.
+These are the reference of commands, settings and keys, the skill for agents, the output of commands in tutorials, and
+the manual pages in `share`.
 """
 
 import os
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from man_pages import man_pages
 from trainer.config.schema import options
 from trainer.config.show import default, flag
 from workbench.cli import app
@@ -57,6 +59,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield agents, agents.read_text().partition("<!-- skill -->")[0] + f"<!-- skill -->\n\n{body.replace('# ', '## ')}\n"
     for page in [DOCS / "index.md", *sorted((DOCS / "tutorials").glob("*.md"))]:
         yield page, CONSOLE.sub(lambda found: shown(found[1], found[2]), page.read_text())
+    yield from man_pages()
 
 
 def shown(words: str, lines: str | None) -> str:
@@ -121,4 +124,5 @@ def spelled(key: str) -> str:
 
 if __name__ == "__main__":
     for path, text in pages():
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

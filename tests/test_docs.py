@@ -4,6 +4,8 @@ import doctest
 import importlib.util
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ def refreshed(tmp_path_factory):
     """Fixture: {page: its text} of every generated page, generated again."""
     patch = pytest.MonkeyPatch()
     patch.setenv("WORKBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+    patch.syspath_prepend(ROOT / "docs")
     spec = importlib.util.spec_from_file_location("refresh", ROOT / "docs" / "refresh.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -27,6 +30,22 @@ def refreshed(tmp_path_factory):
 def test_commands_settings_and_examples_are_true(refreshed):
     """If a generated page is out of date, `python docs/refresh.py` writes it again."""
     assert {path.name for path, text in refreshed.items() if path.read_text() != text} == set()
+
+
+def test_each_command_has_a_manual_page(refreshed):
+    """There is no page of a command that no longer exists."""
+    pages = set((ROOT / "share" / "man" / "man1").iterdir())
+    assert pages == {path for path in refreshed if path.suffix == ".1"}
+    assert len(pages) > 20
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="needs groff")
+def test_manual_pages_are_formatted_without_a_warning():
+    for page in sorted((ROOT / "share" / "man" / "man1").iterdir()):
+        shown = subprocess.run(
+            ["groff", "-man", "-ww", "-Tascii", "-P-cbou", page], capture_output=True, text=True, check=True
+        )
+        assert (shown.stderr, "SYNOPSIS" in shown.stdout) == ("", True), page.name
 
 
 def test_tutorials_show_what_is_printed(refreshed):

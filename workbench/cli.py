@@ -9,6 +9,7 @@ from workbench.command_options import options as opt
 from workbench.command_options.launch_options import ForeignOptions, LaunchCommand, ProcessOptions
 from workbench.command_options.option_groups import spread_groups
 from workbench.command_options.token_options import TokenOptions
+from workbench.command_options.value_names import DOCUMENTS, INCIDENTS, PLANNED_DEVICES, one_of
 from workbench.config_commands import PASS_ON, config_app
 
 EPILOG = (
@@ -231,7 +232,11 @@ def launch(
     processes: ProcessOptions,
     foreign: ForeignOptions,
     incident: Annotated[
-        str | None, typer.Option(help="Break the run on purpose; `workbench demo --help` names the incidents.")
+        str | None,
+        typer.Option(
+            help="Break the run on purpose; `workbench demo --help` names the incidents.",
+            autocompletion=one_of(*INCIDENTS),
+        ),
     ] = None,
     show_news: Annotated[
         bool, typer.Option("--watch/--no-watch", help="Say what happens to the job while it runs.")
@@ -329,7 +334,11 @@ def estimate(
         Path | None, typer.Option(help="Any training script, in place of our trainer; its arguments follow --.")
     ] = None,
     device: Annotated[
-        str, typer.Option(help="With --script: the device that the script sees, cuda or cpu; it need not exist.")
+        str,
+        typer.Option(
+            help="With --script: the device that the script sees, cuda or cpu; it need not exist.",
+            autocompletion=one_of("cuda", "cpu"),
+        ),
     ] = "cuda",
     fail_on: opt.FailOnOption = None,
 ) -> None:
@@ -368,7 +377,11 @@ def plan(
     nnodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
     margin: Annotated[float, typer.Option(help="Share of the memory to leave free, for what is in no tensor.")] = 0.1,
     device: Annotated[
-        str, typer.Option(help="Device whose speed ranks the settings: a100, h100, h200, b200, mi300x or cpu.")
+        str,
+        typer.Option(
+            help="Device whose speed ranks the settings: a100, h100, h200, b200, mi300x or cpu.",
+            autocompletion=one_of(*PLANNED_DEVICES),
+        ),
     ] = "h100",
     count: Annotated[int, typer.Option(help="Number of choices to show.", min=1)] = 3,
     fail_on: opt.FailOnOption = None,
@@ -462,7 +475,11 @@ def tokens(
 @app.command(rich_help_panel=RUN)
 def demo(
     incident: Annotated[
-        str, typer.Argument(help="healthy, oom, hang, straggler or another incident; a wrong name lists all.")
+        str,
+        typer.Argument(
+            help="healthy, oom, hang, straggler or another incident; a wrong name lists all.",
+            autocompletion=one_of("hang", *INCIDENTS),
+        ),
     ] = "oom",
     nproc: Annotated[int, typer.Option(help="Number of processes.", min=1)] = 2,
     folder: Annotated[
@@ -511,7 +528,11 @@ def capabilities(as_json: opt.Json = False) -> None:
 @app.command(rich_help_panel=HELP)
 def schema(
     name: Annotated[
-        str | None, typer.Argument(help="memory, hang, trace, steps, incident, ...; without a name, all names.")
+        str | None,
+        typer.Argument(
+            help="memory, hang, trace, steps, incident, ...; without a name, all names.",
+            autocompletion=one_of(*DOCUMENTS),
+        ),
     ] = None,
 ) -> None:
     """Print the JSON Schema of a document that --json prints."""

@@ -89,6 +89,8 @@ def smoke(place: Path, *, trains: bool) -> Iterator[str]:
     for name in ("oom_2ranks", "stuck_2ranks", "straggler_2ranks", "torchtitan_2ranks", "traces/healthy_4ranks"):
         report = json.loads(run(command, "inspect", FIXTURES / name, "--json"))
         yield f"inspect {name}: {report['verdict']['class']}"
+    yield f"hang: {json.loads(run(command, 'hang', FIXTURES / 'skip_4ranks', '--json'))['verdict']['class']}"
+    run(place / "python", "-c", "import analyzers.memory")
     for form in ("html", "md", "json"):
         run(command, "report", FIXTURES / "oom_2ranks", "-o", f"report.{form}")
         yield f"report.{form}"

@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperCommand
 
 from workbench.command_options.options import Scheduler, TokenFile
+from workbench.command_options.value_names import one_of
 
 FOREIGN = "A command after --"
 
@@ -32,7 +33,13 @@ class ProcessOptions:
         ),
     ] = None
     token_file: TokenFile = None
-    trainer: Annotated[str, typer.Option(help="`workbench`, or the Python module of another trainer.")] = "workbench"
+    trainer: Annotated[
+        str,
+        typer.Option(
+            help="`workbench`, or the Python module of another trainer.",
+            autocompletion=one_of("workbench", "torchtitan"),
+        ),
+    ] = "workbench"
     image: Annotated[
         str | None, typer.Option(help="With --scheduler kubernetes: the container image.", show_default=False)
     ] = None

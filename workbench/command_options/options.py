@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from workbench.command_options.value_names import MODELS, one_of
+
 
 class Format(StrEnum):
     """The output format of a report."""
@@ -35,25 +37,9 @@ class Scheduler(StrEnum):
 
 
 INPUT, OUTPUT = "Input", "Output"
-
-
-def complete_path(incomplete: str) -> list[str]:
-    """Return the files and folders whose path begins with `incomplete`, for the shell's completion.
-
-    Folders end with `/`.
-    """
-    folder, _, name = incomplete.rpartition("/")
-    where = Path(f"{folder}/" if "/" in incomplete else ".")
-    try:
-        paths = [path for path in where.iterdir() if path.name.startswith(name)]
-    except OSError:
-        return []
-    return sorted(f"{path}/" if path.is_dir() else str(path) for path in paths)
-
-
 WRITTEN = "Files or folders that a job wrote, or their URLs (s3://, gs://, https://, ...)."
-Paths = Annotated[list[str], typer.Argument(help=WRITTEN, autocompletion=complete_path, show_default=False)]
-MaybePaths = Annotated[list[str] | None, typer.Argument(help=WRITTEN, autocompletion=complete_path, show_default=False)]
+Paths = Annotated[list[str], typer.Argument(help=WRITTEN, show_default=False)]
+MaybePaths = Annotated[list[str] | None, typer.Argument(help=WRITTEN, show_default=False)]
 LIVE = "A job that hangs right now"
 LiveRun = Annotated[
     Path | None,
@@ -73,9 +59,7 @@ Pids = Annotated[
 ]
 OnePath = Annotated[
     str,
-    typer.Argument(
-        help="The folder of a run, or a file in it, or its URL.", autocompletion=complete_path, show_default=False
-    ),
+    typer.Argument(help="The folder of a run, or a file in it, or its URL.", show_default=False),
 ]
 ConfigSource = Annotated[Path, typer.Argument(help="A TOML file, or the folder of a run.", show_default=False)]
 RunFolder = Annotated[Path, typer.Argument(help="The folder that the job writes to.", show_default=False)]
@@ -183,13 +167,18 @@ FailOnMeasures = Annotated[
         "--fail-on",
         help="Exit with status 1 if a finding is at least this severe, or a measure got worse: step_time>3%,memory.",
         metavar="[warning|error|MEASURE[>LIMIT]],...",
+        autocompletion=one_of(*FailOn),
         rich_help_panel=OUTPUT,
         show_default=False,
     ),
 ]
 Config = Annotated[str | None, typer.Option(help="A TOML file; with --module the name of a registry function.")]
 Module = Annotated[
-    str | None, typer.Option(help="A model of the trainer, such as llama3, whose registry holds the --config.")
+    str | None,
+    typer.Option(
+        help="A model of the trainer, such as llama3, whose registry holds the --config.",
+        autocompletion=one_of(*MODELS),
+    ),
 ]
 TokenFile = Annotated[
     Path | None,

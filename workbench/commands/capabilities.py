@@ -38,7 +38,8 @@ TYPES: dict[object, str] = {str: "text", int: "integer", float: "float", bool: "
 class Parameter(msgspec.Struct, frozen=True):
     """An option or an argument of a command; an argument has no `flags`.
 
-    `type` is one of text, integer, float, boolean, path and choice.
+    `type` is one of text, integer, float, boolean, path and choice. `default_note` says in words what is used where
+    there is no `default`.
     """
 
     name: str
@@ -49,15 +50,21 @@ class Parameter(msgspec.Struct, frozen=True):
     multiple: bool
     choices: list[str] = []
     default: str | None = None
+    default_note: str | None = None
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A command; `schema` is the name of the JSON document that it prints with `--json`."""
+    """A command; `schema` is the name of the JSON document that it prints with `--json`.
+
+    `usage` is its command line, `details` the paragraphs of its help after the summary.
+    """
 
     name: str
     summary: str
     parameters: list[Parameter]
     schema: str | None
+    usage: str = ""
+    details: list[str] = []
 
 
 class CapabilitiesData(msgspec.Struct, frozen=True):
@@ -97,11 +104,22 @@ def describe_commands(app: typer.Typer, prefix: str = "") -> Iterator[Command]:
     for info in app.registered_commands:
         assert info.callback is not None, "a command is registered with its function"
         name = f"{prefix}{info.name or info.callback.__name__}"
-        summary = " ".join((info.help or info.callback.__doc__ or "").partition("\n\n")[0].split())
-        yield Command(name, summary, parameters(info.callback), DOCUMENT_OF.get(name))
+        summary, *details = [
+            " ".join(part.split()) for part in (info.help or info.callback.__doc__ or "").split("\n\n")
+        ]
+        options = parameters(info.callback)
+        words = ["workbench", name, info.options_metavar or "[OPTIONS]", *map(argument, options)]
+        usage = " ".join(word for word in words if word)
+        yield Command(name, summary, options, DOCUMENT_OF.get(name), usage, details)
     for group in app.registered_groups:
         assert group.typer_instance is not None, "a group is registered with its application"
         yield from describe_commands(group.typer_instance, f"{group.name} ")
+
+
+def argument(parameter: Parameter) -> str:
+    """Return an argument as the usage line of its command shows it, such as `[PATHS...]`; empty for an option."""
+    name = f"{parameter.name.upper()}{'...' if parameter.multiple else ''}"
+    return "" if parameter.flags else name if parameter.required else f"[{name}]"
 
 
 def parameters(function: Callable[..., object]) -> list[Parameter]:
@@ -130,6 +148,7 @@ def describe(parameter: inspect.Parameter, kind: object, info: ParameterInfo) ->
         multiple=many,
         choices=[str(choice) for choice in choices],
         default=None if default is False else str(default),
+        default_note=info.show_default if isinstance(info.show_default, str) else None,
     )
 
 

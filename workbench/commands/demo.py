@@ -8,6 +8,7 @@ from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import JOINED, ask
 from workbench.command_options.options import Format, on_terminal
+from workbench.command_options.value_names import INCIDENTS
 from workbench.commands.analyse import open_folder
 from workbench.console import note
 from workbench.errors import UsageProblem
@@ -16,23 +17,6 @@ from workbench.launch.run import launch
 from workbench.present import render
 
 SHORT_NAMES = {"hang": "stuck"}
-INCIDENTS = (
-    "healthy",
-    "oom",
-    "leak",
-    "stuck",
-    "stuck_sleep",
-    "stuck_gil",
-    "skip",
-    "mismatch_shape",
-    "mismatch_type",
-    "kill",
-    "deadlock",
-    "straggler",
-    "straggler_data",
-    "straggler_gc",
-    "nan",
-)
 RECORDERS = (
     "--profiling.enable_profiling",
     "--profiling.enable_memory_snapshot",

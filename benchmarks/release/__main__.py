@@ -1,0 +1,125 @@
+"""Check a release before it is uploaded: build wheel and source archive, look into both, and install the wheel.
+
+    python -m benchmarks.release --quick                what CI does: build, look inside, install once without torch
+    python -m benchmarks.release                        also: twine, uv and pipx, and Python 3.11, 3.12 and 3.13
+    python -m benchmarks.release --torch 2.13.0         the same with the extra `train`, and a job of two ranks trains
+    python -m benchmarks.release --keep dist            leave the two files in a new folder, to upload them
+
+It needs git and uv, which `dev.py` installs. Every Python on the PATH or in pyenv is tried; those that are not here are
+named. Prints a line for each part; the exit status is 1 if one failed.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.release.contents import same_contents, sdist_problems, wheel_problems
+from benchmarks.release.installers import install_once, installed_by_tools
+from benchmarks.safety.installs import ROOT, VERSIONS, interpreter, try_python
+
+TWINE = "twine==7.0.0"
+NATIVE = "analyzers/native/"
+"""The folder of a distribution of its own."""
+
+
+def build(folder: Path) -> tuple[Path, Path]:
+    """Build a source archive and a wheel of the working tree, and return their paths."""
+    uv("build", "--out-dir", folder, ROOT)
+    [archive], [wheel] = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    return archive, wheel
+
+
+def uv(*words: str | Path) -> str:
+    """Run uv, and return its output.
+
+    Raises:
+        subprocess.CalledProcessError: It failed.
+    """
+    settings = {**os.environ, "UV_PYTHON_DOWNLOADS": "never"}
+    ended = subprocess.run(
+        [shutil.which("uv") or "uv", "--quiet", *words],
+        cwd=ROOT,
+        env=settings,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return ended.stdout
+
+
+def problems(archive: Path, wheel: Path) -> Iterator[str]:
+    """Yield what is wrong with the two files of a release."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    tracked = {name for name in listed.split("\0") if name and not name.startswith(NATIVE)}
+    yield from wheel_problems(wheel, ROOT, tracked)
+    yield from sdist_problems(archive, tracked)
+    with tempfile.TemporaryDirectory() as folder:
+        # Of the working tree itself; the first was made of the source archive.
+        uv("build", "--wheel", "--out-dir", folder, ROOT)
+        yield from same_contents(wheel, Path(folder) / wheel.name)
+
+
+def attempt(name: str, part: Iterator[str]) -> bool:
+    """Run a part of the check, print what it did, and return whether it succeeded."""
+    done: list[str] = []
+    try:
+        done.extend(part)
+    except (subprocess.CalledProcessError, RuntimeError) as error:
+        print(f"{name}: FAILED after {done}: {error}\n{getattr(error, 'stderr', '') or ''}", flush=True)
+        return False
+    print(f"{name}: {'; '.join(done)}", flush=True)
+    return True
+
+
+def files_are_right(archive: Path, wheel: Path) -> Iterator[str]:
+    found = list(problems(archive, wheel))
+    if found:
+        raise RuntimeError("\n  ".join(found))
+    yield from (f"{path.name}, {path.stat().st_size >> 10} KiB" for path in (archive, wheel))
+
+
+def accepted_by_twine(*files: Path) -> Iterator[str]:
+    uv("tool", "run", "--from", TWINE, "twine", "check", "--strict", *files)
+    yield "long description and metadata are valid"
+
+
+def parts(archive: Path, wheel: Path, settings: argparse.Namespace) -> Iterator[bool]:
+    """Run all parts that the command line asks for; yield whether each succeeded."""
+    yield attempt("contents", files_are_right(archive, wheel))
+    yield attempt("without torch", install_once(wheel))
+    if settings.quick:
+        return
+    yield attempt("twine", accepted_by_twine(archive, wheel))
+    for version in settings.python:
+        python = interpreter(version)
+        if python is None:
+            print(f"Python {version}: not here, not tried")
+            continue
+        yield attempt(f"uv and pipx, Python {version}", installed_by_tools(wheel, python))
+        yield try_python(python, wheel, argparse.Namespace(newest=False, torch=settings.torch, without_cuda=False))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--python", nargs="+", default=VERSIONS, metavar="VERSION")
+    parser.add_argument("--torch")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER")
+    settings = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        archive, wheel = build(Path(folder))
+        worked = list(parts(archive, wheel, settings))
+        if settings.keep and all(worked):
+            settings.keep.mkdir(parents=True)
+            for file in (archive, wheel):
+                shutil.copy(file, settings.keep)
+    sys.exit(not all(worked))
+
+
+if __name__ == "__main__":
+    main()
