@@ -71,10 +71,10 @@ def load(logs: run.Run, options: store.Options) -> Logs:
 
 
 def add_exit_codes(loaded: Logs, manifest: Mapping[str, object]) -> None:
-    """Add the exit codes in `run.json` as events, if the timer of `faulthandler.dump_traceback_later` printed stacks.
+    """Add the exit codes in `run.json` to `loaded` as events, if a timer of Python's fault handler printed stacks.
 
-    Such a timer can also end its process with exit code 1; the exit codes show whether it did. `manifest` is the
-    content of `run.json`.
+    Such a timer (`faulthandler.dump_traceback_later`) can also end its process with exit code 1; the exit codes show
+    whether it did. `manifest` is the content of `run.json`.
     """
     codes = manifest.get("exit_codes")
     if not isinstance(codes, dict) or not any(e.kind is EventKind.STACKS for e in loaded.events):
@@ -198,8 +198,8 @@ def add_roster(
 ) -> None:
     """Add to `loaded` the last step and the last line of each rank that the log files show.
 
-    If several files show a rank, the largest step and the last line of the last such file count. `ranks` has the rank
-    of each artefact, or None if its path shows none.
+    `columns` has what a child process read from the files `artefacts`; `ranks` has the rank of each file, or None if
+    its path shows none. If several files show a rank, the largest step and the last line of the last such file count.
     """
     rows = zip(columns["rank.file"].tolist(), columns["rank.rank"].tolist(), columns["rank.step"].tolist(), strict=True)
     for number, (file, rank, step) in enumerate(rows):
@@ -219,10 +219,10 @@ def add_roster(
 
 
 def number_ranks(loaded: Logs) -> None:
-    """Set the rank of events that lack one, from the table of failed workers that torchrun prints.
+    """Set the rank of those events in `loaded` that lack one, from the table of failed workers that torchrun prints.
 
-    An event is matched to a worker by process id, or by local rank if there is one node. A rank in the table also
-    becomes a known rank of the job.
+    An event is matched to a worker by process id, or by local rank if there is one node; without a table, the local
+    rank is taken for the rank. A rank in the table also becomes a known rank of the job.
     """
     table = [e for e in loaded.events if e.kind in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)]
     by_pid = {(e.facts.pid, e.path): e.rank for e in table if e.facts.pid}

@@ -92,11 +92,11 @@ def find_answer(logs: Logs) -> Answer:
 
 
 def may_have_survived(failure: Failure, logs: Logs) -> bool:
-    """Return whether the program may have caught the exceptions of a failure and gone on.
+    """Return whether the program may have caught the exceptions of `failure` and gone on with its work.
 
-    That is so if only tracebacks report it. An uncaught exception leaves other signs: PyTorch's hook prints
-    `[rank1]:` before its traceback once the ranks have connected (printed steps prove that), and torchrun reports a
-    worker that ended.
+    That is so if the job printed steps, and nothing but tracebacks reports the failure. An uncaught exception leaves
+    other signs: PyTorch's hook prints `[rank1]:` before its traceback once the ranks have connected (which printed
+    steps prove), and torchrun reports a worker that ended.
     """
     trained = any(r.last_step is not None for r in logs.ranks.values())
     ended = any(event.kind in ENDS for event in logs.events)
@@ -169,7 +169,7 @@ def ranks_to_blame(failure: Failure, logs: Logs) -> list[int]:
 
 
 def unranked(failure: Failure, logs: Logs) -> list[int]:
-    """Return which ranks a failure belongs to, if its events have no rank, from torchrun's table of failed workers.
+    """Return which ranks failed if the events of `failure` have no rank, from torchrun's table of failed workers.
 
     Ranks that fail before `init_process_group` print no prefix with a rank. They are those ranks in the table for
     which no other event says why they failed; for example, three equal tracebacks match three ranks with exit code 1.
@@ -182,10 +182,10 @@ def unranked(failure: Failure, logs: Logs) -> list[int]:
 
 
 def lost_connection_cause(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
-    """Return a `Cause` for ranks that lost their connections, which blames the rank that ended before.
+    """Return a `Cause` for a job whose ranks lost their connections; it blames the rank that had ended or left before.
 
-    It says how that rank ended, as far as the logs show it. `failure` is the lost connections, `failures` are all
-    failures of the job.
+    The class says how that rank went: it aborted, ended early, caught an error and skipped collectives, or is
+    unknown. `failure` has the events of the lost connections, `failures` are all failures of the job.
     """
     blame = blame_for_lost_connection(failure, logs)
     aborted = next((f for f in failures if f.role.tier is Tier.ABORTED and set(f.ranks) >= set(blame.ranks)), None)
@@ -205,9 +205,10 @@ def lost_connection_cause(failure: Failure, failures: list[Failure], logs: Logs)
 
 
 def host_memory_cause(failure: Failure, failures: list[Failure]) -> Cause:
-    """Return a `Cause` which says that a host ran out of memory, with the ranks that were killed.
+    """Return a `Cause` which says that a host ran out of memory, with the ranks that were killed for it.
 
-    `failures` are all failures of the job.
+    The ranks are those of `failure`, which reports the lack of memory or, if it names none, those of all `failures`
+    in which SIGKILL ended ranks.
     """
     killed = [f for f in failures if f.role.tier is Tier.KILLED]
     ranks = failure.ranks or sorted({rank for f in killed for rank in f.ranks})
@@ -215,9 +216,10 @@ def host_memory_cause(failure: Failure, failures: list[Failure]) -> Cause:
 
 
 def timeout_cause(failure: Failure, logs: Logs) -> Cause:
-    """Return a `Cause` which says why ranks timed out; it blames the ranks that did not join the collective.
+    """Return a `Cause` which says why ranks timed out in a collective (`failure`); it blames those that did not join.
 
-    Its class is a mismatch if those ranks were in a different operation.
+    Its class is a mismatch if those ranks were in a different operation, and a failed start if the ranks to blame are
+    unknown and ranks were missing from the start.
     """
     blame = blame_for_timeout(failure, logs)
     kind = OF_REASON.get(blame.reason, LogClass.COLLECTIVE_TIMEOUT) if blame.reason else LogClass.COLLECTIVE_TIMEOUT

@@ -9,7 +9,7 @@ MESSAGES_AT_MOST = 64
 
 
 def device_accounts(events: Iterable[LogEvent]) -> list[LogMemory]:
-    """Return the parts of a device's memory at each failed request for memory, in the order of the logs.
+    """Return the parts of a device's memory at each failed request for memory, in the order of `events`.
 
     Messages with the same rank, device and requested size count as one; at most `MESSAGES_AT_MOST` are returned.
     """

@@ -30,9 +30,10 @@ class DifferingCount(NamedTuple):
 
 
 def find_differing_count(logs: Logs) -> DifferingCount | None:
-    """Return the rank that printed a count that differs from that of all others, in a line that all ranks print.
+    """Return the rank that printed a count that differs from that of all other ranks, in a line that all ranks print.
 
-    The result is None if no rank did, if such lines point to different ranks, or if there are fewer than three ranks.
+    An example is `100 batches` where all others print `125 batches`. The result is None if no rank printed such a
+    count, if such lines point to different ranks, or if there are fewer than three ranks.
     """
     ranks = sorted(logs.ranks)
     if len(ranks) < RANKS_AT_LEAST or not logs.ranks.keys() <= logs.said.keys():
@@ -44,10 +45,10 @@ def find_differing_count(logs: Logs) -> DifferingCount | None:
 
 
 def by_line(said: Sequence[str]) -> Mapping[tuple[str, int | None], str]:
-    """Return {line without its numbers and its step: its last text} for the lines of a rank that have numbers.
+    """Return {(line with `#` for each number, its step): its last text} for the lines of a rank that have numbers.
 
-    Texts that differ only in digits are the same line of the program; those with different steps are not. `said` has
-    the rank's last lines, the oldest first.
+    The key identifies a line of the program: texts that differ only in digits have the same key, unless their steps
+    differ. `said` has the rank's last lines, the oldest first.
     """
     return {(re.sub(r"\d+", "#", without_rank(text)), step_in(text)): text for text in said if re.search(r"\d", text)}
 
@@ -58,9 +59,10 @@ def without_rank(text: str) -> str:
 
 
 def ranks_that_differ(texts: Mapping[int, str]) -> Iterator[DifferingCount]:
-    """Yield the one rank whose text differs from that of all others, if the others are equal.
+    """Yield the one rank whose text differs from that of all others, if all others are equal; else nothing.
 
-    `texts` maps each rank to its text of one line; texts with numbers that are not counts are skipped.
+    `texts` maps each rank to its text of one line; texts with numbers that are not counts, such as times, are
+    skipped.
     """
     counts = Counter(map(without_rank, texts.values())).most_common()
     if len(counts) != 2 or counts[1][1] != 1:

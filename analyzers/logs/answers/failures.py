@@ -24,8 +24,9 @@ ENDED_BY_SIGTERM = (Tier.KILLED, Tier.EXIT_CODE, Tier.LOST_CONNECTION, Tier.ABOR
 class Failure:
     """The same failure on one or several ranks, as the log events in `events` report it.
 
-    The events are sorted by tier, then by time; `ranks` are those that they are about. `role` has the class that a
-    verdict gets from this failure. `order` is a sort key, which is lowest for the most probable cause.
+    The events are sorted by tier (the lower, the more probably a cause), then by time; `ranks` are those that they
+    are about. `role` has the class that a verdict gets from this failure. `order` is a sort key, which is lowest for
+    the most probable cause.
     """
 
     role: Role
@@ -84,17 +85,17 @@ def failure_of(group: Sequence[Occurrence]) -> Failure:
 
 
 def without_explained(found: list[Occurrence]) -> list[Occurrence]:
-    """Return the failure events without exit codes that add nothing.
+    """Return the failure events in `found` without those exit codes that add nothing.
 
-    An exit code is left out if another event of its rank says why the rank failed, or if there is a failure without a
-    rank, which may be that of any rank.
+    An exit code is left out if another event of its rank says why the rank failed, or if any other failure event has
+    no rank, because that event may be about this rank.
     """
     said_why = {o.event.rank for o in found if o.role.kind is not LogClass.EXIT_CODE}
     return [o for o in found if o.role.kind is not LogClass.EXIT_CODE or not (said_why & {o.event.rank, None})]
 
 
 def without_forced(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the failure events without the deaths by SIGKILL of ranks that the launcher killed.
+    """Return the failure events in `found` without the deaths by SIGKILL of ranks that the launcher killed.
 
     The launcher kills a rank that does not stop on request, so this signal is no failure of the rank.
     """
@@ -103,7 +104,10 @@ def without_forced(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
 
 
 def without_stopped(found: list[Occurrence]) -> list[Occurrence]:
-    """Return the failure events without those that follow from an order to stop, such as workers ended by SIGTERM."""
+    """Return the failure events in `found` without those that follow from an order to stop the job.
+
+    For example, workers ended by SIGTERM after the scheduler cancelled the job are left out; the order itself stays.
+    """
     stop = min((o for o in found if is_stop(o)), key=lambda o: (o.clock, o.file, o.event.line), default=None)
     if stop is None:
         return found

@@ -22,7 +22,7 @@ NATIVE_CRASHES = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS")
 
 
 class Tier(IntEnum):
-    """A rating of events: the failure with the lowest tier is taken for the cause of the job's end.
+    """A rating of events: of all failures, the one with the lowest tier is taken for the cause of the job's end.
 
     Low tiers are failures of a rank itself; high tiers are often consequences, such as a lost connection.
     """

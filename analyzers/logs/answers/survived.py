@@ -31,8 +31,8 @@ ENDS = (*TABLE, EventKind.EXIT, EventKind.SIGNAL)
 class Occurrence:
     """An event that reports a failure, with its class and tier (`role`) and its position in the logs.
 
-    `clock` is the last time that its log printed before the event or with it, in ns since 1970 (0: none); `file` is
-    the index of that log in `Logs.files`.
+    A tier rates how probably the event is the cause (lowest: most probably). `clock` is the last time that its log
+    printed before the event or with it, in ns since 1970 (0: none); `file` is the index of that log in `Logs.files`.
     """
 
     event: LogEvent
@@ -47,10 +47,10 @@ class Occurrence:
 
 
 def without_completed(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the failure events without those before the line in their log which says that the training completed.
+    """Return the failure events in `found` that do not become harmless by a line such as `Training completed`.
 
-    Events of earlier starts of the job are left out too. So are lost connections in a log with such a line, because
-    ranks disconnect when they end.
+    Events before that line in the same log are left out, and events of earlier starts of the job. So are lost
+    connections in a log with such a line, because ranks disconnect when they end.
     """
     ends: dict[int, int] = {}
     for event, file in zip(logs.events, logs.files_of, strict=True):
@@ -67,16 +67,17 @@ def without_completed(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
 
 
 def without_recovered(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return all failure events if one of them is from the last start of the job; else none, because the job recovered.
+    """Return `found`, all failure events, if one of them is from the last start of the job; else none.
 
-    A start of the job (attempt) that printed nothing is not counted.
+    In the second case the job recovered. A start of the job (attempt) that printed nothing does not count as the
+    last.
     """
     last = max(logs.attempts, default=0)
     return found if any(o.event.attempt == last for o in found) else [o for o in found if o.event.attempt > last]
 
 
 def without_handled(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the failure events without errors that the program handled.
+    """Return the failure events in `found` without errors that the program caught and survived.
 
     An error that seems handled is kept if nothing else explains how its rank ended.
     """
@@ -110,9 +111,9 @@ def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
 def is_replaced(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
     """Return whether the code that handled an error then waited in a collective at the same line as another rank.
 
-    Such a program continues without the part that failed, so the error did not end the job. A `finally` block, in
-    contrast, waits at a line where no other rank is; then the error is the cause. `found` are all failure events of
-    the job.
+    The job then continued without the part of the program that failed, so the error (`occurrence`) did not end it. A
+    `finally` block, in contrast, waits at a line where no other rank is; then the error is the cause. `found` are all
+    failure events of the job.
     """
     event = occurrence.event
     if event.kind in GAVE_UP:
@@ -123,9 +124,9 @@ def is_replaced(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
 
 
 def is_before_end(event: LogEvent, done: Collection[int]) -> bool:
-    """Return whether a rank must have caught an error, because the last line of its log says that it finished its work.
+    """Return whether a rank must have caught the error in `event`, as its log ends by saying that it finished its work.
 
-    `done` are all ranks whose last line says so.
+    `done` are all ranks whose last line says so. The log must be that of this rank alone.
     """
     return event.rank in done and not event.facts.uncaught and event.kind in CAUGHT_KINDS and is_of_one_rank(event.path)
 
@@ -140,7 +141,8 @@ def explains_end(
 ) -> bool:
     """Return whether an error that looks handled did end its rank, because nothing else explains the end of that rank.
 
-    `handled` are all errors that look handled, `others` the remaining failure events.
+    `occurrence` is the event of this error, `handled` are all errors that look handled, and `others` are the
+    remaining failure events. If `others` is empty, or if the error is a loss that is not finite, the result is False.
     """
     event = occurrence.event
     if occurrence.role.kind is LogClass.NONFINITE_LOSS or not others:

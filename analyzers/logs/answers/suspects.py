@@ -31,7 +31,8 @@ def stuck_by_stacks(failure: Failure, logs: Logs) -> tuple[Failure, Blame] | Non
 def caught_alone(blame: Blame, logs: Logs) -> list[LogEvent]:
     """Return, for each rank in `blame.ranks`, an error that it caught and survived.
 
-    The list is empty unless all of these ranks and none of the waiting ranks caught an error.
+    Such an error explains why the rank skipped collectives. The list is empty unless all ranks in `blame.ranks`, and
+    none of `blame.waiting`, caught an error.
     """
     by_rank: dict[int, LogEvent] = {}
     for event in handled_errors(logs):
@@ -42,12 +43,12 @@ def caught_alone(blame: Blame, logs: Logs) -> list[LogEvent]:
 
 
 def odd_sizes(failure: Failure, logs: Logs) -> list[int]:
-    """Return the rank whose tensor had another size than the others', or two ranks if it is one of these.
+    """Return the rank whose tensor had another size than the others', or both if it is one of two ranks.
 
-    gloo aborts a rank that receives more than its buffer has. In a ring of more than two ranks, the rank received
-    that from its neighbour: either its own tensor is smaller than all others, or that of the neighbour is larger. A
-    buffer of a few bytes holds a scalar, which means that the rank is in another collective than the others. The list
-    is empty if the events do not show the rank.
+    `failure` reports that gloo aborted a rank, because it received more than its buffer holds. In a ring of more than
+    two ranks, the rank received that from its neighbour: either its own tensor is smaller than all others, or that of
+    the neighbour is larger. A buffer of a few bytes holds a scalar, which means that the rank is in another
+    collective than the others. The list is empty if the events do not show the rank.
     """
     if not any(e.facts.reason is Reason.SIZES for e in failure.events):
         return []
@@ -68,7 +69,7 @@ def with_neighbour(rank: int, others: list[int], failure: Failure, logs: Logs) -
     If the neighbour alone waits at another line than the others, only the neighbour is returned: what it sent has
     another size, so the aborted rank was in the collective of the others. If each of the others waits at a line of
     its own, the result is empty: then more than one rank is elsewhere, and nothing shows where `rank` was. In all
-    other cases, only `rank` is returned.
+    other cases, only `rank` is returned. `others` are all ranks but `rank`; `failure` has gloo's message about it.
     """
     expected = next((e.facts.output_elements for e in failure.events if e.facts.output_elements), 0) or 0
     places = {e.rank: e for e in places_of_waiting(logs.events) if e.rank != rank}

@@ -73,7 +73,7 @@ class Blame:
     """For which ranks the others waited, and by which evidence (`basis`) this is known.
 
     `ranks` are the ranks to blame, empty if they cannot be named; `waiting` are the ranks that timed out. `reason` is
-    set if these ranks were in a different operation, or in sends and receives that do not match.
+    set if the ranks to blame were in a different operation, or in sends and receives that do not match.
     """
 
     ranks: list[int]
@@ -103,10 +103,11 @@ def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
 
 
 def blame_by_silence(failure: Failure, logs: Logs, waiting: list[int], silent: list[int]) -> Blame:
-    """Return a `Blame` for a timeout where only the number of silent ranks is left as evidence.
+    """Return a `Blame` for a timeout where no printed line names the missing ranks, so that only silence is evidence.
 
-    Nothing that was printed names the missing ranks, and they are not simply the few silent ones. `waiting` are the
-    ranks that timed out, `silent` those that printed neither a timeout nor a lost connection.
+    `waiting` are the ranks that timed out, `silent` those that printed neither a timeout nor a lost connection.
+    Silent ranks are only blamed if their last step is behind that of the waiting ranks; a rank that waits alone after
+    others completed the training is blamed itself. Often the result names no rank.
     """
     if is_first(failure, logs):
         return Blame([], Basis.FIRST_OPERATION, waiting)
@@ -120,7 +121,10 @@ def blame_by_silence(failure: Failure, logs: Logs, waiting: list[int], silent: l
 
 
 def named(failure: Failure, waiting: list[int]) -> Blame | None:
-    """Return a `Blame` on the ranks that a monitored barrier or a desync report names as missing; None without one."""
+    """Return a `Blame` on the ranks that a monitored barrier or a desync report names as missing; None without one.
+
+    A desync report is a watchdog's comparison of all ranks after a timeout. `waiting` are the ranks that timed out.
+    """
     barrier = sorted({r for e in failure.events if e.kind is EventKind.MONITORED_BARRIER for r in e.facts.ranks})
     if barrier:
         return Blame(barrier, Basis.NAMED, waiting)
@@ -138,8 +142,8 @@ def named(failure: Failure, waiting: list[int]) -> Blame | None:
 def missing_members(failure: Failure, waiting: list[int]) -> Blame | None:
     """Return a `Blame` on the ranks that are missing while others create a process group; None if they are not known.
 
-    They are in the facts of the failure's event: the log names the missing member's index in the group, and the
-    source line lists the members.
+    The events of `failure` name them: a log has the missing member's index in the group, and the source line lists
+    the members. `waiting` are the ranks that timed out.
     """
     missed = sorted({r for e in failure.events if e.facts.reason is Reason.GROUPS for r in e.facts.ranks})
     return Blame(missed, Basis.NAMED, waiting, Reason.OPERATIONS) if missed else None
@@ -167,7 +171,8 @@ def behind_by_steps(silent: list[int], waiting: list[int], logs: Logs) -> list[i
 def behind(failure: Failure, logs: Logs, waiting: list[int]) -> Blame | None:
     """Return a `Blame` on the ranks that had not yet enqueued the operation that timed out in its process group.
 
-    The result is None if no rank's watchdog reports that its last enqueued operation was an earlier one.
+    `waiting` are the ranks that timed out, as `failure` reports. The result is None if no other rank's watchdog
+    reports that its last enqueued operation was an earlier one.
     """
     timeouts = [e for e in failure.events if e.kind is EventKind.WATCHDOG_TIMEOUT and e.seq is not None]
     if not timeouts:
@@ -187,8 +192,8 @@ def is_before(event: LogEvent, seq: int) -> bool:
 def other_operation(failure: Failure, waiting: list[int]) -> Blame | None:
     """Return a `Blame` on ranks in a different operation than most, at one sequence number of one process group.
 
-    The result is None if all timeouts of each sequence number are in the same operation. Its `ranks` are empty if no
-    operation has a majority.
+    The result is None if the timeouts in `failure` that have the same sequence number all name the same operation.
+    The `ranks` of the result are empty if no operation has a majority. `waiting` are the ranks that timed out.
     """
     timeouts = {e.rank: e for e in failure.events if e.kind is EventKind.WATCHDOG_TIMEOUT and e.rank is not None}
     by_seq: dict[tuple[str | None, int | None], dict[int, object]] = {}
@@ -205,9 +210,9 @@ def other_operation(failure: Failure, waiting: list[int]) -> Blame | None:
 
 
 def unmatched(logs: Logs, waiting: list[int]) -> Blame | None:
-    """Return a `Blame` on the ranks that did not issue the counterpart of a send or recv.
+    """Return a `Blame` on the ranks that did not issue the counterpart of a send or recv, for which the others wait.
 
-    The result is None if no rank waited in a send or recv.
+    `waiting` are the ranks that timed out. The result is None if no rank waited in a send or recv.
     """
     places = {event.rank: event for event in places_of_waiting(logs.events) if event.rank is not None}
     if len(places) < 2 or not in_messages(places):
@@ -216,11 +221,12 @@ def unmatched(logs: Logs, waiting: list[int]) -> Blame | None:
 
 
 def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: bool) -> Blame | None:
-    """Return a `Blame` on the ranks that timed out at a different line than most ranks.
+    """Return a `Blame` on the ranks that timed out at a different source line than most ranks.
 
-    Its `ranks` are empty if it is not certain that most ranks wait for these. A send and its recv may have different
-    lines, so they are no evidence. If a rank is silent (`is_complete` is False), the others may wait for that rank.
-    The result is None if all timed out at one line, or if lines cannot be compared.
+    Its `ranks` are empty if these need not be the ones for which most ranks wait: a rank may leave a gather or
+    broadcast before the others, so that it waits at a later line by right. If some rank is silent (`is_complete` is
+    False), the others may wait for that one. The result is None if all timed out at one line, or if any waited in a
+    send or recv, whose two halves are on different lines anyway. `waiting` are the ranks that timed out.
     """
     places = places_of_waiting(events)
     gave_up = {event.rank: event for event in places}
@@ -245,7 +251,8 @@ def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: b
 def may_have_sent(event: LogEvent) -> bool:
     """Return whether the rank of an event was in a broadcast or scatter, and did not time out waiting to receive.
 
-    If no rank waits to receive there, a rank at another line may have received its part and gone on.
+    If no rank waits to receive in that operation, a rank that is now at another line may have received its part and
+    gone on, so its different line is no fault.
     """
     return event.facts.operation in RECEIVED_EARLY and "recv operation" not in event.message
 
@@ -286,7 +293,8 @@ def known_ranks(logs: Logs) -> list[int]:
 def is_first(failure: Failure, logs: Logs) -> bool:
     """Return whether the operation that timed out is the first of its process group.
 
-    If it is, the ranks may be unable to communicate at all.
+    Then the ranks may be unable to communicate at all. Without reports of the watchdog on its progress, the sequence
+    numbers in `failure` decide, and the absence of printed steps.
     """
     states = [e for e in logs.events if e.kind is EventKind.WATCHDOG_STATUS and e.facts.completed is not None]
     if states:
@@ -299,7 +307,7 @@ def in_threads(events: Sequence[LogEvent], waiting: list[int]) -> Blame | None:
     """Return a `Blame` that names no rank, if threads other than the main thread timed out in collectives; else None.
 
     The threads of a process may issue collectives in a different order on one of the ranks, and logs do not show on
-    which.
+    which. `waiting` are the ranks that timed out, as the `events` of the logs say.
     """
     return Blame([], Basis.THREADS, waiting, Reason.OPERATIONS) if places_of_threads(events) else None
 

@@ -190,7 +190,11 @@ def memory_of(cause: Cause) -> list[Evidence]:
 
 
 def chain_of(cause: Cause) -> str:
-    """Return a sentence that quotes the first of the exceptions that led to the cause's exception; empty if none."""
+    """Return a sentence that quotes the first of the exceptions that led to the cause's exception.
+
+    Python prints them before it, with `During handling of the above exception, ...`. The text is empty if there are
+    none.
+    """
     chain = cause.lead.chain
     return f"An earlier exception led to it: {chain[0].splitlines()[0][:200]}" if chain else ""
 
@@ -258,7 +262,7 @@ def evidence(cause: Cause, logs: Logs) -> list[Evidence]:
 
 
 def with_rank(fact: Evidence, event: LogEvent) -> Evidence:
-    """Return the evidence with the rank of its event before the text, for messages that several ranks printed alike."""
+    """Return `fact` with the rank of its event before the text, as several ranks may have printed the same message."""
     return fact if event.rank is None else msgspec.structs.replace(fact, text=f"rank {event.rank}: {fact.text}")
 
 

@@ -294,9 +294,10 @@ def terminated(cause: Cause) -> str:
 
 
 def unknown(cause: Cause) -> str:
-    """Return the title for an unknown cause.
+    """Return the title for a cause of unknown class.
 
-    Nothing shows which rank ended first, or whether an exception was caught.
+    Either nothing shows whether the program caught an exception or ended with it, or ranks lost their connection to a
+    rank that the logs do not name.
     """
     if cause.lead.kind is EventKind.EXCEPTION:
         return (

@@ -49,7 +49,10 @@ def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: b
 
 
 def is_of_worker(raised: Raised) -> bool:
-    """Return whether an exception's frames are those of a lost connection to a data-loader worker."""
+    """Return whether an exception was raised while data was received from a data-loader worker, judged by its frames.
+
+    A lost connection there is one to the worker, not to another rank.
+    """
     files = [file for file, _, _ in raised.frames]
     return any("/torch/utils/data/" in f for f in files) and any("/multiprocessing/" in f for f in files)
 
@@ -63,10 +66,11 @@ def is_handled(kind: EventKind, text: str) -> bool:
 
 
 def marked_as_survived(event: LogEvent, roster: Roster) -> LogEvent:
-    """Return the event, with `facts.survived` set if the log shows that training continued after it.
+    """Return `event`, with `facts.survived` set if the log shows that training continued after it.
 
-    An error that PyTorch's hook for uncaught exceptions printed has ended its process, so it never gets this mark.
-    `roster` has the last step and the last line of each rank in the log.
+    After an exception a later step shows this, after a loss that is NaN a later finite loss. An error that PyTorch's
+    hook for uncaught exceptions printed has ended its process, so it never gets this mark. `roster` has the last step
+    and the last line of each rank in the log.
     """
     if event.kind is EventKind.NAN:
         survived = not event.facts.ranks and roster.is_finite_after(event.line, event.rank)

@@ -20,16 +20,20 @@ WAITS = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
 
 
 def is_wait(kind: EventKind, facts: Facts) -> bool:
-    """Return whether an event shows that a rank's wait in a collective failed: it timed out, or lost a connection."""
+    """Return whether an event shows that a rank's wait in a collective failed: it timed out, or lost a connection.
+
+    `kind` and `facts` are those of the event.
+    """
     return kind in WAITS and facts.operation is not None
 
 
 def meaning_of(raised: Raised) -> Found:
-    """Return the event of an exception, taken from the first exception of its chain that a pattern recognises.
+    """Return the event that an exception reports, taken from the first exception in its chain that a pattern knows.
 
-    If no pattern recognises any of them, the class of the exception decides (see `by_name`). If the exception itself
-    is a timeout or lost connection in a collective, its chain is ignored, because earlier exceptions were handled and
-    have events of their own.
+    The chain of `raised` are the exceptions that led to it; lost connections among them do not count. If no pattern
+    recognises any, the class of the exception decides (see `by_name`). If the exception itself is a timeout or lost
+    connection in a collective, its chain is ignored, because earlier exceptions were handled and have events of their
+    own.
     """
     last = with_operation(found_of(raised) or by_name(raised), raised)
     if is_wait(last.kind, last.facts):

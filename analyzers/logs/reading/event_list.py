@@ -17,7 +17,7 @@ class EventList:
 
     `clocks` has, for each event, the last time that the log had printed by then, in ns since 1970 (0: none).
     `left_out` counts the events that came after the first `EVENTS_AT_MOST`. `known` maps the identity of each kept
-    event to its index.
+    event, which is equal for events that count as repetitions of it, to its index.
     """
 
     kept: list[LogEvent] = field(default_factory=list)
@@ -40,8 +40,8 @@ class EventList:
     def add(self, identity: Hashable, clock: int, make: Callable[[], LogEvent]) -> int | None:
         """Keep the event that `make` returns, or count it as a repetition of the kept one with the same `identity`.
 
-        `clock` is the last time that the log has printed. Return the event's index, or None if there are too many
-        events.
+        `clock` is the last time that the log has printed, in ns since 1970. Return the index of the kept event, or
+        None if too many events are kept already.
         """
         if identity in self.known:
             index = self.known[identity]
@@ -64,10 +64,10 @@ class EventList:
         return next((i for i in range(len(self.kept) - 1, -1, -1) if self.kept[i].kind in kinds), None)
 
     def replace_by_last(self, earlier: int, index: int) -> int:
-        """Put the last event in the place of event `earlier`, which is about the same failure; return its new index.
+        """Replace event `earlier` by the last event, which is about the same failure; return its index.
 
-        `index` is the index of the event that was added last. If that event only repeats an older one, or if
-        `earlier` was repeated, nothing changes, and the result is `index`.
+        `index` is what `add` returned for that last event. If it only repeats an older event, or if `earlier` was
+        repeated, nothing changes, and the result is `index`.
         """
         if index != len(self.kept) - 1 or self.kept[earlier].count > 1:
             return index

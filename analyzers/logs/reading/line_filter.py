@@ -18,10 +18,10 @@ DEPENDS_ON_DIGITS = re.compile(rb"Xid|rrno|NET/IB|xitcode|exit code|rank      :"
 
 @dataclass
 class LineFilter:
-    """The shapes (lines without their digits) of lines that are known to report no event.
+    """A memory of the lines that report no event, so that similar lines are skipped; lines are compared without digits.
 
-    `boring` are these shapes. `left_to_parse` is how many of the next lines are parsed whatever their shape, because
-    a block of lines has begun.
+    `boring` has the shapes (lines without their digits) that are known to report no event. `left_to_parse` is how
+    many of the next lines are parsed whatever their shape, because a block of lines, such as a traceback, has begun.
     """
 
     boring: set[bytes] = field(default_factory=set)

@@ -29,10 +29,11 @@ COLLECTIVES_FILE = "torch/distributed/distributed_c10d.py"
 
 
 def with_operation(found: Found, raised: Raised) -> Found:
-    """Return the event of an exception with the collective that raised it (`all_reduce`) and the peer rank added.
+    """Return `found`, the event of an exception, with the collective that raised it (`all_reduce`) and the peer rank.
 
-    Events other than timeouts, lost connections and mismatches are returned unchanged. If the exception was raised
-    while a process group was created, the rank that is missing there is added, too.
+    The frames of `raised` show both. Events other than timeouts, lost connections and mismatches are returned
+    unchanged. If the exception was raised in `init_process_group` or while a process group was created, the rank that
+    is missing there is added, too.
     """
     names = (name for file, _, name in raised.frames if file.endswith(COLLECTIVES_FILE) and name)
     operation = next(names, None) if found.facts.operation is None else None
@@ -51,9 +52,9 @@ def with_operation(found: Found, raised: Raised) -> Found:
 
 
 def member_in(code: str, number: int) -> list[int]:
-    """Return, in a list, the member with index `number` of the process group that a source line creates.
+    """Return, in a list, the member with index `number` of the process group that the source line `code` creates.
 
-    The list is empty if the line does not list the members as numbers.
+    For `new_group([4, 6])` and index 1 that is 6. The list is empty if the line does not list the members as numbers.
     """
     match = MEMBERS.search(code)
     members = sorted(int(digits) for digits in re.findall(r"\d{1,9}", match[1])) if match else []

@@ -90,7 +90,10 @@ def time_in(text: str, year: int) -> int | None:
 
 
 def time_ns(year: int, month: int, day: int, hour: int, minute: int, second: int, *, fraction: str) -> int | None:
-    """Return a date in ns since 1970, taken as UTC; None if there is no such date."""
+    """Return a date in ns since 1970, taken as UTC; None if there is no such date.
+
+    `fraction` has the digits after the seconds' decimal point.
+    """
     try:
         whole = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
     except ValueError:

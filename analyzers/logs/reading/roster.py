@@ -26,8 +26,8 @@ LAYOUT = re.compile(r"^\s{2,}\S|^[=*\s-]*$|^\[[IWEF]\d|^[\u2500-\u257f]")
 class Seen:
     """What a log shows about one rank: the last step (`step`) and the last line (`line`) that the rank printed.
 
-    Three fields are line numbers in the file: of the rank's last line, of its last line with a step, and of its last
-    line with a finite loss. `said` has its last lines, shortened.
+    `line_number`, `step_number` and `finite_number` are line numbers in the file: of the rank's last line, of its
+    last line with a step, and of its last line with a finite loss. `said` has its last lines, shortened.
     """
 
     step: int | None = None

@@ -59,9 +59,9 @@ class Scanner:
     """The state of reading one log: the events found so far, and the data needed to recognise further events.
 
     `lines` counts the lines that were read, `taken` those that were parsed, and `skipped` the bytes that were not
-    read. `clock` is the last printed time, in ns since 1970. The dicts are keyed by the prefix of a process's lines:
-    `latest` has the index of its last exception's event, `caught` that of an exception that its data-loader worker
-    relays.
+    read. `clock` is the last printed time, in ns since 1970. Two dicts are keyed by the prefix of a process's lines:
+    `latest` has the index of the event of its last exception, and `caught` that of an exception by which a data
+    loader announced that its worker failed; the worker's own exception follows in the log.
     """
 
     year: int
@@ -137,7 +137,7 @@ class Scanner:
             start += len(raw) + 1
 
     def take(self, text: str, shape: bytes, at: Position) -> None:
-        """Parse one line that may report an event, and add the event that it reports or completes.
+        """Parse one line (`text`) that may report an event; add the event that it reports, or complete an earlier one.
 
         `shape` is the line without its digits, `at` its position.
         """
@@ -186,8 +186,9 @@ class Scanner:
     def add_exception(self, raised: Raised, at: Position, prefix: Prefix) -> None:
         """Add an exception as an event, unless it only follows from an earlier failure.
 
-        The class and the text of the exception decide the kind of the event. An exception that was raised while
-        another one was handled takes the place of the other's event, because it is about the same failure.
+        `raised` is the exception, `at` the position of the line that names it, and `prefix` that of its process's
+        lines. Class and text of the exception decide the kind of the event. An exception that was raised while
+        another one was handled takes the place of the other's event, because both are about the same failure.
         """
         name = raised.name.rpartition(".")[2]
         first = self.latest.get(prefix.key) if raised.chain else None
@@ -215,9 +216,10 @@ class Scanner:
             self.caught[prefix.key] = index
 
     def add_relayed(self, found: Found, raised: Raised, at: Position, prefix: Prefix) -> None:
-        """Add the event of an exception that one rank raised and another exception relays to all ranks.
+        """Add the event of an exception that one rank raised, and that a second exception then reports on all ranks.
 
-        It takes the place of the relaying exception's event. `prefix` has the rank that raised it.
+        PyTorch relays errors so, for example in distributed checkpoints. `found` and `raised` describe the first
+        exception; its event takes the place of the relaying exception's event. `prefix` has the rank that raised it.
         """
         index = self.add(found, raised.text, at, prefix, raised)
         relaying = self.latest.get(prefix.key)
@@ -227,9 +229,10 @@ class Scanner:
     def add(
         self, found: Found, text: str, at: Position, prefix: Prefix = NO_PREFIX, raised: Raised | None = None
     ) -> int | None:
-        """Add an event, or count it as a repetition of an earlier one; return its index, or None if there are too many.
+        """Add the event `found`, or count it as a repetition of an earlier one; return its index, None if too many.
 
-        `text` is the event's line, `at` its position; `raised` is the exception that it reports, if any.
+        `text` is the event's line, `at` its position, and `prefix` what comes before the line's message; `raised` is
+        the exception that the event reports, if any.
         """
         rank = self.rank_of(found, text, prefix)
         frame = user_frame(raised.frames) if raised else None
@@ -265,7 +268,10 @@ class Scanner:
         return time_in(self.table.time if is_table else text, self.year)
 
     def rank_of(self, found: Found, text: str, prefix: Prefix) -> int | None:
-        """Return the global rank that an event is about; None if neither the event's line nor its file shows one."""
+        """Return the global rank that the event `found` is about; None if neither its line nor its file shows one.
+
+        `text` is the line, `prefix` what launchers and loggers put before it.
+        """
         # A traceback inside of torchrun's table is that of the table's rank.
         named = [prefix.rank, found.rank, global_rank(text), self.table.rank]
         # The rank in a group is that of the job only in the default group.

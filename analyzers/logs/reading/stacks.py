@@ -79,10 +79,10 @@ class StackReader:
         return False
 
     def take_frame(self, dump: Dump, frame: tuple[str, str, str]) -> None:
-        """Take over one frame of a stack that follows a crash or a timer into the event of `dump`.
+        """Use a frame of a stack that follows a crash or a timer to complete the event of `dump` by the user's line.
 
-        A timer prints the stacks of all threads. Only the stack of the main thread is used, whose outermost frame is
-        `<module>`.
+        `frame` is (file, line, function). A timer prints the stacks of all threads; only that of the main thread is
+        used, whose outermost frame is `<module>`.
         """
         event = self.events[dump.index]
         if dump.stack is not None and len(dump.stack) < FRAMES_AT_MOST:
@@ -95,8 +95,8 @@ class StackReader:
     def takes_timeout_frame(self, body: str) -> bool:
         """Parse a frame of the stack that PyTorch prints after a collective timed out; return whether the line is one.
 
-        It is one only if the log has a timeout before. The innermost frame is printed first; the first frame of the
-        user's code becomes the source of the last timeout event.
+        `body` is the line. It only counts if the log has reported a timeout before. The innermost frame is printed
+        first; the first frame of the user's code becomes the source of the last timeout event.
         """
         match = STACK_LINE.match(body)
         index = self.events.last_of(TIMED_OUT) if match else None

@@ -23,9 +23,9 @@ EXIT = re.compile(r"(-?\d{1,6}) \(pid: (\d{1,12})\)")
 
 @dataclass
 class TorchrunTable:
-    """Reads torchrun's table of failures line by line; the fields have the block of the rank that is being read.
+    """A reader of torchrun's table of failures, line by line; its fields describe the failed rank that is being read.
 
-    `is_root` says whether that block is the root cause.
+    The table has a block of lines for each failed rank. `is_root` says whether the present block is the root cause.
     """
 
     is_root: bool = False
@@ -35,9 +35,9 @@ class TorchrunTable:
     local_rank: int | None = None
 
     def feed(self, body: str) -> Found | None:
-        """Read the next line of the log (`body`, without its prefix).
+        """Read the next line of the log (`body`, without its prefix); return a failed rank's event with its exit code.
 
-        Return the event of a failed rank if the line completes its block, else None.
+        The result is None for all other lines.
         """
         if "Root Cause (first observed failure)" in body:
             self.is_root = True
@@ -49,7 +49,10 @@ class TorchrunTable:
         return self.take(match[1], match[2].strip()) if match else None
 
     def take(self, name: str, value: str) -> Found | None:
-        """Parse one field of a block; return the event of the failed rank if the field is the exit code, else None."""
+        """Parse one field of a failed rank's block; return its event if the field is the exit code, else None.
+
+        Of `exitcode : 1 (pid: 77)`, `name` is `exitcode` and `value` the rest.
+        """
         if name == "time":
             # The time is the first field of a block, so that the rank so far is that of the block before.
             self.time, self.rank = value, None

@@ -59,7 +59,7 @@ class Raised:
 class OpenTraceback:
     """A traceback that is still being read: the line that names the exception has not come yet.
 
-    `indent` is the number of blanks before its lines; `misses` counts lines that belong to something else.
+    `indent` is the number of blanks before its lines; `misses` counts lines in between that belong to something else.
     """
 
     indent: int = 0
@@ -137,7 +137,7 @@ class Tracebacks:
         return self.exception(key, body)
 
     def is_code(self, key: str, body: str) -> bool:
-        """Return whether the line that was read last of a process is the source line of a frame.
+        """Return whether `body` is the source line of a frame, the last of the process with line prefix `key`.
 
         Such a line can have the words of a failure: `raise OutOfMemoryError("CUDA out of memory")`.
         """
@@ -145,9 +145,9 @@ class Tracebacks:
         return trace is not None and bool(trace.frames) and trace.code.get(trace.frames[-1][:2]) == code_of(body)
 
     def add_frame(self, key: str, match: "re.Match[str]") -> None:
-        """Add a frame (`match`) to the open traceback of a process.
+        """Add a frame (`match`) to the open traceback of the process whose lines have the prefix `key`.
 
-        If there is none, because the log begins within it, open a traceback.
+        If it has none, because the log begins in the middle of a traceback, open one.
         """
         trace = self.open.setdefault(key, OpenTraceback())
         if len(trace.frames) < FRAMES_AT_MOST:
@@ -175,7 +175,10 @@ class Tracebacks:
         return None
 
     def finish(self, key: str, match: "re.Match[str]", trace: OpenTraceback) -> Raised:
-        """Return the exception that a matched line names, with its frames and the exceptions that led to it."""
+        """Return the exception that a matched line names, with its frames and the exceptions that led to it.
+
+        `match` is the line, `trace` the traceback before it, and `key` the prefix of the process's lines.
+        """
         relayed_by = self.last.get(key) if trace.of_rank is not None else None
         if relayed_by:
             # Its own frames are those of the library that calls back; the user's line is in the exception before.

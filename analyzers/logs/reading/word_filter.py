@@ -47,7 +47,8 @@ def hashes(
 ) -> "np.ndarray[tuple[int], np.dtype[np.uint16]]":
     """Return a 16-bit hash of the `length` letters that begin at each position of a text, as an array.
 
-    `letters` are the bytes of the text; the array is shorter than these by `length` - 1.
+    `letters` are the bytes of the text. The result has `length` - 1 fewer items, because no full sequence begins at
+    the last positions.
     """
     wide = letters.astype(np.uint16)
     count = len(wide) - length + 1
