@@ -26,9 +26,10 @@ Each further line is printed when twice as much time has passed, so that logs st
 
 @contextmanager
 def shown_progress(options: Options, *runs: Run) -> Iterator[Options]:
-    """Return a context in which stderr shows how many files of these runs have been read, and what the first say.
+    """Return a context in which stderr shows how many files of these runs have been read.
 
-    It yields the options for the analysis, which then reports its progress.
+    If there are many files, it also prints what the first of them already show. The context yields a copy of
+    `options` with which the analysis reports its progress.
     """
     files = [file for run in runs for file in run.artefacts]
     watched = WatchedReading(f"reading {quantity(len(files), 'file')}, {size(sum(file.bytes for file in files))}")

@@ -64,9 +64,10 @@ class Lines:
         return f"<{relative(SMALLEST)}" if difference <= SMALLEST * 1.001 else relative(difference)
 
     def exact(self, value: float) -> str:
-        """Return the y value `value` as text with all digits of float32.
+        """Return the y value `value` as text with seven digits.
 
-        If the y values are logarithms, the text is the relative difference whose logarithm is drawn, rounded.
+        If the y values are logarithms (`power`), return the relative difference that `value` stands for, as `text`
+        does.
         """
         return self.text(value) if self.power else f"{value:.7g}"
 

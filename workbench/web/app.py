@@ -83,7 +83,7 @@ def make_app(served: ServedRun, prefix: str = "/") -> Dash:
 
 
 def new_app(name: str, prefix: str) -> Dash:
-    """Return a Dash app without pages, for what is named `name`, mounted under the URL path `prefix`."""
+    """Return a Dash app without pages, mounted under the URL path `prefix`; its pages have `name` in their title."""
     return Dash(
         __name__,
         title=f"workbench {clean(name)}",

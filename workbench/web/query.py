@@ -76,7 +76,7 @@ class MemoryQuery:
 def memory_query(query: Mapping[str, str], device: Device) -> MemoryQuery:
     """Return the state of the memory page for `device`, from the query of an address.
 
-    Without an instant in the query, it is that of the failed allocation, or else the peak.
+    If the query names no instant, the selected instant is the failed allocation, or else the peak.
     """
     by, colour = query.get("by", ""), query.get("colour", "")
     return MemoryQuery(

@@ -12,7 +12,10 @@ SPANS = 40
 
 
 def token_tables(data: TokensData) -> list[Table]:
-    """Return the tables of a report on tokens; those of a data set have statistics and spans."""
+    """Return the tables of a report on tokens.
+
+    For a data set they are statistics and the spans of its sequences, else the tokens beside their labels.
+    """
     if data.statistics is None:
         return [plain_tokens(data)]
     return [*statistics_tables(data.statistics, data), spans_table(data.rows)]

@@ -145,14 +145,14 @@ class MemoryViews(ViewSwitcher):
         await self.turn_to("tree")
 
     async def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Show the history of the selected block's address."""
+        """Switch to the view with all blocks that were ever allocated at the address of the selected block."""
         if event.data_table.id == "list" and event.cursor_row < len(self._addresses):
             event.stop()
             self._address = self._addresses[event.cursor_row]
             await self.turn_to("life")
 
     async def on_block_map_block_clicked(self, event: BlockMap.BlockClicked) -> None:
-        """Show the history of the clicked block's address."""
+        """Switch to the view with all blocks that were ever allocated at the address of the clicked block."""
         self._address = event.address
         await self.turn_to("life")
 

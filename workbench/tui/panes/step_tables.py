@@ -19,7 +19,12 @@ def phases_by_step(logs: Sequence[Artefact], options: Options, rank: int) -> pd.
 
 
 def losses(series: pd.DataFrame, first_nonfinite_step: int | None) -> pd.DataFrame:
-    """Return a table with a row per step: the step, its loss, and whether the loss is NaN or infinite (`broken`)."""
+    """Return a table with the columns `step`, `loss` (the highest of all ranks) and `broken`: the loss is NaN or
+    infinite.
+
+    A missing loss counts as broken only from `first_nonfinite_step` on (None: never); before that step it was not
+    logged.
+    """
     loss = series.groupby("step")["loss"].max().reset_index()
     if first_nonfinite_step is None:
         return loss.assign(broken=False)
