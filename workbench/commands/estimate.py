@@ -112,7 +112,7 @@ def limit_findings(data: EstimateData) -> Iterator[Finding]:
     yield Finding(
         id="estimate.oom" if over else "estimate.near_limit",
         severity=Severity.ERROR if over else Severity.WARNING,
-        title=f"the peak of {peak} does not fit into {limit}" if over else f"the peak of {peak} is close to {limit}",
+        title=f"the estimated peak of {peak} {'does not fit into' if over else 'is close to the limit of'} {limit}",
         why=f"{category.replace('_', ' ').capitalize()} take {share(held, data.peak_bytes)} of the peak,"
         f" which is reached in {place_of_peak(data) if data.device else fullest.peak_window}.",
         next=advice(data),
@@ -136,7 +136,7 @@ def advice(data: EstimateData) -> str:
         return "Shard over more ranks, or take a smaller model or sequence."
     best = data.options[0]
     fits = data.limit_bytes is not None and best.peak_bytes < NEAR_LIMIT * data.limit_bytes
-    return f"Set {best.setting}: the peak is {size(best.peak_bytes)}" + (
+    return f"Set {best.setting}: the estimated peak is then {size(best.peak_bytes)}" + (
         "." if fits else ", which is still too much: use more ranks too."
     )
 
@@ -146,7 +146,7 @@ def advice_on_script(data: EstimateData) -> str:
     categories = data.ranks[0].categories
     if max(categories, key=lambda name: categories[name]) in ("parameters", "gradients", "optimizer_state"):
         return "Shard the model over more ranks (fully_shard), or use an optimizer with less state."
-    return "Halve the batch and accumulate two, or recompute layers in the backward pass (torch.utils.checkpoint)."
+    return "Halve the batch and accumulate the gradients of two, or recompute layers (torch.utils.checkpoint)."
 
 
 def verdict(data: EstimateData, findings: list[Finding]) -> Verdict:

@@ -70,9 +70,10 @@ def too_large(data: PlanData) -> Finding:
     return Finding(
         id="plan.too_large",
         severity=Severity.ERROR,
-        title=f"No settings that were rehearsed fit into {size(data.usable_bytes)}",
-        why=f"Of {quantity(data.candidates, 'choice')} the {data.rehearsed} most promising were rehearsed; the smallest"
-        f" peak is {size(data.smallest_bytes)}.",
+        title=f"None of the settings that were tried fits into {size(data.usable_bytes)}",
+        why=f"Of {quantity(data.candidates, 'choice')} the {data.rehearsed} most promising were tried in a step on"
+        " tensors"
+        f" without values; the smallest peak is {size(data.smallest_bytes)}.",
         next="Use more ranks, a shorter sequence (training.seq_len) or a smaller model.",
         evidence=[Evidence(text=f"limit {size(data.limit_bytes)}, margin {percent(data.margin)}")],
         confidence=NO_PLAN_CONFIDENCE,

@@ -57,7 +57,7 @@ def batch_finding(data: RerunData) -> Finding:
     return Finding(
         id="rerun.batch",
         severity=Severity.WARNING,
-        title=f"The spike of the loss in step {data.step} comes with its batch: no gradient jumped, then or before",
+        title=f"The batch of step {data.step} makes the loss spike: no gradient jumped in that step or before it",
         why=f"The same step has the same loss again ({loss(data.repeated_loss)}), and no parameter has a gradient twice"
         f" as large as in the {quantity(data.steps_compared, 'step')} before it, from step {data.first_compared} on.",
         next=f"Look at the batch of step {data.step} ({batch(data)}): text of another kind, padding, wrong labels."
@@ -91,9 +91,10 @@ def reason(jumps: Jumps) -> str:
     """Return the numbers about a jump of gradients: its size, how many parameters have one, and the forward pass."""
     first, largest = jumps.gradient, jumps.largest
     return (
-        f"It is {times(first)} its largest norm before ({number(first.before)} -> {number(first.norm)})."
-        f" {percent(jumps.share)} of the parameters have such a gradient, {largest.tensor} the largest:"
-        f" {times(largest)}. {forward_sentence(jumps)}"
+        f"The norm of this gradient is {times(first)} its largest in the steps before ({number(first.before)} ->"
+        f" {number(first.norm)}). {percent(jumps.share)} of the parameters have a gradient that jumped; the largest"
+        " jump is"
+        f" that of {largest.tensor}: {times(largest)} its largest before. {forward_sentence(jumps)}"
     )
 
 
@@ -102,7 +103,7 @@ def forward_sentence(jumps: Jumps) -> str:
     if jumps.forward is None:
         return "No output of a module jumped in that step: weights and inputs are as before, the loss is what changed."
     name = value_name_of(jumps.forward.kind, jumps.forward.tensor)
-    return f"In the forward pass {name} jumped first: {times(jumps.forward)} its largest before."
+    return f"In the forward pass {name} jumped first: its norm is {times(jumps.forward)} its largest before."
 
 
 def advice(data: RerunData, jumps: Jumps) -> str:
@@ -117,7 +118,9 @@ def advice(data: RerunData, jumps: Jumps) -> str:
             f" the loss of step {data.step}."
         )
     if jumps.forward is not None:
-        return f"Lower the learning rate: the outputs had jumped already, by the update before step {data.step}."
+        return (
+            f"Lower the learning rate: the outputs jumped in the forward pass, by the update before step {data.step}."
+        )
     return (
         f"Look at the batch of step {data.step} ({batch(data)}); leave it out, or clip gradients (training.max_norm)."
     )
@@ -166,11 +169,16 @@ def nothing_finding(data: RerunData) -> Finding:
     elif data.reproduced:
         title = f"Step {data.step} broke again, and the second run does not show where it began"
         why = f"{quantity(data.steps_compared, 'step')} before it were recorded, too few to compare with."
-        advice_ = "Resume from an earlier checkpoint, or look at the loss itself."
+        advice_ = "Begin the second run earlier: resume from an earlier checkpoint. Or look at how the loss is"
+        " computed."
     else:
-        title = f"The second run of step {data.step} is not like the first: loss {loss(data.repeated_loss)}"
-        why = f"The first run had {loss(data.recorded_loss)}. The same weights, data and settings gave another result."
-        advice_ = "Suspect what is not the same: another kernel order (debug.deterministic), the machine, its memory."
+        title = f"The second run did not repeat step {data.step}: its loss there is {loss(data.repeated_loss)}"
+        why = f"The first run had {loss(data.recorded_loss)}. The same weights, data and settings gave a different"
+        " result."
+        advice_ = (
+            "Suspect what may differ between the runs: the order in which kernels add (set debug.deterministic), the"
+            " machine, or its memory."
+        )
     return Finding(
         id="rerun.not_run" if data.not_run else "rerun.not_located",
         severity=Severity.WARNING,
