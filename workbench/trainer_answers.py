@@ -73,7 +73,8 @@ class PlannedSettings(msgspec.Struct, frozen=True):
     """Settings that `workbench plan` proposes, with the memory and the speed to expect of them.
 
     `peak_bytes` is the highest peak memory of a rank in a rehearsal: a step with tensors that have no values. `step_s`
-    and `tokens_per_s` come from a cost model; `time` is {part of the step, such as compute: seconds}.
+    and `tokens_per_s` come from a cost model; `time` is {part of the step, such as compute: seconds}. `rank` is 1 more
+    than the number of plans that are faster by more than the model's margin: it cannot tell plans of equal rank apart.
     """
 
     settings: dict[str, bool | int | str]
@@ -82,15 +83,17 @@ class PlannedSettings(msgspec.Struct, frozen=True):
     tokens_per_s: float
     tokens_per_step: int
     time: dict[str, float]
+    rank: int | None = None
 
 
 class PlanData(msgspec.Struct, frozen=True):
     """The data of `workbench.plan/1`: settings with which a job fits into memory.
 
     `plans` are these settings, the fastest first; `next_larger` is the first of them with the next larger batch, which
-    may not fit. Of the `candidates` settings that were compared, `rehearsed` were run without tensor values to measure
-    their peak memory; `smallest_bytes` is the smallest of these peaks. The search took `seconds`; `complete` is false
-    if its time was up before its end.
+    may not fit. Two speeds that differ by less than the fraction `speed_margin` may have another order. Of the
+    `candidates` settings that were compared, `rehearsed` were run without tensor values to measure their peak memory;
+    `smallest_bytes` is the smallest of these peaks. The search took `seconds`; `complete` is false if its time was up
+    before its end.
     """
 
     world_size: int
@@ -106,6 +109,12 @@ class PlanData(msgspec.Struct, frozen=True):
     plans: list[PlannedSettings]
     next_larger: PlannedSettings | None
     smallest_bytes: int | None
+    speed_margin: float = 0.0
+
+    @property
+    def first_rank(self) -> int:
+        """The number of plans that may be the fastest, as the cost model cannot tell them apart."""
+        return sum(one.rank == 1 for one in self.plans)
 
     @property
     def usable_bytes(self) -> int:

@@ -10,12 +10,13 @@ from math import prod
 import pytest
 
 from trainer.config import load
-from trainer.plan.__main__ import given
+from trainer.plan.__main__ import SPEED_MARGIN, given, rank_of
 from trainer.plan.candidates import Candidate, candidates, configured, meshes
 from trainer.plan.devices import speed_of
 from trainer.plan.memory_formula import peak_bytes
 from trainer.plan.model_size import ModelSize
-from trainer.plan.step_time import step_time
+from trainer.plan.search import Plan
+from trainer.plan.step_time import StepTime, step_time
 
 LARGE_MODEL = ("--model.flavor", "70B", "--training.seq_len", "8192")
 SHARDED = Candidate(1, 64, 1, 1, 1, "full", "2", 1, offload=False, dtype="float32")
@@ -28,6 +29,13 @@ def large():
 
 def seconds(config, candidate):
     return step_time(ModelSize.of(config), candidate, speed_of("h100", 64), 1).seconds
+
+
+def test_plans_that_the_model_cannot_tell_apart_have_one_rank():
+    """The third is more than the margin slower than the first, but not than the second."""
+    speeds = [100.0, 90.0, 99.0 / (1 + SPEED_MARGIN), 50.0]
+    plans = [Plan(SHARDED, 0, StepTime(1000 / speed, 0.0, 0.0, 0.0, 0.0, 1000)) for speed in speeds]
+    assert [rank_of(one, plans) for one in plans] == [1, 1, 2, 4]
 
 
 def test_every_mesh_has_all_ranks(large):

@@ -19,6 +19,11 @@ from trainer.plan.search import Plan, Search
 
 SECONDS = 60.0
 """Seconds after the beginning of the search in which memory measurements may start."""
+SPEED_MARGIN = 0.20
+"""The relative difference of two estimated speeds within which the order of two plans is not known.
+
+Measured with `benchmarks.advice.plan_order`; see docs/reference/accuracy.md.
+"""
 LARGEST_BATCH = 64
 SEARCHED = frozenset(Candidate(1, 1, 1, 1, 1, "selective", "op", 1, offload=False, dtype="float32").settings())
 
@@ -64,7 +69,8 @@ def plan(config: JobConfig, kept: Sequence[str], wish: Wish) -> dict[str, object
         "rehearsed": len(search.rehearsed),
         "complete": complete,
         "seconds": round(time.monotonic() - began, 1),
-        "plans": [described(one) for one in plans],
+        "speed_margin": SPEED_MARGIN,
+        "plans": [described(one) | {"rank": rank_of(one, plans)} for one in plans],
         "next_larger": described(larger) if larger else None,
         "smallest_bytes": min(search.rehearsed.values(), default=None),
     }
@@ -81,6 +87,15 @@ def tiers(choices: Sequence[Candidate], config: JobConfig) -> Iterator[list[Cand
     for dtype, offload in product(dict.fromkeys((own, "bfloat16")), offloads):
         if tier := [choice for choice in choices if (choice.dtype, choice.offload) == (dtype, offload)]:
             yield tier
+
+
+def rank_of(one: Plan, plans: Sequence[Plan]) -> int:
+    """Return the rank of a plan by its estimated speed: 1 more than the number of plans that are surely faster.
+
+    A plan is surely faster if the estimates differ by more than `SPEED_MARGIN`, so that several plans may have rank 1.
+    """
+    slowest = one.time.tokens_per_second * (1 + SPEED_MARGIN)
+    return 1 + sum(other.time.tokens_per_second > slowest for other in plans)
 
 
 def described(one: Plan) -> dict[str, object]:

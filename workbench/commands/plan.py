@@ -61,7 +61,18 @@ def verdict(data: PlanData, findings: list[Finding]) -> Verdict:
         ranks=[],
         sentence=sentence,
         confidence=CONFIDENCE if data.plans else NO_PLAN_CONFIDENCE,
-        missing=[f"{MARGIN_FOR} ({percent(data.margin)})", MODEL_OF_TIME, *([] if data.complete else [TIME_UP])],
+        missing=[f"{MARGIN_FOR} ({percent(data.margin)})", order(data), *([] if data.complete else [TIME_UP])],
+    )
+
+
+def order(data: PlanData) -> str:
+    """Return a sentence on the speeds: whence they are, and how many plans may be the fastest."""
+    if data.first_rank < 2:
+        return MODEL_OF_TIME
+    within = percent(data.speed_margin)
+    return (
+        f"{MODEL_OF_TIME}, and it cannot tell speeds within {within} apart: any of the {data.first_rank} plans of rank"
+        " 1 may be the fastest; time a few steps of each"
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from analyzers.memory.findings.evidence import fact, ranks_of
-from analyzers.memory.model import Device
+from analyzers.memory.model import Device, MissingEvidence
 from analyzers.report import Finding, Severity
 from analyzers.words import share, size
 
@@ -31,6 +31,8 @@ def trust_findings(device: Device) -> Iterator[Finding]:
     """Yield a finding if the trace contradicts the snapshot, and one if most of the peak is of unknown category."""
     if not device.consistent:
         yield inconsistent_finding(device)
+    elif exceeds_segments(device):
+        yield impossible_peak_finding(device)
     unknown = device.categories["unknown"]
     if device.peak_allocated_bytes and unknown > UNKNOWN_SHARE * device.peak_allocated_bytes:
         yield uncategorised_finding(device, unknown)
@@ -50,6 +52,29 @@ def inconsistent_finding(device: Device) -> Finding:
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"device {device.device}: {device.entries} entries")],
+        confidence=1.0,
+    )
+
+
+def exceeds_segments(device: Device) -> bool:
+    """Return whether more bytes are live in the trace than the allocator ever had, according to its segments."""
+    made_up = device.fragmentation.made_up_segments or MissingEvidence.SEGMENTS in device.missing
+    return not made_up and 0 < device.peak_reserved_bytes < device.peak_allocated_bytes
+
+
+def impossible_peak_finding(device: Device) -> Finding:
+    """Return the finding that the peak of the trace does not fit into the segments of the snapshot."""
+    peak, reserved = size(device.peak_allocated_bytes), size(device.peak_reserved_bytes)
+    return Finding(
+        id="memory.inconsistent",
+        severity=Severity.WARNING,
+        title="The allocation history and the segments of the snapshot do not agree",
+        why=f"The history of {device.entries} allocations and frees peaks at {peak} allocated, but by the list of"
+        f" segments the allocator never had more than {reserved}. Entries are missing, or the file was changed.",
+        next="Record again, without `skip_actions`. In this recording, take all sizes over time as approximate.",
+        ranks=ranks_of(device),
+        step=device.step,
+        evidence=[fact(device, f"device {device.device}: peak {peak} allocated, {reserved} reserved")],
         confidence=1.0,
     )
 

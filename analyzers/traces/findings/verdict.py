@@ -158,6 +158,6 @@ def missing_sentence(lack: Missing, clocks: Sequence[Clock]) -> str:
 
 MISSING_SENTENCES = {
     Missing.STEP_MARKS: "step marks (call profiler.step() at the end of each step)",
-    Missing.DEVICE_EVENTS: "device events (record with ProfilerActivity.CUDA)",
+    Missing.DEVICE_EVENTS: "device events (record with the activity of the device, such as ProfilerActivity.CUDA)",
     Missing.OTHER_RANKS: "the traces of the other ranks",
 }

@@ -80,6 +80,29 @@ def test_a_lost_alloc_is_told(maker):
     assert "but the list of blocks in the same file" in finding.why
 
 
+def test_a_peak_that_no_segment_could_hold_is_told(maker):
+    """All blocks are freed at the end, so that only the segments contradict the history."""
+    alloc = {"addr": 1 << 40, "size": 64 << 20, "stream": 0, "frames": [], "time_us": 1}
+    entries = [
+        {"action": "alloc", **alloc},
+        {"action": "free_requested", **alloc},
+        {"action": "free_completed", **alloc},
+    ]
+    snapshot = maker.wander(3).snapshot()
+    [segment] = snapshot["segments"]
+    for block in segment["blocks"]:
+        block["state"] = "inactive"
+
+    def told(total_size):
+        grown = segment | {"total_size": total_size}
+        report = memory.analyze([maker.save({"segments": [grown], "device_traces": [entries]})])
+        return [finding.why for finding in report.findings if finding.id == "memory.inconsistent"]
+
+    [why] = told(32 << 20)
+    assert "peaks at 64.0 MiB allocated" in why
+    assert told(64 << 20) == []
+
+
 def test_timeline_rows_are_instants_that_were(maker):
     artefact = maker.save(maker.wander(7, 400).snapshot())
     table = views.timeline(artefact, buckets=20)

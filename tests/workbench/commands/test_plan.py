@@ -4,13 +4,22 @@ import pytest
 
 from analyzers.report import Status
 from workbench.commands.plan import too_large, verdict
-from workbench.trainer_answers import PlanData
+from workbench.present.tables.plan import plan_tables
+from workbench.trainer_answers import PlanData, PlannedSettings
+
+SETTINGS = {
+    "parallelism.data_parallel_replicate_degree": 1, "parallelism.data_parallel_shard_degree": 2,
+    "parallelism.context_parallel_degree": 1, "parallelism.tensor_parallel_degree": 1,
+    "parallelism.pipeline_parallel_degree": 1, "training.local_batch_size": 4, "training.enable_cpu_offload": False,
+    "training.dtype": "float32", "activation_checkpoint.mode": "none",
+}  # fmt: skip
 
 
-def data(*, complete):
+def data(*, complete, ranks=()):
     return PlanData(
         world_size=2, model="llama3 debugmodel", parameters=1, limit_bytes=1 << 30, margin=0.1, device="cpu",
-        candidates=9, rehearsed=4, complete=complete, seconds=1.0, plans=[], next_larger=None, smallest_bytes=2 << 30,
+        candidates=9, rehearsed=4, complete=complete, seconds=1.0, next_larger=None, smallest_bytes=2 << 30,
+        plans=[PlannedSettings(SETTINGS, 1 << 20, 1.0, 100.0, 100, {}, rank) for rank in ranks], speed_margin=0.2,
     )  # fmt: skip
 
 
@@ -20,3 +29,13 @@ def test_nothing_found_in_time_is_unknown(complete, status):
     found = data(complete=complete)
     findings = [too_large(found)] if complete else []
     assert verdict(found, findings).status is status
+
+
+def test_plans_of_equal_rank_are_said_to_be_undecided():
+    """Speeds of a cost model that are nearly equal do not say which plan is the fastest."""
+    found = data(complete=True, ranks=(1, 1, 3))
+    assert "any of the 2 plans of rank 1 may be the fastest" in " ".join(verdict(found, []).missing)
+    settings = plan_tables(found)[0]
+    assert [row[0] for row in settings.rows] == ["1", "1", "3"]
+    assert "equal ranks are within 20 %" in settings.title
+    assert "may be the fastest" not in " ".join(verdict(data(complete=True, ranks=(1, 2)), []).missing)

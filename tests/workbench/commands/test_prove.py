@@ -13,11 +13,12 @@ from analyzers.store import Options
 from trainer.config import load
 from workbench.commands.prove import rerun
 from workbench.commands.prove.changes import changes, halved
-from workbench.commands.prove.command import prove
+from workbench.commands.prove.command import decided, prove
 from workbench.commands.prove.margin import margin, usable_share
 from workbench.commands.prove.report import proof_report
 from workbench.commands.prove.rerun import configuration
 from workbench.commands.prove.script import batch_flag, changed_command, launch_options
+from workbench.errors import UsageProblem
 from workbench.present.tables.proof import proof_tables
 from workbench.proof_data import Basis, Considered, ProofData, Rerun
 
@@ -55,6 +56,25 @@ def test_the_first_change_is_the_advice_of_the_finding():
     tried = list(changes(run_with({"activations": 1, "optimizer_state": 9}, dp_replicate=2)))
     assert tried[0]["parallelism.data_parallel_shard_degree"] == 2
     assert tried[1] == {"training.dtype": "bfloat16"}
+
+
+def test_weights_in_bfloat16_compute_in_bfloat16_too():
+    """Without FSDP the trainer refuses bfloat16 weights that compute in float32, and so did the whole proof."""
+    config = CONFIG | {"training": CONFIG["training"] | {"mixed_precision_param": "float32"}}
+    change = next(changes(run_with({"optimizer_state": 9}, config)))
+    assert change == {"training.dtype": "bfloat16", "training.mixed_precision_param": "bfloat16"}
+
+
+def test_a_change_that_the_trainer_refuses_is_left_out():
+    def predict(change):
+        if "a" in change:
+            raise UsageProblem("no such setting", "choose another")
+        return 900
+
+    oom = SimpleNamespace(categories={}, frames=[], pattern=OomPattern.UNKNOWN)
+    run = SimpleNamespace(manifest={}, device=SimpleNamespace(oom=oom), room_bytes=100, finding="memory.oom", limits={})
+    data = decided(run, iter([{"a": 1}, {"b": 1}]), predict, Basis.REHEARSAL, None)
+    assert [one.changes for one in data.considered] == [{"b": 1}]
 
 
 def test_smaller_batches_keep_the_sequences_of_a_step():

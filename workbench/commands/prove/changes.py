@@ -94,7 +94,11 @@ def against_state(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Setti
             "parallelism.data_parallel_shard_degree": copies * mesh.get("dp_shard", 1),
         }
     if config["training"]["dtype"] == "float32":
-        yield {"training.dtype": "bfloat16"}
+        change: Settings = {"training.dtype": "bfloat16"}
+        # Weights in bfloat16 compute in float32 only with FSDP; without it the trainer refuses them.
+        if config["training"].get("mixed_precision_param") == "float32":
+            change["training.mixed_precision_param"] = "bfloat16"
+        yield change
 
 
 def checkpointing(config: Mapping[str, Any]) -> Settings:

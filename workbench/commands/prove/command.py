@@ -25,6 +25,7 @@ from workbench.commands.prove.report import proof_report
 from workbench.commands.prove.rerun import configuration, proof_folder, rerun, written
 from workbench.commands.prove.script import batch_flag, changed_command, launch_options, script_changes
 from workbench.console import note
+from workbench.errors import UsageProblem
 from workbench.launch.plan import Request
 from workbench.proof_data import Basis, Considered, ProofData, Rerun, Settings
 
@@ -93,13 +94,18 @@ def decided(
     """Try changes of settings in turn, and return the proof: the first run that passes, or what was tried.
 
     `predict` returns the bytes that a change needs, and `basis` says how; the job is run with each change that fits.
-    `needed` is the predicted peak with unchanged settings, None if unknown.
+    `needed` is the predicted peak with unchanged settings, None if unknown. Changes that the trainer refuses are left
+    out.
     """
     considered, runs = list[Considered](), list[Rerun]()
     stated = margin(basis, run.manifest)
     share = usable_share(stated)
     for change in islice(candidates, COMPARED_AT_MOST):
-        peak = predict(change)
+        try:
+            peak = predict(change)
+        except UsageProblem as refusal:
+            note(f"{in_words(change)}: the trainer refuses it, {refusal}")
+            continue
         fits = peak <= share * run.room_bytes if run.device.oom else peak < run.device.peak_allocated_bytes
         considered.append(Considered(changes=change, predicted_bytes=peak, fits=fits))
         note(f"{in_words(change)}: {peak:,} bytes predicted, {'fits' if fits else 'does not fit'}")

@@ -1,6 +1,6 @@
 """Tables of a plan: the settings that fit into a device's memory, fastest first, and the TOML lines that set them."""
 
-from analyzers.words import duration, share, size
+from analyzers.words import duration, percent, share, size
 from workbench.present.table import Table, table
 from workbench.trainer_answers import PlanData, PlannedSettings
 
@@ -12,12 +12,13 @@ def plan_tables(data: PlanData) -> list[Table]:
 
     The details are the same settings with the next larger batch, and the TOML lines that set them.
     """
-    heads = "#> | mesh | batch> | recomputation | other | peak> | of the limit> | tokens/s> | step> | tokens a step>"
-    rows = [row(str(number), planned, data.limit_bytes) for number, planned in enumerate(data.plans, 1)]
+    heads = "rank> | mesh | batch> | recomputation | other | peak> | of the limit> | tokens/s> | step> | tokens a step>"
+    rows = [row(str(one.rank or number), one, data.limit_bytes) for number, one in enumerate(data.plans, 1)]
+    equal = f"; equal ranks are within {percent(data.speed_margin)}" if data.speed_margin else ""
     larger = [row("", data.next_larger, data.limit_bytes)] if data.next_larger else []
     lines = [(line,) for line in toml_lines(data.plans[0])] if data.plans else []
     return [
-        table(f"Settings that fit, by the estimated speed on {data.device}", heads, rows),
+        table(f"Settings that fit, by the estimated speed on {data.device}{equal}", heads, rows),
         table("The next larger batch of the first", heads, larger),
         table("Lines for the configuration of the first", "TOML", lines, len(lines)),
     ]
