@@ -1,3 +1,1 @@
-"""Analyze the files that a PyTorch training run leaves behind, such as memory snapshots, hang dumps,
-traces and logs.
-"""
+"""Analyze the files that a PyTorch training run leaves behind: memory snapshots, hang dumps, traces and logs."""

@@ -207,7 +207,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def explain(ended: ChildExit, task: Task) -> WorkbenchError:
-    """Return the error to raise for a child process that ended with a failure."""
+    """Return the error to raise for a child process that failed at `task`; `ended` is how it ended."""
     name = str(task.paths[0]) if len(task.paths) == 1 else f"{task.paths[0].parent} ({len(task.paths)} files)"
     if ended.status == FAILED:
         error = msgspec.json.decode(ended.message)
@@ -232,7 +232,7 @@ def explain(ended: ChildExit, task: Task) -> WorkbenchError:
 
 
 def kind_of_kill(status: int) -> tuple[type[ReaderKilled], str] | None:
-    """Return the error class and text for a child with this exit status if it was killed from outside; else None."""
+    """Return (error class, text) for a child with this exit status if it was killed from outside; else None."""
     if status == SERVER_KILLED:
         return ServerKilled, "the process that starts its readers was killed"
     if status in KILLS:
@@ -241,7 +241,10 @@ def kind_of_kill(status: int) -> tuple[type[ReaderKilled], str] | None:
 
 
 def stopped(status: int, task: Task) -> tuple[str, str] | None:
-    """Return which time limit stopped a child, and a hint, from its exit status; None if no time limit did."""
+    """Return (which time limit stopped a child, hint) from its exit status; None if no time limit did.
+
+    `task` has the limits.
+    """
     if status == TIMED_OUT:
         return f"reading took more than {duration(task.wall_s)}", "check the disk: it may hang, or be very slow"
     if status == -signal.SIGXCPU:
@@ -266,7 +269,7 @@ def perform(task: Task) -> tuple[int, bytes]:
 
 
 def prepare(reader: str) -> None:
-    """Import a reader, and what it imports only when it reads, so that forks of this process need not do that again."""
+    """Import the module `reader`, and what it imports only when it reads, so that forks need not do that."""
     module = importlib.import_module(reader)
     for late in getattr(module, "LATE_IMPORTS", ()):
         importlib.import_module(late)
@@ -297,7 +300,7 @@ def peak_memory() -> int:
 
 
 def watch_memory(memory: int, exceeded: Callable[[], object]) -> threading.Event:
-    """Start a thread that calls `exceeded` once this process has grown by `memory` bytes; setting the result stops it.
+    """Start a thread that calls `exceeded` once this process has grown by `memory` bytes; setting the result ends it.
 
     It is used where the operating system does not limit memory. The thread checks the memory ten times a second, so
     one large allocation can exceed the limit before the next check.
@@ -323,7 +326,7 @@ def end_for_lack_of_memory() -> NoReturn:
 def main(reader: str, target: str, memory: str, seconds: str) -> int:
     """Run a task in this new Python process, and return the exit status.
 
-    The paths are read from stdin, separated by zero bytes.
+    The arguments are the fields of a `Task`, as texts. The paths are read from stdin, separated by zero bytes.
     """
     prepare(reader)  # before the limit: imports are not the input's fault
     limit_self(int(memory), int(seconds))

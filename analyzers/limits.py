@@ -117,7 +117,10 @@ def watched_memory(memory: int) -> Iterator[None]:
 
 
 def raise_in(thread: int, error: type[BaseException]) -> None:
-    """Raise an error in a thread when it reaches its next bytecode, so not in the middle of a long call of NumPy."""
+    """Raise an error of this class in the thread with this id, when it reaches its next bytecode.
+
+    A long call of NumPy is therefore not interrupted, but the error is raised when it returns.
+    """
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
 
 

@@ -20,8 +20,9 @@ ENDED_WELL = ("running", "completed", "interrupted", "failed")
 class Node(msgspec.Struct):
     """A node that has sent files: its host, when it was first and last heard of (Unix ns), and what came.
 
-    `ended` says that its job has ended and that all of its files came. `refused` has files that were not accepted, with
-    the reason. The files of a node `at_home` are in the run folder itself. `session` is a random name of its run.
+    `ended` says that its job has ended and that all of its files came. `refused` has files that were not accepted,
+    with the reason. The files of a node `at_home` are in the run folder itself. `session` is a random name of the
+    node's own run folder, by which a sender that was started again is recognised.
     """
 
     session: str = ""
@@ -50,7 +51,7 @@ class NodeList(msgspec.Struct):
 
 
 def node_of(path: Path, root: Path) -> str | None:
-    """Return the node that sent a file below a run folder; None if no other node did."""
+    """Return the name of the node that sent the file `path` to the run folder `root`; None if no other node did."""
     parts = path.relative_to(root).parts if path.is_relative_to(root) else ()
     return parts[1] if len(parts) > 2 and parts[0] == NODES else None
 
@@ -64,10 +65,11 @@ def read_node_list(folder: Path) -> NodeList | None:
 
 
 def merged_manifest(own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the manifest (run.json) of a run whose launchers each wrote one; `own` is that in the run folder.
+    """Return the manifest (run.json) of a run whose launchers each wrote one.
 
-    Exit codes and launches are those of all nodes, and the cause is the earliest one. The job failed if it failed on
-    any node.
+    `own` is that in the run folder, `others` are those that nodes sent. Exit codes and launches are those of all
+    nodes, and the cause is the earliest one. The job failed if it failed on any node. Other fields are taken from
+    `own`, then from the first of `others` that has them.
     """
     every = [manifest for manifest in (own, *others) if manifest]
     merged: dict[str, Any] = {}

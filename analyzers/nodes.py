@@ -65,15 +65,16 @@ def named(node: LostNode) -> str:
 
 
 def refusals(node: str, files: Mapping[str, str]) -> str:
-    """Return which files of a node were not accepted, and why."""
+    """Return a phrase on which files of a node were not accepted, and why; `files` maps each to the reason."""
     first = "; ".join(f"{path}: {reason}" for path, reason in list(files.items())[:MOST_FILES])
     verb = "was" if len(files) == 1 else "were"
     return f"{quantity(len(files), 'file')} of node {node} {verb} not accepted: {first}"
 
 
 def find_gaps(run: Run, world_size: int = 0) -> NodeGaps:
-    """Return what nodes did not send; nothing is missing in a run whose nodes sent nothing because they need not.
+    """Return which nodes did not send all of their files to a run folder, and what is missing because of this.
 
+    If the folder has no list of nodes, because the run's nodes share a disk or there is only one, nothing is missing.
     `world_size` is the number of ranks of the job, 0 if unknown.
     """
     known = read_node_list(run.root)

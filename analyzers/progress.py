@@ -1,4 +1,4 @@
-"""Count the files of a question that have been read, and keep the answer of those, for somebody who waits for all."""
+"""Count the files that an analysis has read, and keep its answer from the first of them, for a user who waits."""
 
 import threading
 
@@ -7,7 +7,7 @@ MANY_FILES = 100
 
 
 class Progress:
-    """How many files a question needs, and how many of them have been read or were in the cache.
+    """How many files an analysis needs, and how many of them have been read or were in the cache.
 
     `sentence` is the verdict on the first `answered` files; empty if there is none yet.
     """
@@ -20,28 +20,32 @@ class Progress:
 
     @property
     def done(self) -> int:
-        """The number of files that need not be read any more; a set of files may be read in parts a second time."""
+        """The number of files that need not be read any more.
+
+        It is never more than the number that is needed, even if files were read again because reading a set of them
+        failed.
+        """
         return min(self.wanted, self.read + self.cached)
 
     def want(self, files: int) -> None:
-        """Record that some files are to be read."""
+        """Record that `files` more files are to be read."""
         with self._lock:
             self.wanted += files
 
     def add(self, files: int, *, cached: bool) -> None:
-        """Record that some files have been read, or were found in the cache."""
+        """Record that `files` more files have been read or, if `cached`, were found in the cache."""
         with self._lock:
             self.read += 0 if cached else files
             self.cached += files if cached else 0
 
     def answer(self, files: int, sentence: str) -> None:
-        """Record what the first files say."""
+        """Record `sentence`, the verdict on the first `files` files."""
         self.answered, self.sentence = files, sentence
 
 
 def is_milestone(files: int, total: int) -> bool:
-    """Return whether an analyzer should answer from this many of its files: 32, 64, 128 and so on, of many.
+    """Return whether an analyzer should answer when `files` of its `total` files are read: at 32, 64, 128, ...
 
-    So all these answers together cost about as much as the last one.
+    The answers then together cost about as much as the last one. With few files there is only the last one.
     """
     return total > MANY_FILES and 32 <= files < total and files.bit_count() == 1

@@ -94,9 +94,10 @@ class ReaderServer:
 
 
 def answer_of_handler(connection: socket.socket, task: Task) -> ChildExit:
-    """Send a task to its handler, and return how the handler's child ended; no answer counts as killed.
+    """Send a task to its handler, and return how the handler's child, which reads the files, ended.
 
-    The result is `TIMED_OUT` if the handler is silent for longer than the task may take.
+    A handler is a fork of the server for one request; `connection` is the socket to it. If it ends without an answer,
+    its child counts as killed. The result is `TIMED_OUT` if it is silent for longer than the task may take.
     """
     with contextlib.suppress(BrokenPipeError):  # killed before it had read the task
         connection.sendall(encode(task))
@@ -173,7 +174,10 @@ def running_server() -> ReaderServer:
 
 
 def main(control: socket.socket) -> None:
-    """Fork a handler for each request that arrives at the control socket, until its other end is closed."""
+    """Run the server: fork a handler process for each request that comes from the socket `control`, until that closes.
+
+    A request has the name of a reader module, and a socket for the task and the answer.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the children that read
     # The limits of an analysis that runs in the client at this moment are not for the readers.
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -192,7 +196,7 @@ def main(control: socket.socket) -> None:
 
 
 def collect_handlers() -> None:
-    """Collect the handlers that have ended, so that the processor time of all that they read counts as this server's.
+    """Wait for the handler processes that have ended, so that the processor time of all that they read counts here.
 
     With SIGCHLD ignored the system would remove them as well, but their time would be lost.
     """
@@ -202,7 +206,10 @@ def collect_handlers() -> None:
 
 
 def handle(connection: socket.socket) -> NoReturn:
-    """Run the task of one request in a fork of this handler, send how that ended, and exit."""
+    """Run the task of one request in a fork of this handler process, send how that fork ended, and exit.
+
+    The task is read from `connection`, and the answer is written to it.
+    """
     try:
         end_with_parent()
         ended = run_forked(decode(read_to_end(connection)))

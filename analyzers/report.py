@@ -168,7 +168,8 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
 def merge(same: Sequence[Finding]) -> Finding:
     """Return one finding for several that have the same id.
 
-    It is the latest of the most severe ones, with the ranks and the evidence of all.
+    It is the latest of the most severe ones, with the ranks of all, and a sentence on the ranks that it did not name.
+    Evidence of the others is added if it differs in more than the rank.
     """
     first = max(same, key=lambda finding: (finding.severity.weight, finding.step or 0))
     others = [finding for finding in same if finding is not first]

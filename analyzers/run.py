@@ -158,7 +158,7 @@ def as_run(source: Run | str | os.PathLike[str]) -> Run:
 
 
 def hint_for(path: Path) -> str:
-    """Return a hint at which path to give in place of `path`, which has no files of a known kind."""
+    """Return a hint for a user who gave `path`, which has no files of a known kind: which files to give instead."""
     texts = (
         file for file in files_below(path, []) if file.name.removesuffix(".gz").endswith((".html", ".htm", ".txt"))
     )
@@ -282,9 +282,9 @@ def selected(artefacts: Sequence[Artefact], rank: int | None, step: int | None) 
 
 
 def unreadable(artefact: Artefact, analyzer: str, error: WorkbenchError) -> Finding:
-    """Return a finding which says that one file could not be read; `analyzer` is the first part of its id.
+    """Return a finding which says that `artefact` could not be read because of `error`; the other files are analyzed.
 
-    The other files are analyzed as usual.
+    `analyzer` is the first part of the finding's id.
     """
     return Finding(
         id=f"{analyzer}.unreadable",

@@ -48,9 +48,9 @@ class Options:
     `rank` and `step` select what is analysed (None: everything). `jobs` is how many child processes read at the same
     time; `max_memory` (bytes) limits all of them together (None: each is limited by its file's size). `cache=False`
     leaves nothing on the disk. `peak_flops` is the floating-point operations per second of a device that no table of
-    this project lists. `columns` says which column of another trainer's log has which quantity: pairs such as ("loss",
-    "train/nll"). `workers` read traces and snapshots in place of child processes of this one. `progress` is told how
-    many files have been read.
+    this project lists. `columns` says which column of another trainer's log has which quantity: pairs such as
+    ("loss", "train/nll"). `workers` are processes, perhaps on other machines, that read traces and snapshots in place
+    of child processes. `progress` is told how many files have been read.
     """
 
     rank: int | None = None
@@ -64,7 +64,7 @@ class Options:
     progress: Progress | None = field(default=None, compare=False)
 
     def count(self, paths: Sequence[Path], *, cached: bool) -> None:
-        """Tell `progress` that files have been read, or were in the cache."""
+        """Tell `progress` that the files at `paths` have been read or, if `cached`, were found in the cache."""
         if self.progress:
             self.progress.add(len(paths), cached=cached)
 
@@ -96,6 +96,8 @@ def load(paths: Sequence[Path], reader: str, options: Options | None = None, rea
 def load_through(entry: Path, paths: list[Path], reader: str, options: Options, read: Read | None) -> Columns:
     """Return the columns of an artefact from the cache entry `entry`; if it is missing, create it from the files.
 
+    `paths`, `reader` and `read` are those of `load`.
+
     Raises:
         InputError: As for `load`.
         CacheFailure: The folder of the entry cannot be written.
@@ -120,10 +122,10 @@ def load_through(entry: Path, paths: list[Path], reader: str, options: Options, 
 def read_columns(
     folder: Path, paths: list[Path], reader: str, max_memory: int | None, read: Read | None
 ) -> Iterator[Path]:
-    """Read the files with `read` (None: in a child process), and yield the folder with their columns.
+    """Read the files with `read` (None: in a child process), and yield a new folder in `folder` with their columns.
 
-    The folder is deleted afterwards. If a child is killed from outside, another one gets a new folder, because the
-    first may still be writing at its end.
+    The new folder is deleted afterwards. If a child is killed from outside, another one gets another folder, because
+    the first may still be writing while it ends.
 
     Raises:
         InputError: As for `load`; `ReaderKilled` if each of `ATTEMPTS` children was killed, or each of
@@ -151,7 +153,8 @@ def load_many(
 ) -> list[Columns | WorkbenchError]:
     """Return, for each artefact, its columns or its error, so that one damaged file does not stop the others.
 
-    Children that run at the same time share `max_memory` evenly; an artefact that needs more is read again by itself.
+    An artefact is a sequence of files that the module `reader` reads together. Children that run at the same time
+    share `max_memory` evenly; an artefact that needs more is read again by itself.
     """
     return list(load_each(artefacts, reader, options))
 
@@ -199,8 +202,8 @@ def load_in_threads(
 def are_small(artefacts: Sequence[Sequence[Path]]) -> bool:
     """Return whether all files are so small that reading a few of them one after the other is fastest.
 
-    Many files, or large ones, are read by threads. A process with threads cannot fork, so that a server does it in
-    its place, which takes a third of a second to start. This pays for many files, as a fork of the server is cheaper
+    Many files, or large ones, are read by threads. A process with threads cannot fork, so a server process must do so
+    for it, and starting that takes a third of a second. This pays for many files, as a fork of the server is cheaper
     than one of a process that has already loaded the columns of hundreds of files.
     """
     sizes = [bytes_on_disk(path) for paths in artefacts for path in paths if path.exists()]
@@ -225,11 +228,11 @@ Numbered = tuple[list[int], Columns | WorkbenchError]
 
 
 def load_set(paths: Sequence[Path], reader: str, options: Options | None = None, parts: int = 1) -> Iterator[Numbered]:
-    """Read many small files in child processes, one for each of so many even `parts`; yield pairs (indexes into
-    `paths`, columns of these files or error) in the order of the files.
+    """Yield (indexes in `paths`, columns of these files or error) for many small files, in the order of the files.
 
-    Readers of sets report damaged files in `meta`. If a file makes the child fail, its part is halved until that file
-    is alone, so that one bad file of 1000 costs about 20 more child processes.
+    The files are divided evenly into so many `parts`, and one child process reads each. Readers of sets report
+    damaged files in `meta`. If a file makes the child fail, its part is halved until that file is alone, so that one
+    bad file of 1000 costs about 20 more child processes.
     """
     options = replace(options or Options(), workers=None)
     bounds = [len(paths) * i // parts for i in range(parts + 1)] if paths else []
@@ -242,8 +245,10 @@ def load_set(paths: Sequence[Path], reader: str, options: Options | None = None,
 def in_halves(
     numbers: list[int], paths: Sequence[Path], reader: str, options: Options, result: Columns | WorkbenchError
 ) -> Iterator[Numbered]:
-    """Yield what one child process read of the files with these `numbers`, or if it failed, what two of them read of
-    each half of the files in the same way.
+    """Yield (indexes in `paths`, columns or error) for the files with these `numbers`, of which one child read all.
+
+    `result` is what that child returned. If it is an error, two children read a half of the files each, and so on,
+    until the file that caused the error is alone.
     """
     if len(numbers) == 1 or not isinstance(result, WorkbenchError):
         yield numbers, result
@@ -276,7 +281,10 @@ def cache_key(paths: Sequence[Path], reader: str) -> str:
 
 
 def code_version(folder: Path) -> int:
-    """Return a checksum of all modules in a folder, as the `VERSION` of a reader whose results depend on them."""
+    """Return a checksum of all Python modules in a folder, for a reader whose results depend on all of them.
+
+    The reader uses it as its `VERSION`, so that a change of any of these modules makes cached results invalid.
+    """
     return zlib.crc32(b"".join(path.read_bytes() for path in sorted(folder.rglob("*.py"))))
 
 

@@ -43,10 +43,10 @@ class Refusal(Enum):
 
 @dataclass(frozen=True)
 class Order:
-    """What a worker is asked to read: files, by a version of a reader, with a memory limit in bytes.
+    """What a worker is asked to read: files, with a reader module of a certain version, under a memory limit in bytes.
 
-    `identities` has the size and the time of change of each file. If `contents` is given, it is read in place of the
-    files.
+    `identities` has the size and the time of change of each file, by which a worker checks that it sees the same
+    files. If `contents` is given, it is read in place of the files.
     """
 
     paths: tuple[Path, ...]
@@ -117,9 +117,10 @@ class Stopped(Exception):  # never seen by a user
 class WorkerPool:
     """The workers of an executor, as readers of artefacts.
 
-    `size` is how many artefacts are ordered at the same time, `jobs` how many are read here at the same time if
-    workers cannot read them. `has_workers` says whether the executor has any now, and raises an error if it is lost.
-    `report` is called once for each kind of failure because of which artefacts are read here.
+    `size` is how many artefacts the workers are asked to read at the same time, and `jobs` how many are read in this
+    process's children at the same time if workers cannot read them. `has_workers` says whether the executor has any
+    workers now, and raises an error if the executor is lost. `report` is called once for each kind of failure, with
+    the failure, because of which artefacts are read here.
     """
 
     def __init__(
@@ -159,7 +160,11 @@ class WorkerPool:
         self._executor.shutdown(wait=False)
 
     def _ordered(self, paths: Sequence[Path], reader: str, max_memory: int | None) -> EntryFiles | None:
-        """Return the files of a cache entry that a worker has read; None if the artefact must be read here."""
+        """Return (name, content) of each file of the cache entry that a worker made of an artefact; None without one.
+
+        In the second case the artefact must be read here. A worker that does not see the files gets their contents if
+        these are small.
+        """
         version: int = importlib.import_module(reader).VERSION
         order = Order(tuple(paths), identities(paths), reader, version, max_memory)
         result: EntryFiles | Refusal = Refusal.OTHER_FILES

@@ -112,7 +112,10 @@ def waiting_fact(changes: Sequence[MeasureChange]) -> list[Evidence]:
 
 
 def regression(change: MeasureChange, allowed: float, evidence: list[Evidence]) -> Finding:
-    """Return the finding that one measure grew by more than `allowed`, a relative increase."""
+    """Return the finding that one measure grew by more than `allowed`, a relative increase (0.05 is 5 %).
+
+    `change` has the measure with its values in both runs; `evidence` is added to the finding.
+    """
     return Finding(
         id=f"compare.{change.measure}",
         severity=Severity.WARNING,
@@ -146,8 +149,8 @@ def value_text(measure: Measure, value: float) -> str:
 def undecided(changes: Sequence[MeasureChange], gate: Mapping[str, float]) -> list[Finding]:
     """Return a finding for each measure that has a limit in `gate` but too little data in the two runs to be judged.
 
-    `gate` maps the names of measures to the relative increase that the user allows. A gate passes only on evidence,
-    so a missing measure is reported.
+    `gate` maps the names of measures to the relative increase that the user allows; `changes` are the measures that
+    both runs have. A gate passes only on evidence, so a missing measure is reported.
 
     Raises:
         ValueError: The gate names an unknown measure.
@@ -185,7 +188,10 @@ def doubt_text(change: MeasureChange | None) -> str:
 
 
 def is_open(change: MeasureChange) -> bool:
-    """Return whether the steps are too few or too noisy to tell if a measure grew by more than is allowed."""
+    """Return whether a measure may have grown by more than the default allows, but too few or too noisy steps show it.
+
+    The result is False for a measure without a default limit.
+    """
     allowed = ALLOWED_CHANGES.get(change.measure)
     if allowed is None or change.measure is Measure.STEP_TIME_MEAN:
         return False
@@ -215,7 +221,8 @@ def verdict(
 ) -> Verdict:
     """Return the verdict of a comparison: a regression, healthy, or unknown if the evidence decides neither.
 
-    `lines` are the compared quantities, `changes` the changes of measures with their intervals.
+    Any of the `findings` makes it a regression. `lines` are the compared quantities, `changes` the changes of
+    measures with their intervals, and `parity` says whether the losses agree (None: not compared).
     """
     unsure = [change for change in changes if is_open(change)]
     missing = [f"{MEASURE_NAMES[change.measure]}: {doubt_text(change)}" for change in unsure]

@@ -47,12 +47,16 @@ class Line:
 
 
 def interval_text(low: float, high: float) -> str:
-    """Return the bounds of a relative change as text, such as `+83 % to +175 %`."""
+    """Return the bounds `low` and `high` of a relative change as text: `+83 % to +175 %` for 0.83 and 1.75."""
     return f"{signed_percent(low)} to {signed_percent(high)}"
 
 
 def measure_lines(a: Measures, b: Measures, changes: Sequence[MeasureChange]) -> list[Line]:
-    """Return a `Line` for each measured quantity that at least one of the runs has."""
+    """Return a `Line` for each measured quantity that at least one of the runs has.
+
+    `a` and `b` are the measures of the runs. `changes` has the values and the interval where both runs can be
+    compared; an interval from too few steps is left out.
+    """
     by_measure = {change.measure: change for change in changes}
 
     def line(what: str, measure: Measure, write: Format, ends: tuple[float | None, float | None]) -> Line:

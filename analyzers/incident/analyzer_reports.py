@@ -96,7 +96,7 @@ def add_steps_report(reports: AnalyzerReports, run: Run, options: store.Options)
 
 
 def snapshots_to_read(run: Run) -> list[Artefact]:
-    """Return all memory snapshots, or only those of the last step if there are more than `MOST_SNAPSHOTS`."""
+    """Return all memory snapshots of a run, or only those of its last step if there are more than `MOST_SNAPSHOTS`."""
     snapshots = run.of(Kind.SNAPSHOT)
     return snapshots if len(snapshots) <= MOST_SNAPSHOTS else newest_step(snapshots)
 
@@ -108,9 +108,10 @@ def has_failed_rank(manifest: Mapping[str, object]) -> bool:
 
 
 def is_foreign_end(run: Run) -> bool:
-    """Return whether all ranks marked a clean end in a run whose trainer is not that of this project.
+    """Return whether all ranks marked a clean end in a run whose training script is not this project's trainer.
 
-    Such a trainer writes no `run.json`. If this project's launcher started it, `run.json` holds its command.
+    There is then either no `run.json`, or one by this project's launcher, which has the field `command`. In such a
+    run only these marks, which recorders write, show that it ended well.
     """
     manifest = run.manifest()
     is_foreign = not manifest or "command" in manifest

@@ -44,7 +44,7 @@ LOST = "incident.launcher_lost"
 class Waiting:
     """The victims of a hang's culprit, and an operation in which one of them waits (None: not known).
 
-    `group` is the label of the operation's process group.
+    `group` is the label of the operation's process group, such as `dp`.
     """
 
     culprit: Culprit
@@ -170,7 +170,7 @@ def is_explained_by_steps(reports: AnalyzerReports) -> bool:
 
 
 def count_findings(reports: AnalyzerReports, culprit: Culprit) -> list[str]:
-    """Return, in a list, the id of the finding that a culprit issued fewer collectives than other ranks, if any."""
+    """Return the ids of findings on step logs which say that `culprit` issued fewer collectives than other ranks."""
     findings = reports.steps.findings if reports.steps else []
     count = f"steps.{Problem.COLLECTIVE_COUNT}"
     return [f.id for f in findings if f.id == count and set(f.ranks) & set(culprit.ranks)]
@@ -180,7 +180,7 @@ def printed_failure(reports: AnalyzerReports, kinds: Collection[LogClass] | None
     """Return the event of the failure that the text logs show, then those of ranks that wait for the failed ranks.
 
     The list is empty if the logs show no failure. With `kinds`, it is also empty if the failure is of another class,
-    or if the finding on it is not certain.
+    or if the confidence of the finding on it is below `SURE`.
     """
     if reports.logs is None or reports.logs.verdict.status not in (Status.ERROR, Status.WARNING):
         return []
@@ -229,7 +229,11 @@ def swallowed_failure(reports: AnalyzerReports) -> list[Event]:
 
 
 def is_hidden(data: LogsData, ranks: Collection[int]) -> bool:
-    """Return whether each of the ranks failed in a collective while it handled an earlier error that its log shows."""
+    """Return whether each of `ranks` failed in a collective while it handled an earlier error that its log shows.
+
+    A `finally` block with a collective leads to this: Python then ends with the failure of the collective, and the
+    error that came first is only its context. `data` has the events of the logs.
+    """
     events = [event for event in data.events if event.rank in ranks]
     waits = [e for e in events if e.kind in WAITS and e.facts.operation]
     return {e.rank for e in events if any(e.rank == w.rank and e.message in w.chain for w in waits)} == set(ranks)

@@ -54,9 +54,10 @@ class LargestParameter(msgspec.Struct, frozen=True):
 
 
 class NotFinite(msgspec.Struct, frozen=True):
-    """The content of one rank's file; `origin` is None if no operation of this rank made the value.
+    """The content of one rank's file; `origin` is None if no operation of this rank made the first bad value.
 
-    `seen_in` says whether gradients or parameters were seen to be not finite, and `seen_names` names some of these.
+    A bad value is one that is not finite. `seen_in` says whether gradients or parameters were seen to be not finite,
+    and `seen_names` names some of these.
     """
 
     rank: int
@@ -70,8 +71,8 @@ class NotFinite(msgspec.Struct, frozen=True):
 def not_finite_findings(artefacts: Sequence[Artefact]) -> list[Finding]:
     """Return, in a list, the finding on the first operation whose result was not finite; empty without a readable file.
 
-    If several ranks wrote a file, only those with the earliest step count. Of these, only the ranks count that made
-    the value, unless all of them received it from elsewhere.
+    `artefacts` are the files of the ranks. Only the files with the earliest step count. Of these, ranks whose own
+    operation made the value count before ranks that received it.
     """
     files = [(artefact, content) for artefact in artefacts if (content := read(artefact))]
     if not files:
@@ -132,7 +133,7 @@ def what(content: NotFinite) -> str:
 
 
 def unexplained(content: NotFinite) -> str:
-    """Return the end of the title where no recorded operation made the value; empty where one did."""
+    """Return the end of the finding's title if no recorded operation made the value; empty if one did."""
     return "" if content.origin else ", and no operation that was checked there made it so"
 
 

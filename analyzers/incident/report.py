@@ -177,7 +177,7 @@ def uneventful(reports: AnalyzerReports, manifest: Mapping[str, object], missing
 def is_text_alone(reports: AnalyzerReports) -> bool:
     """Return whether everything that is known of a run, including its steps, comes from printed text.
 
-    Such a run may still hang, because printed text does not show that.
+    Text shows no state of the ranks, so such a run may hang although nothing in it says so.
     """
     others = set(reports.by_name()) - {"logs", "steps"}
     return not others and all(

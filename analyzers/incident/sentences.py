@@ -140,7 +140,7 @@ def verdict_sentence(chain: Sequence[Event]) -> str:
 
 
 def names_operation(root: Event, waiting: Waiting) -> bool:
-    """Return whether the sentence of the root cause already names the operation that its victims wait in."""
+    """Return whether the sentence of the root cause (`root`) already names the operation that its victims wait in."""
     culprit, operation = root.culprit, waiting.operation
     # These titles name the culprit's line or memory, not the operation.
     if culprit is None or operation is None or culprit.out_of_memory or culprit.kind is HangClass.SLOW:
@@ -151,8 +151,8 @@ def names_operation(root: Event, waiting: Waiting) -> bool:
 def outcome_sentence(outcome: Outcome, manifest: Mapping[str, object], analyzer_sentence: str = "") -> str:
     """Return a sentence on how a run ended for which no cause of a problem was found.
 
-    It includes the exit codes if the run failed or was interrupted; otherwise `analyzer_sentence`, which is the
-    verdict of one analyzer, such as that on memory, or an empty text.
+    If the run failed or was interrupted, the sentence has the exit codes in `run.json` (`manifest`). Otherwise it has
+    `analyzer_sentence`, which is the verdict of one analyzer, such as that on memory, or empty.
     """
     codes = manifest.get("exit_codes") if outcome in (Outcome.FAILED, Outcome.INTERRUPTED) else None
     if isinstance(codes, dict) and codes:

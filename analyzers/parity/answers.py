@@ -54,9 +54,9 @@ def relative_difference(a: float, b: float) -> float:
 def value_table(columns: Columns) -> pd.DataFrame:
     """Return a table of the recorded tensors of a run, with one row per tensor and step.
 
-    It has the step, kind (index in `KINDS`), name and dtype of the tensor, and sums over its values: `sum`,
-    `absolute` and `square`. Sorted by `phase`, `file` and `row`, the rows of a step are in the order in which the
-    step computes the tensors.
+    `columns` is what `reading.read` returned for the run. The table has the step, kind (index in `KINDS`), name and
+    dtype of the tensor, and sums over its values: `sum`, `absolute` and `square`. Sorted by `phase`, `file` and
+    `row`, the rows of a step are in the order in which the step computes the tensors.
     """
     names = np.array(columns.meta["names"], dtype=object)
     table = pd.DataFrame({name: np.asarray(columns[name]) for name in columns})

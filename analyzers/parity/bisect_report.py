@@ -114,9 +114,10 @@ def recording(source: Run, options: store.Options) -> Recording:
 
 
 def computed_steps(table: pd.DataFrame) -> list[int]:
-    """Return the steps that a table of tensors has, without a last step of which it has only the weights.
+    """Return the steps that a table of tensors has, without a last step that has only weights.
 
-    Those weights are the result of the update before: a run that ends after three steps has the weights of a fourth.
+    The weights that a step starts with are recorded too, and are the result of the update in the step before: a run
+    that ends after three steps has the weights of a fourth.
     """
     computed = table.loc[~table["kind"].isin((PARAMETER, BUFFER)), "step"]
     return sorted(map(int, (computed if len(computed) else table["step"]).unique()))

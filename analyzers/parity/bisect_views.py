@@ -58,7 +58,7 @@ def operation_table(a: Run, b: Run, options: Options, tolerance: float | None = 
 
 
 def module_of(name: str, kind: ValueKind) -> str:
-    """Return the name of the module that a recorded tensor belongs to; empty for the batch and the optimizer."""
+    """Return the name of the module that a recorded tensor of this `kind` belongs to; empty for batch and optimizer."""
     if kind in (ValueKind.DATA, ValueKind.OPTIMIZER):
         return ""
     return name.rpartition(".")[0] if kind in OF_PARAMETERS else base(name)

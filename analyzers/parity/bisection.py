@@ -73,9 +73,10 @@ def compare_values(
 ) -> Compared:
     """Return the tensors that two runs have in common, with their differences and tolerances.
 
-    `a` and `b` are tables as `value_table` returns them. `tolerance` replaces the tolerances that follow from the
-    dtypes. If the runs have different meshes, only tensors with equally many elements can be compared, and no
-    gradients of inputs, because a rank may have only one term of the sum that such a gradient is.
+    `a` and `b` are tables as `value_table` returns them, and `types` maps names of modules' inputs and outputs to
+    classes. `tolerance` replaces the tolerances that follow from the dtypes. If the runs have different meshes
+    (`is_same_layout` is False), only tensors with equally many elements can be compared, and no gradients of inputs,
+    because a rank may have only one term of the sum that such a gradient is.
     """
     a, b = with_absent_state(a, b), with_absent_state(b, a)
     both = common_values(a, b, EXTRA)
@@ -93,7 +94,10 @@ def compare_values(
 
 
 def with_absent_state(table: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Return `table` with zeros added for states of the optimizer that only the other run has in a common step."""
+    """Return `table` with rows of zeros for states of the optimizer that only `other` has in a common step.
+
+    An optimizer creates some states, such as momentum, only when it first needs them; until then they count as zero.
+    """
     wanted = other[(other["kind"] == OPTIMIZER) & other["step"].isin(table["step"])]
     present = pd.MultiIndex.from_frame(table[KEY])
     absent = wanted[~pd.MultiIndex.from_frame(wanted[KEY]).isin(present)].copy()
@@ -215,7 +219,8 @@ def cause_of(compared: Compared, index: int) -> Cause:
 def is_drift(compared: Compared, index: int) -> bool:
     """Return whether the difference at row `index` has grown out of those before it, as rounding does.
 
-    A difference that is much larger than all before it, or than its tolerance, is a jump instead.
+    A difference that is much larger than all before it, or than its tolerance, did not grow little by little: it has
+    an origin at this row.
     """
     row = compared.both.iloc[index]
     before = float(compared.both["difference"].to_numpy()[:index].max(initial=0.0))
@@ -270,7 +275,8 @@ def caller(types: dict[str, str], module: str) -> str:
 def taker(both: pd.DataFrame, index: int) -> str:
     """Return the innermost module that gets the tensor at row `index` as its input, and so computes its gradient.
 
-    Inputs of nested modules follow the tensor in the forward pass and have the same sums, by which they are found.
+    The input of a nested module is the same tensor: it is recorded after the tensor in the forward pass, with the
+    same sums. Among such inputs the last is that of the innermost module.
     """
     row = both.iloc[index]
     kind = INPUT if KINDS[int(row["kind"])] is ValueKind.INPUT_GRADIENT else ACTIVATION

@@ -80,7 +80,10 @@ def curve_title(first: RunParity, run: RunParity, curve: CurveDifference) -> str
 
 
 def value_title(first: RunParity, run: RunParity) -> str:
-    """Return the title of the finding on a run in which a tensor differs although the curves agree."""
+    """Return the title of the finding on a run in which a tensor differs from `first`, although the curves agree.
+
+    The curves are loss and gradient norm by step.
+    """
     assert run.first
     return (
         f"{run.name} logs the same losses and gradient norms as {first.name}, but {value_name(run.first)} differs"
@@ -94,7 +97,7 @@ def value_name(value: ValueDifference) -> str:
 
 
 def value_name_of(kind: ValueKind, name: str) -> str:
-    """Return a phrase for a tensor of a kind, such as `the gradient of layers.0.attention.wq.weight`."""
+    """Return a phrase for the tensor `name` of a kind, such as `the gradient of layers.0.attention.wq.weight`."""
     return KIND_NAMES[kind].format(name=name)
 
 

@@ -111,7 +111,11 @@ def with_norms(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def is_jump(rows: pd.DataFrame) -> "pd.Series[bool]":
-    """Return for each row of `with_norms` whether its tensor jumps in that step."""
+    """Return, for each row of `with_norms`, whether the norm of its tensor jumps in that step.
+
+    It jumps if it is more than `FACTOR` times the largest norm in the recorded steps before, of which there must be
+    at least `STEPS_BEFORE`.
+    """
     return (rows["steps_before"] >= STEPS_BEFORE) & (rows["norm"] > FACTOR * rows["before"])
 
 

@@ -69,8 +69,8 @@ class CurveDifference(msgspec.Struct, frozen=True, kw_only=True):
     """How a run's curve (loss or gradient norm by step) differs from that of the first run.
 
     `steps` is the number of common steps, `largest` the largest relative difference. `step` is the first step in
-    which the difference is beyond the tolerance; `a` and `b` are the values of the first and of this run there. All
-    three are None if there is no such step.
+    which the difference is beyond the tolerance; `a` and `b` are the values of the first and of this run there.
+    `step`, `a` and `b` are None if there is no such step.
     """
 
     curve: Curve

@@ -113,7 +113,10 @@ def recorded_values(source: Run, options: store.Options) -> pd.DataFrame | None:
 
 
 def compared_run(first: Recorded, other: Recorded, tolerance: float) -> RunParity:
-    """Return `other` as a `RunParity`, with the differences of its curves and tensors from the first run filled in."""
+    """Return `other` as a `RunParity`, with the differences of its curves and tensors from `first` filled in.
+
+    `tolerance` is the relative difference that is allowed.
+    """
     a, b = first.parity, other.parity
     pairs = ((Curve.LOSS, a.losses, b.losses), (Curve.GRAD_NORM, a.grad_norms, b.grad_norms))
     found = [curve_difference(curve, before, after, tolerance) for curve, before, after in pairs]
