@@ -36,6 +36,10 @@ class Kind(StrEnum):
     FATAL_SIGNAL = "fatal_signal"
     CHILD_STACKS = "child_stacks"
     COLLECTION = "collection"
+    RAS = "nccl_ras"
+    """The state of an NCCL job that its RAS threads report."""
+    DEVICE_STATE = "device_state"
+    """The output of `nvidia-smi -q`."""
     EXIT = "exit"
     STEPS = "steps"
     STRUCTURED_LOG = "structured_log"
@@ -137,6 +141,8 @@ NAMES = tuple(
         (r"run\.json", Kind.MANIFEST),
         (r"parity\.json", Kind.MESHES),
         (r"error\.json", Kind.ERROR),
+        (r"nccl_ras_[^/]+\.txt", Kind.RAS),
+        (r"nvidia_smi_[^/]+\.txt", Kind.DEVICE_STATE),
         (r"collection\.json", Kind.COLLECTION),
         (r"std(?:out|err)\.log", Kind.LOG),
         (r"events\.out\.tfevents.*", Kind.TENSORBOARD),

@@ -78,6 +78,8 @@ class Reason(StrEnum):
     NO_DUMP = "no_dump"
     LOST_DUMP = "lost_dump"
     LOST_NODE = "lost_node"
+    RAS_DEAD = "ras_dead"
+    RAS_SILENT = "ras_silent"
     NO_ANSWER = "no_answer"
     RUNS_OWN_CODE = "runs_own_code"
     CLOSED_GROUP = "closed_group"

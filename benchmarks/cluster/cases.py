@@ -13,7 +13,7 @@ class Case:
     `fault` is `KIND:RANK:STEP` for `job.py`. `action` happens to a node while the job runs: `kill:n2` kills all of its
     processes, `cut:n2` takes its network away, `restart` kills the receiver and starts it again, `stranger:n1` starts
     the launcher of n1 with another token. `says` are words of the sentence, `lacks` words of what was missing (none:
-    nothing may be missing). `aside` cases are run for the first time when all rules are written.
+    no node may be missing). `aside` cases are run for the first time when all rules are written.
     """
 
     name: str

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from analyzers import hangs, incident
-from analyzers.node_files import NodeList, merged_manifest
+from analyzers.nodes.received import NodeList, merged_manifest
 from analyzers.run import discover, rank_of
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from analyzers.node_files import LIST, NODES, Node, NodeList, read_node_list
+from analyzers.nodes.received import LIST, NODES, Node, NodeList, read_node_list
 from analyzers.writing import replacing
 from workbench.collect.artefact_names import is_plain
 from workbench.collect.node_folder import NodeFolder

@@ -14,7 +14,7 @@ import msgspec
 
 from analyzers.errors import InputError
 from analyzers.files import read_json, read_whole
-from analyzers.node_files import read_node_list
+from analyzers.nodes.received import read_node_list
 from analyzers.writing import write_whole
 from workbench.collect.link import Link, Rejected, Unreachable
 from workbench.collect.node_dumps import last_incident, request_dumps

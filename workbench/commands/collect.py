@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from analyzers.errors import Exit
-from analyzers.node_files import NODES
+from analyzers.nodes.received import NODES
 from workbench.collect.addresses import parse_address
 from workbench.collect.receiver import Receiver
 from workbench.collect.running import node_name, receive, send

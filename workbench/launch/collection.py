@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from analyzers.node_files import NODES, NodeList, read_node_list
+from analyzers.nodes.received import NODES, NodeList, read_node_list
 from workbench.collect.addresses import Address, parse_address
 from workbench.collect.running import DONE
 from workbench.collect.token import VARIABLE, read_token

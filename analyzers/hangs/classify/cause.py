@@ -13,7 +13,7 @@ from analyzers.hangs.graph.wait_graph import OpNode
 from analyzers.hangs.model import Culprit, Frame, Group, HangClass, Op, Reason
 from analyzers.hangs.reading.exits import RankEnd
 from analyzers.hangs.reading.side_formats import ProcessState, ThreadError
-from analyzers.nodes import LostNode
+from analyzers.nodes.gaps import LostNode
 
 DEFAULT_CONFIDENCE = 0.9
 

@@ -22,6 +22,7 @@ MISSING_SHARE = 4
 UNKNOWN_CONFIDENCE = 0.2
 BEST_FIRST = tuple(HangClass)
 DIFFERENCES = (HangClass.MISMATCH, HangClass.SKIPPED)
+BY_RAS = (Reason.RAS_DEAD, Reason.RAS_SILENT)
 WITHOUT_DUMP = (Reason.NO_DUMP, Reason.LOST_DUMP)
 
 
@@ -70,6 +71,9 @@ def excuse_missing_dumps(context: HangContext, causes: list[Cause]) -> list[Caus
     than a quarter of the dumps are missing for no known reason, all ranks without a dump become one cause of unknown
     class.
     """
+    if any(c.reason in BY_RAS for c in causes):
+        # Of the ranks without a dump, RAS knows which no longer answer: the others are alive, and wait.
+        causes = [c for c in causes if c.reason is not Reason.NO_DUMP]
     silent = [c for c in causes if c.reason in WITHOUT_DUMP]
     others = [c for c in causes if c.reason not in WITHOUT_DUMP]
     known = [c for c in others if c.kind is not HangClass.DEAD]

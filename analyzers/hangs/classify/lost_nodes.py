@@ -12,7 +12,7 @@ from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.model import Culprit, HangClass, Reason
 from analyzers.hangs.reading.exits import is_victim
-from analyzers.nodes import LostNode
+from analyzers.nodes.gaps import LostNode
 
 CONFIDENCE = 0.8
 

@@ -20,6 +20,7 @@ from analyzers.hangs.reading.gloo_messages import in_message
 from analyzers.hangs.reading.last_words import DONE_PHASE, NO_GROUP_PHASE
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.side_formats import Answer, AnswerStatus, ProcessState
+from analyzers.nodes.health import DEAD, SILENT
 
 NO_PHASES = ("", "step", "between")
 """The names of phases in a heartbeat that mean that the rank is in no particular part of a step."""
@@ -27,6 +28,8 @@ CONFIDENCE_WITHOUT_ANSWER = 0.7
 CONFIDENCE_WITHOUT_DUMP = 0.6
 CONFIDENCE_WITH_LOST_DUMP = 0.2
 CONFIDENCE_OF_ABORT = 0.8
+RAS = {DEAD: (Reason.RAS_DEAD, 0.85), SILENT: (Reason.RAS_SILENT, 0.65)}
+"""Reason and confidence by what NCCL's RAS says of a rank without a dump."""
 
 
 def classify_rank(context: HangContext, rank: int, victims: list[int]) -> Cause | None:
@@ -146,6 +149,9 @@ def blame_rank_without_dump(context: HangContext, rank: int, node: OpNode, victi
             confidence=CONFIDENCE_WITHOUT_ANSWER,
         )
         return replace(cause, host=HostState(process=read_process_state(answer)))
+    if state := context.side.health.ras_state(rank):
+        reason, confidence = RAS[state]
+        return make_cause(context, HangClass.DEAD, reason, [rank], node, victims, confidence=confidence)
     return make_cause(
         context, HangClass.DEAD, Reason.NO_DUMP, [rank], node, victims, confidence=CONFIDENCE_WITHOUT_DUMP
     )

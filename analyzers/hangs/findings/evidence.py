@@ -16,7 +16,7 @@ from analyzers.hangs.reading.torchrun_workers import read_last_lines
 from analyzers.report import Evidence
 from analyzers.words import agree, duration, rank_names
 
-MOST_LOCATIONS, MOST_CALLERS, MOST_PROCESSES, MOST_CHILDREN = 4, 5, 5, 2
+MOST_LOCATIONS, MOST_CALLERS, MOST_PROCESSES, MOST_CHILDREN, MOST_FAULTS = 4, 5, 5, 2, 5
 RECENT_STEPS = 3
 NAMES = {"stdout.log": "output"}
 SLOWER = 1.5
@@ -29,8 +29,29 @@ def evidence(context: HangContext, cause: Cause) -> list[Evidence]:
     times = [] if cause.kind is HangClass.DEAD else timing(side, cause.ranks[0])
     log = log_end(side, cause) if cause.kind in (HangClass.DEAD, HangClass.HOST_STUCK) else []
     own = (stack(side, cause), processes(side, cause), child_processes(side, cause), times, log)
-    facts = (recorded_operations(cause), *own)
+    facts = (recorded_operations(cause), *own, device_faults(side, cause), ras(side, cause))
     return [*chain.from_iterable((*facts, victims_locations(context, cause.victims)))]
+
+
+def device_faults(side: SideFiles, cause: Cause) -> list[Evidence]:
+    """Return evidence of errors that GPUs on the hosts of the culprits reported while the job ran."""
+    hosts = dict.fromkeys(side.groups[rank].host for rank in cause.ranks if rank in side.groups)
+    faults = [(host, fault) for host in hosts for fault in side.health.faults.get(host, ())]
+    return [
+        Evidence(text=f"host {host} reported {fault.text}", source=str(fault.path))
+        for host, fault in faults[:MOST_FAULTS]
+    ]
+
+
+def ras(side: SideFiles, cause: Cause) -> list[Evidence]:
+    """Return evidence that NCCL's RAS names a culprit's process, for ranks that left no dump."""
+    is_named = cause.reason in (Reason.RAS_DEAD, Reason.RAS_SILENT)
+    state = side.health.ras_state(cause.ranks[0])
+    return [
+        Evidence(text=f"NCCL's RAS lists the process of rank {cause.ranks[0]} under {state}", source=str(path))
+        for path in side.health.ras_files[:1]
+        if is_named
+    ]
 
 
 def recorded_operations(cause: Cause) -> list[Evidence]:

@@ -87,13 +87,22 @@ def end_of_process(cause: Cause) -> str:
         return f"{process} ended because {failed_allocation(cause.culprit.error)}"
     if cause.culprit.error:
         return f"an uncaught {cause.culprit.error} ended {process}"
-    if cause.node:
-        return "the node died, or lost its network: a live node reports every few seconds, whatever its ranks do"
     if cause.end is None:
-        return f"the other ranks wrote a dump, {rank_names(cause.ranks)} wrote none"
+        return WITHOUT_END.get(cause.reason, f"the other ranks wrote a dump, {rank_names(cause.ranks)} wrote none")
     if cause.end.ending is Ending.EXIT_CODE:
         return f"{process} ended without a Python exception"
     return format_ending(cause.end)
+
+
+WITHOUT_END = {
+    Reason.LOST_NODE: "the node died, or lost its network: a live node reports every few seconds, whatever its ranks"
+    " do",
+    Reason.RAS_DEAD: "the threads of NCCL's RAS in the other processes lost the connection to its process, and it left"
+    " no dump as the others did",
+    Reason.RAS_SILENT: "NCCL's RAS has a thread in each process, which answers even while the program hangs. That of"
+    " its process did not, and it left no dump",
+}
+"""What shows that a process ended, by reason, where no file says how."""
 
 
 def failed_allocation(error: str | None) -> str:
@@ -138,6 +147,8 @@ def further_evidence(cause: Cause) -> str:
         Reason.NO_DUMP,
         Reason.LOST_DUMP,
         Reason.LOST_NODE,
+        Reason.RAS_DEAD,
+        Reason.RAS_SILENT,
         Reason.OTHERS_COMPLETED,
         Reason.BOTH_HALVES_ISSUED,
         Reason.ALL_JOINED,
@@ -260,6 +271,8 @@ EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.KEPT_ALIVE: "its main thread waits for other threads at the end of the program",
     Reason.NO_DUMP: lambda cause: f"{choose_pronoun(cause.ranks)} left no dump",
     Reason.LOST_DUMP: lambda cause: f"the dump of {rank_names(cause.ranks)} is missing or cannot be read",
+    Reason.RAS_DEAD: "NCCL's RAS reports that the process is unreachable",
+    Reason.RAS_SILENT: "NCCL's RAS got no data from the process",
     Reason.LOST_NODE: lambda cause: f"silent since {cause.node.last_time}" if cause.node else "",
     Reason.NO_ANSWER: no_answer,
     Reason.CLOSED_GROUP: "it had called destroy_process_group() before, while its process goes on",

@@ -18,7 +18,7 @@ from analyzers.hangs.findings.wording import (
 )
 from analyzers.hangs.model import Frame, HangClass, Reason, operation_text, user_frame
 from analyzers.hangs.reading.exits import Ending
-from analyzers.nodes import named
+from analyzers.nodes.gaps import named
 from analyzers.words import agree, rank_names
 
 
@@ -54,10 +54,8 @@ def dead(cause: Cause) -> str:
     name, step = name_operation(cause.culprit), at_step(cause)
     when = f"{step} before {name}" if name else step
     ranks = rank_names(cause.ranks)
-    if cause.node:
-        return f"{named(cause.node)} was lost{when}: nothing has come from it since {cause.node.last_time}"
     if cause.end is None:
-        return f"{ranks} probably died{when}: {choose_pronoun(cause.ranks)} left no dump"
+        return without_end(cause, ranks, when)
     if cause.end.ending is Ending.NO_ERROR:
         return f"{ranks} ended normally{when}, while the other ranks went on{in_other_line(cause)}"
     if cause.end.signal:
@@ -65,6 +63,16 @@ def dead(cause: Cause) -> str:
     if cause.end.ending is Ending.PROCESS_EXITED:
         return f"{ranks} exited{when} without an error message"
     return f"{ranks} died{when}: {format_ending(cause.end)}"
+
+
+def without_end(cause: Cause, ranks: str, when: str) -> str:
+    """Return the title of a finding on ranks of which no file says how they ended."""
+    if cause.node:
+        return f"{named(cause.node)} was lost{when}: nothing has come from it since {cause.node.last_time}"
+    if cause.reason is Reason.RAS_DEAD:
+        return f"{ranks} died{when}: NCCL's RAS calls {agree(cause.ranks, 'its process', 'their processes')} dead"
+    lacks = " and did not answer NCCL's RAS" if cause.reason is Reason.RAS_SILENT else ""
+    return f"{ranks} probably died{when}: {choose_pronoun(cause.ranks)} left no dump{lacks}"
 
 
 def in_other_line(cause: Cause) -> str:

@@ -28,7 +28,8 @@ from analyzers.hangs.reading.side_formats import (
 )
 from analyzers.hangs.reading.thread_stacks import read_main_thread
 from analyzers.hangs.reading.torchrun_workers import find_log_files, read_gloo_sizes, read_last_errors
-from analyzers.nodes import NodeGaps
+from analyzers.nodes.gaps import NodeGaps
+from analyzers.nodes.health import NodeHealth, Process, read_health
 from analyzers.run import Artefact, Kind, Run
 
 COLLECTION_NS = 2_000_000_000
@@ -62,6 +63,8 @@ class SideFiles:
     exit_codes: dict[int, int] = field(default_factory=dict)
     last_words: LastWords = field(default_factory=LastWords)
     world_size: int = 0
+    health: NodeHealth = field(default_factory=NodeHealth)
+    """What nodes said of the ranks' processes and of their GPUs."""
     gaps: NodeGaps = field(default_factory=NodeGaps)
     """Which nodes did not send all of their files to the run folder."""
     outdated: frozenset[int] = frozenset()
@@ -217,6 +220,8 @@ def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) 
         last_words=read_last_words(group_files),
         world_size=world_size if isinstance(world_size, int) and 0 < world_size <= RANKS_AT_MOST else 0,
     )
+    processes = {rank: Process(file.pid, file.host) for rank, file in groups.items()}
+    side.health = read_health(run, folders, processes)
     side.collection = joined([c for f in folders if (c := read_side(f / "collection.json", Collection))])
     side.collection = side.collection or collection_of_pages(run)
     if side.collection:

@@ -8,7 +8,7 @@ import msgspec
 
 from analyzers.files import read_json
 from analyzers.memory.job import Job
-from analyzers.node_files import NODES
+from analyzers.nodes.received import NODES
 
 FOLDERS_UP = 3
 """How many folders above a snapshot are searched for run.json; snapshots are in `RUN/memory_snapshot/iteration_N/`."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from analyzers.node_files import read_node_list
+from analyzers.nodes.received import read_node_list
 from workbench.collect import node_folder
 from workbench.collect.link import Link, Rejected, Unreachable
 from workbench.collect.node_dumps import last_incident, request_dumps

@@ -12,6 +12,7 @@ import os
 import shutil
 import socket
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from workbench.recorders.files import read_json, write_json
 from workbench.recorders.hang.dump_round import take_round
+from workbench.recorders.hang.node_health import save_in_background
 from workbench.recorders.hang.rank_process import RankProcess, is_running
 
 POLL_S = 0.2
@@ -32,6 +34,7 @@ SECOND_ROUND_ENDING_S = 1.0  # ranks that fail, or got SIGTERM, wait for both ro
 QUIET_S = 0.6  # a rank whose heartbeat stood for this long waits for another rank
 SETTLE_S = 3.0  # how long the other ranks get to reach that state
 MAX_SETS = 8  # each set interrupts the ranks: a job that stalls again and again must still train
+HEALTH_S = 20.0  # how long the end of the collector waits for what the node says
 BY_HAND = "by hand"
 
 
@@ -91,6 +94,7 @@ class Collector:
         self._last_dump_ns = 0
         self._sets = 0
         self._stall_share = STALLED_AFTER
+        self._health: threading.Thread | None = None
 
     def run(self) -> None:
         """Watch the ranks and take dumps until all ranks have ended, or the folder of the dumps is deleted.
@@ -104,6 +108,8 @@ class Collector:
             if self._job_ended() or is_deleted(self.dumps):
                 break
             time.sleep(POLL_S)
+        if self._health:
+            self._health.join(HEALTH_S)
         for worker in self.workers:
             if worker.side_file and worker.side_file["server"].startswith("/"):
                 shutil.rmtree(Path(worker.side_file["server"]).parent, ignore_errors=True)
@@ -118,6 +124,7 @@ class Collector:
         write_json(set_folder / ".claimed", claim)
         rounds = [take_round(self.workers, set_folder, 1, send_signals=not cause.job_continues)]
         write_json(set_folder / "collection.json", collection_document(cause, asked_ns, rounds, self.plan.attempt))
+        self._health = save_in_background(self.plan.folder, set_folder, self._started_s())
         time.sleep(max(0.0, cause.second_round_after_s - (time.time_ns() - asked_ns) / 1e9))
         rounds.append(take_round(self.workers, set_folder / "round_2", 2))
         write_json(set_folder / "collection.json", collection_document(cause, asked_ns, rounds, self.plan.attempt))
@@ -126,6 +133,11 @@ class Collector:
         if cause.reason == "stalled" and self._all_moved():
             self._stall_share = STALLED_AFTER_SLOW
         return set_folder
+
+    def _started_s(self) -> float:
+        """Return when the first rank of this node registered, as a Unix time; now if none has."""
+        written = [worker.side_file["written_ns"] for worker in self.workers if worker.side_file]
+        return min(written, default=time.time_ns()) / 1e9
 
     def _job_ended(self) -> bool:
         known = [worker for worker in self.workers if worker.side_file]

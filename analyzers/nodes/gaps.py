@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from analyzers.node_files import NodeList, node_of, read_node_list
+from analyzers.nodes.received import NodeList, node_of, read_node_list
 from analyzers.run import Kind, Run
 from analyzers.words import quantity, rank_names
 

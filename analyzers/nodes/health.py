@@ -1,0 +1,145 @@
+"""Read what nodes said when dumps were taken: NCCL's RAS, errors of GPUs in the kernel's log, `nvidia-smi -q`.
+
+RAS (reliability, availability, serviceability) is a thread of NCCL in each process. It knows the processes of the job
+that no longer answer on its network, under the headings DEAD and INCOMPLETE:
+
+    DEAD
+      1 job process is considered dead (unreachable via the RAS network)
+      Process 483075 on node 172.16.64.213 managing GPU 3
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from analyzers.files import read_whole
+from analyzers.run import Kind, Run
+
+HEALTH_BYTES = 8 << 20
+DEAD, SILENT = "DEAD", "INCOMPLETE"
+HEADING = re.compile(r"(?:#\d+-\d+ \([0-9a-f]{1,16}\) )?(?P<state>[A-Z]{4,12})")
+PROCESS = re.compile(r"\b[Pp]rocess (?P<pid>\d{1,9}) on node (?P<node>\S{1,255})")
+XID = re.compile(r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F:.]{1,20})\): (?P<code>\d{1,4}),? ?(?P<rest>.{0,160})")
+LOST_GPU = re.compile(r"NVRM: .{0,40}GPU (?P<pci>[0-9a-fA-F:]{4,20}(?:\.\d)?)\b.{0,80}fallen off the bus")
+GPU = re.compile(r"GPU (?P<pci>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]{4,12})\s*$")
+VALUE = re.compile(r"\s+(?P<name>[\w ]{3,60}?)\s*: (?P<value>.{1,80})$")
+MOST_FAULTS = 5
+HARMLESS_XIDS = {"45"}
+"""The driver cleans up after an earlier error, which has an Xid of its own."""
+
+
+class Process(NamedTuple):
+    """The process of a rank: its id, and the name of its host."""
+
+    pid: int
+    host: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An error of a GPU on a node, as one phrase, and the file that has it."""
+
+    text: str
+    path: Path
+
+
+@dataclass(frozen=True)
+class NodeHealth:
+    """What nodes said: ranks that RAS calls `dead`, ranks that do not answer it, and faults of GPUs by host."""
+
+    dead: frozenset[int] = frozenset()
+    silent: frozenset[int] = frozenset()
+    faults: Mapping[str, Sequence[Fault]] = field(default_factory=dict)
+    ras_files: tuple[Path, ...] = ()
+
+    def ras_state(self, rank: int) -> str:
+        """Return the heading under which RAS lists a rank; empty if it answers RAS, or there is no RAS."""
+        return DEAD if rank in self.dead else SILENT if rank in self.silent else ""
+
+
+def read_health(run: Run, folders: Sequence[Path], processes: Mapping[int, Process]) -> NodeHealth:
+    """Return what nodes said; `folders` are those of the set of dumps, and `processes` has that of each rank."""
+    ras = [a.path for a in run.of(Kind.RAS) if a.path.parent in folders]
+    states = [state for path in ras for state in processes_in(read_text(path))]
+    by_state = {
+        wanted: frozenset(
+            rank
+            for state, pid, node in states
+            if state == wanted and (rank := rank_of_process(processes, pid, node)) is not None
+        )
+        for wanted in (DEAD, SILENT)
+    }
+    return NodeHealth(by_state[DEAD], by_state[SILENT] - by_state[DEAD], read_faults(run), tuple(ras))
+
+
+def read_text(path: Path) -> str:
+    """Return the content of a file as text; empty if it cannot be read."""
+    try:
+        return read_whole(path, HEALTH_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def processes_in(text: str) -> list[tuple[str, int, str]]:
+    """Return (heading, process id, node) of each process that a status of RAS lists under a heading."""
+    found, state = [], ""
+    for line in text.splitlines():
+        if heading := HEADING.fullmatch(line.strip()):
+            state = heading["state"]
+        elif state and (process := PROCESS.search(line)):
+            found.append((state, int(process["pid"]), process["node"]))
+    return found
+
+
+def rank_of_process(processes: Mapping[int, Process], pid: int, node: str) -> int | None:
+    """Return the rank of a process; None if no rank has this process id, or ranks of several nodes do.
+
+    RAS names nodes by address, so the host decides only where it happens to be the name.
+    """
+    ranks = [rank for rank, process in processes.items() if process.pid == pid]
+    if len(ranks) > 1:
+        ranks = [rank for rank in ranks if processes[rank].host == node]
+    return ranks[0] if len(ranks) == 1 else None
+
+
+def read_faults(run: Run) -> dict[str, list[Fault]]:
+    """Return the faults of GPUs by host, from the files in the folders `health` of a run."""
+    faults: dict[str, list[Fault]] = {}
+    for artefact in run.of(Kind.TEXT, Kind.DEVICE_STATE):
+        path = artefact.path
+        if path.parent.name != "health":
+            continue
+        kind, _, host = path.name.removesuffix(".txt").rpartition("smi_" if "smi_" in path.name else "dmesg_")
+        texts = driver_errors(read_text(path)) if not kind else device_faults(read_text(path))
+        faults.setdefault(host, []).extend(Fault(text, path) for text in texts[:MOST_FAULTS])
+    return faults
+
+
+def driver_errors(text: str) -> list[str]:
+    """Return a phrase for each error of a GPU in the kernel's log, each once."""
+    found = [
+        f"Xid {match['code']} of GPU {match['pci']}: {match['rest'].strip()}"
+        for match in XID.finditer(text)
+        if match["code"] not in HARMLESS_XIDS
+    ]
+    found += [f"GPU {match['pci']} has fallen off the bus" for match in LOST_GPU.finditer(text)]
+    return list(dict.fromkeys(found))
+
+
+def device_faults(text: str) -> list[str]:
+    """Return a phrase for each GPU that `nvidia-smi -q` shows with uncorrectable memory errors since the last reset."""
+    found, gpu, is_volatile = [], "", False
+    for line in text.splitlines():
+        if header := GPU.match(line):
+            gpu, is_volatile = header["pci"], False
+        elif line.strip() in ("Volatile", "Aggregate"):
+            is_volatile = line.strip() == "Volatile"
+        elif match := VALUE.match(line):
+            name, value = match["name"], match["value"].strip()
+            if is_volatile and "Uncorrectable" in name and value.isdigit() and int(value):
+                found.append(f"GPU {gpu} has {value} uncorrectable ECC errors ({name})")
+            if name == "Remapping Failure Occurred" and value == "Yes":
+                found.append(f"GPU {gpu} could not remap a faulty row of its memory")
+    return found

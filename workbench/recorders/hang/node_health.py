@@ -1,0 +1,102 @@
+"""Save what the node itself says when dumps are taken: NCCL's RAS, errors of GPUs in the kernel's log, `nvidia-smi`.
+
+Each is saved only where it exists. This module uses only the standard library, because it runs in the collector.
+"""
+
+import contextlib
+import os
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from workbench.recorders.files import write_bytes
+
+RAS_ADDRESS = "localhost:28028"
+RAS_VARIABLE = "NCCL_RAS_ADDR"
+"""The environment variable with the address at which NCCL's RAS threads (NCCL 2.24 and newer) answer clients."""
+RAS_TIMEOUT_S = 8.0
+SMI_TIMEOUT_S = 10.0
+OUTPUT_BYTES = 4 << 20
+KERNEL_LOG = Path("/dev/kmsg")
+RECORD_BYTES, MOST_RECORDS, MOST_LINES = 8192, 100_000, 500
+BEFORE_START_S = 60.0
+
+
+def save_in_background(folder: Path, set_folder: Path, since_s: float) -> threading.Thread:
+    """Start to save what the node says, and return the thread that does it.
+
+    `folder` is the run folder and `set_folder` that of the dumps. The kernel's log is read from the Unix time `since_s`
+    on, because older errors are of other jobs.
+    """
+    thread = threading.Thread(target=save, args=[folder, set_folder, since_s], daemon=True)
+    thread.start()
+    return thread
+
+
+def save(folder: Path, set_folder: Path, since_s: float) -> None:
+    """Save what the node says, as far as it can be asked."""
+    host = socket.gethostname()
+    # A device that hangs can keep a reader waiting: the others must not wait for it.
+    for name, text in (
+        (set_folder / f"nccl_ras_{host}.txt", ras_status),
+        (folder / "health" / f"dmesg_{host}.txt", lambda: gpu_errors(since_s)),
+        (folder / "health" / f"nvidia_smi_{host}.txt", device_state),
+    ):
+        # ValueError: an address of RAS without a port.
+        with contextlib.suppress(OSError, OverflowError, ValueError, subprocess.SubprocessError):
+            if content := text():
+                write_bytes(name, content)
+
+
+def ras_status() -> bytes:
+    """Return the state of the NCCL job as its RAS threads report it; raises OSError where none listens."""
+    host, _, port = os.environ.get(RAS_VARIABLE, RAS_ADDRESS).rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), RAS_TIMEOUT_S) as connection:
+        connection.settimeout(RAS_TIMEOUT_S)
+        connection.sendall(b"verbose status\n")
+        content = b""
+        with contextlib.suppress(TimeoutError):
+            while len(content) < OUTPUT_BYTES and (part := connection.recv(1 << 16)):
+                content += part
+        return content
+
+
+def device_state() -> bytes:
+    """Return the output of `nvidia-smi -q`."""
+    return subprocess.run(["nvidia-smi", "-q"], capture_output=True, timeout=SMI_TIMEOUT_S, check=False).stdout
+
+
+def gpu_errors(since_s: float) -> bytes:
+    """Return the lines of NVIDIA's driver in the kernel's log since a Unix time, as `dmesg -T` prints them."""
+    booted_s = time.time() - time.monotonic()
+    lines = [
+        f"[{time.asctime(time.localtime(booted_s + uptime_s))}] {message}\n"
+        for uptime_s, message in kernel_records(KERNEL_LOG)
+        if "NVRM" in message and booted_s + uptime_s >= since_s - BEFORE_START_S
+    ]
+    return "".join(lines[-MOST_LINES:]).encode()
+
+
+def kernel_records(path: Path) -> Iterator[tuple[float, str]]:
+    """Yield (seconds since boot, message) of each record in the kernel's log, oldest first."""
+    log = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        for _ in range(MOST_RECORDS):
+            try:
+                record = os.read(log, RECORD_BYTES)
+            except BrokenPipeError:  # the oldest records were overwritten meanwhile
+                continue
+            except BlockingIOError:
+                return
+            if not record:
+                return
+            # `6,339,5140900,-;NVRM: ...`, and further lines with more about the device.
+            head, _, message = record.decode(errors="replace").partition(";")
+            fields = head.split(",")
+            if len(fields) > 2 and fields[2].isdigit():
+                yield int(fields[2]) / 1e6, message.partition("\n")[0]
+    finally:
+        os.close(log)
