@@ -70,7 +70,11 @@ def fullness(device: Device) -> tuple[bool, float]:
 
 
 def uneven_rank(devices: Sequence[Device]) -> UnevenRank | None:
-    """Return the device whose peak is clearly above the median of the other ranks; None if there is none."""
+    """Return an `UnevenRank` for the device whose peak is clearly above the median of the others; None for no device.
+
+    Only the last snapshot of each (rank, device) pair in `devices` counts, and of these the ones without a failed
+    request, if there are any. The result is None too if too few ranks are known.
+    """
     # A rank that failed was recorded at another moment than those that did not: compare like with like.
     last = latest([device for device in devices if not device.oom]) or latest(devices)
     if len({device.rank for device in last} - {None}) < RANKS_AT_LEAST:

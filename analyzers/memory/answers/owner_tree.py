@@ -10,10 +10,14 @@ NODES_AT_MOST = 500
 
 
 def owner_tree(groups: Mapping[GroupPath, Usage], depth: int | None = None) -> pd.DataFrame:
-    """Return a table of the `NODES_AT_MOST` largest nodes of the tree that the paths of `groups` form, parents first.
+    """Return a table of the `NODES_AT_MOST` largest nodes of a tree of groups of blocks, parents first.
 
-    The bytes of a node include those of all nodes below it, shown or not. Columns: node (its number), parent (number
-    of its parent; -1: none), depth, name, bytes, blocks, path (tuple of the names from the root).
+    `groups` maps the path of each group, such as ("layers", "3", "wq"), to its live bytes and blocks; the nodes of
+    the
+    tree are the beginnings of these paths. Levels below `depth` are left out (None: all are kept). The bytes of a
+    node
+    include those of all nodes below it, shown or not. Columns: node (its number), parent (number of its parent; -1:
+    none), depth (1: top level), name, bytes, blocks, path (tuple of the names from the root).
     """
     usage = usage_of_nodes(groups, depth)
     # A parent has at least the bytes of each child and a shorter path, so every node shown comes after its parent.
@@ -27,7 +31,10 @@ def owner_tree(groups: Mapping[GroupPath, Usage], depth: int | None = None) -> p
 
 
 def usage_of_nodes(groups: Mapping[GroupPath, Usage], depth: int | None) -> dict[GroupPath, Usage]:
-    """Return the live bytes and blocks of each node of the tree, by path; deeper levels than `depth` are left out."""
+    """Return the live bytes and blocks of each node of the tree, by path; a node includes all groups below it.
+
+    `groups` maps the path of each group to its usage. Only the first `depth` levels have nodes (None: all levels).
+    """
     usage: dict[GroupPath, Usage] = {}
     for path, amount in groups.items():
         for end in range(1, min(len(path), depth or len(path)) + 1):

@@ -142,16 +142,18 @@ def grows_with_batch(scenario: Scenario) -> Mask:
 def recompute(scenario: Scenario, layers: Sequence[Integers]) -> None:
     """Change the scenario so that the given layers keep only their input and are recomputed in the backward pass.
 
-    Each layer is an array of rows in `Lifetimes`, and an element of `scenario.layers`.
+    Each element of `layers` is one of the arrays in `scenario.layers`: the rows in `Lifetimes` of one layer's blocks.
     """
     for start, end in zip(scenario.forward.start.tolist(), scenario.forward.end.tolist(), strict=True):
         delay_saved_tensors(scenario, layers, range(start, end))
 
 
 def delay_saved_tensors(scenario: Scenario, layers: Sequence[Integers], forward: range) -> None:
-    """Move the tensors that the given layers saved in one forward pass to where each layer's backward pass begins.
+    """Let the tensors that some layers saved in one forward pass be allocated only when the layer's backward pass
+    begins.
 
-    Each layer keeps one tensor, its input. `forward` is the range of the trace entries of the forward pass.
+    The scenario is changed in place. Each element of `layers` is one of the arrays in `scenario.layers`. Each layer
+    keeps one tensor, its input. `forward` is the range of the trace entries of the forward pass.
     """
     backward_begins = -1
     # The backward pass meets the layers in reverse order; each begins when the one before it has freed its tensors.

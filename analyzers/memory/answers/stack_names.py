@@ -42,8 +42,8 @@ def distinct_names(frames: Frames, stacks: Sequence[int], rows: Sequence[TopStac
 def distinguish(names: Sequence[str], categories: Sequence[str], paths: Sequence[Sequence[str]]) -> list[str]:
     """Return new names for the rows of a table of stacks: to equal names, a difference between the stacks is added.
 
-    `paths` has for each row the phrases in which its stack may differ; the first phrase that differs is added. The
-    result is empty if no name changes.
+    Only rows of the same category are told apart. `paths` has for each row the phrases in which its stack may differ,
+    such as its callers; the first phrase that differs is added. The result is empty if no name changes.
     """
     changed = list(names)
     for alike in same_names(names, categories):

@@ -111,7 +111,7 @@ def loss(replay: Replay, guess: Guess) -> UnusualUse | None:
 def saving_in_pieces(scenario: Scenario, selected: Mask) -> int:
     """Return by how many bytes the peak falls if the selected blocks are computed in `LOSS_PIECES` pieces in turn.
 
-    The scenario is changed in place.
+    The sizes of these blocks in the scenario are changed in place.
     """
     scenario.size[selected] //= LOSS_PIECES
     return scenario.replay.peak[0] - int(scenario.live_bytes().max())

@@ -89,9 +89,10 @@ def predict(artefact: Artefact, trace: DeviceTrace, settings: dict[str, str]) ->
 
 
 def scale_tokens(name: str) -> Callable[[Scenario, str], str]:
-    """Return the function that applies a change of `batch` or `seq` to a scenario.
+    """Return a function that applies a new `batch` or `seq` (`name`) to a scenario, by resizing its blocks in place.
 
-    Both change the number of tokens in a pass, so the same blocks grow.
+    The function takes the scenario and the new value, such as `2x`, and returns a description of the change. Both
+    settings change the number of tokens in a pass, so the same blocks grow.
     """
 
     def change(scenario: Scenario, value: str) -> str:
@@ -105,7 +106,7 @@ def scale_tokens(name: str) -> Callable[[Scenario, str], str]:
 
 
 def require_known_peak(scenario: Scenario, name: str) -> None:
-    """Refuse to predict if it is not known what more than half of the peak is.
+    """Refuse to predict if it is not known what more than half of the peak is; `name` is the setting to be changed.
 
     Raises:
         InputError: More than half of the bytes at the peak are of unknown category.
@@ -120,10 +121,12 @@ def require_known_peak(scenario: Scenario, name: str) -> None:
 
 
 def ratio(value: str, old: int | None, name: str) -> float:
-    """Return the factor of a change: 2.0 for `2x`; for a plain number, that number divided by the `old` value.
+    """Return the factor of a change: 2.0 for the value `2x`; for a plain number, that number divided by `old`.
+
+    `old` is the recorded value, None if no run.json records it. `name` is the setting, for the message of an error.
 
     Raises:
-        InputError: The value is neither a factor nor a number, or the old value is not known.
+        InputError: The value is neither a factor nor a number, or a plain number is given and `old` is not known.
     """
     matched = VALUE.fullmatch(value)
     if not matched or not float(matched[1]):
@@ -138,8 +141,11 @@ def ratio(value: str, old: int | None, name: str) -> float:
 def shard(scenario: Scenario, value: str) -> str:
     """Divide the bytes of parameters, gradients and optimizer state by the factor by which the sharding degree grows.
 
-    If the run was not sharded before, the buffers that FSDP gathers during the passes are added. Return a description
-    of the change.
+    `value` is the new degree (`dp_shard`) or a factor, such as `2x`. If run.json says that the run was not sharded,
+    the
+    buffers that FSDP gathers during the passes are added. The scenario is changed in place; return a description of
+    the
+    change.
     """
     old = scenario.job.dp_shard if scenario.job else None
     factor = ratio(value, old, "dp_shard")
@@ -155,7 +161,7 @@ def shard(scenario: Scenario, value: str) -> str:
 
 
 def gather_weights(scenario: Scenario) -> str:
-    """Add the memory that FSDP2 needs during the passes in addition to the shards, and return a description of it.
+    """Add to a scenario the memory that FSDP2 needs during the passes in addition to the shards; return a description.
 
     During the passes FSDP2 holds the root module's weights. While a layer runs, it also holds the layer's weights, as
     much again for the next layer that is gathered ahead, and as much again for the gradients that are reduced.
@@ -178,7 +184,8 @@ def gather_weights(scenario: Scenario) -> str:
 def layer_passes(scenario: Scenario) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
     """Yield, for each step, the (start, end) trace entries of its forward and of its backward pass through the layers.
 
-    The head of the model runs between the two passes.
+    The forward pass ends with the last activation that a layer allocates, and the backward pass begins with the first
+    one that is freed: in between the model's head runs, for which no layer is gathered.
     """
     rows = np.concatenate([*scenario.layers.values(), np.zeros(0, np.int64)]).astype(np.int64)
     rows = rows[scenario.category[rows] == Category.ACTIVATIONS]
@@ -193,10 +200,13 @@ def layer_passes(scenario: Scenario) -> Iterator[tuple[tuple[int, int], tuple[in
 def checkpoint(scenario: Scenario, value: str) -> str:
     """Move the activations of each recomputed layer, except its input, to where the layer's backward pass begins.
 
-    Return a description of the change.
+    `value` is the mode: with `full` every layer is recomputed, with `selective` every second one. The scenario is
+    changed
+    in place; return a description of the change.
 
     Raises:
-        InputError: The mode cannot be predicted from a recording, or no layer is known by name.
+        InputError: The mode cannot be predicted from a recording, the run recomputed layers already, or no activation
+            is known to belong to a layer.
     """
     if value not in RECOMPUTED_EVERY:
         raise InputError(f"ac={value}: a recording cannot tell", "ac is full or selective; `workbench estimate` can")
@@ -210,9 +220,9 @@ def checkpoint(scenario: Scenario, value: str) -> str:
 
 
 def change_moment_type(scenario: Scenario, value: str) -> str:
-    """Change the bytes of the optimizer's moments to those of another data type; return a description of the change.
+    """Change the bytes of the optimizer's moments to those of the data type `value`; return a text on the change.
 
-    Step counters keep their type; with int8, small moments do too.
+    The scenario is changed in place. Step counters keep their type; with int8, small moments do too.
 
     Raises:
         InputError: The type is not known.

@@ -55,7 +55,9 @@ class Replacements:
     def spread(self, category: Column, open_rows: Mask) -> Integers:
         """Return the category that each block inherits along its chain of replacements; -1 if it inherits none.
 
-        Only blocks in `open_rows` (of uncertain category) inherit, and only from blocks that are not in it.
+        `category` has the present category of each block. Only blocks in `open_rows`, a mask of those whose category
+        is
+        uncertain, inherit, and only from blocks of certain category.
         """
         known = np.where(np.isin(category, LASTING) & ~open_rows, category, -1).astype(np.int64)
         inherited = known.copy()
@@ -76,7 +78,11 @@ class Replacements:
         return zip(self.older.tolist(), self.newer.tolist(), strict=True)
 
     def _may_be(self, row: int, category: int) -> bool:
-        """Return whether a block may have this category: a gradient is freed before the next backward pass."""
+        """Return whether the block in this row of `Lifetimes` may have this category.
+
+        Only gradients are refused: a block that is still alive when the next backward pass begins is not taken for
+        one.
+        """
         next_backward = self._phases.next(Phase.BACKWARD, self._lives.born[[row]])[0]
         return category != Category.GRADIENTS or bool(self._lives.died[row] <= next_backward)
 

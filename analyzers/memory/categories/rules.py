@@ -214,9 +214,11 @@ def is_brief(lives: Lifetimes, phases: PhaseTimeline) -> Mask:
 
 
 def inherit(rule: Column, chains: Replacements) -> None:
-    """Let blocks of uncertain category take the category of another block in their chain of replacements.
+    """Let blocks of uncertain category take the category of a block that they replaced, or that replaced them.
 
-    `rule` has the index in `RULES` of the rule that decided each block's category; it is changed in place.
+    `rule` has the index in `RULES` of the rule that decided each block's category; it is changed in place. `chains`
+    are
+    the replacements, such as new weights in the place of old ones.
     """
     inherited = chains.spread(CATEGORY[rule], np.isin(rule, WEAK))
     for category, number in INHERITED.items():
@@ -227,12 +229,12 @@ def match_sizes_of_older_blocks(lives: Lifetimes, rule: Column, chains: Replacem
     """Guess from their size what blocks are that are older than the trace and that no rule explains.
 
     For each gradient there is a parameter of the same size and, with Adam, two moments. `rule`, the index in `RULES`
-    of the rule that decided each block's category, is changed in place.
-
+    of the rule that decided each block's category, is changed in place. A block that replaced an older one (`chains`)
+    counts as old itself if its category is uncertain.
     Example: gradients of 4, 4 and 8 MiB are known. Of the old blocks of 4 MiB the first two are taken for parameters
     and the next four for moments; of those of 8 MiB the first is taken for a parameter and the next two for moments.
-
-    If FSDP reduces many gradients in one buffer, the sizes of the optimizer's state are those of parameters instead.
+    If optimizer state of a size is known, its number counts where it is larger (FSDP may reduce many gradients in one
+    buffer), and no moments are guessed for that size.
     """
     # What took the place of another block counts like a block that was always there.
     was_there = ((lives.born == BEFORE) & (rule == 0)) | (chains.has_older & np.isin(rule, WEAK))
@@ -250,7 +252,10 @@ def match_sizes_of_older_blocks(lives: Lifetimes, rule: Column, chains: Replacem
 
 
 def count_by_size(lives: Lifetimes, sizes: Integers, selected: Mask) -> Integers:
-    """Return, for each of `sizes`, how many `selected` blocks of this size are alive at the peak of all selected."""
+    """Return, for each of `sizes`, how many `selected` blocks have this size at the moment when most of them are alive.
+
+    This is the trace entry after which the bytes of all selected blocks together are highest.
+    """
     rows = np.flatnonzero(selected)
     change = np.zeros(int(lives.died.max(initial=0)) + 2, np.int64)
     # Shifted by one: a block of entry -1 is alive before the first entry.

@@ -90,7 +90,7 @@ def abnormal_batch(oom: Oom) -> str:
 
 
 def about(ratio: float) -> str:
-    """Return a ratio rounded to two digits, as exact as the sizes beside it: `1.5`, `130`."""
+    """Return a ratio rounded to two significant digits: `1.5`, `130`."""
     rounded = float(f"{ratio:.2g}")
     return f"{rounded:.0f}" if rounded >= 10 else f"{rounded:g}"
 
@@ -212,7 +212,7 @@ def what_differs(oom: Oom) -> str:
 
 
 def spike_evidence(device: Device, oom: Oom) -> list[Evidence]:
-    """Return the evidence that a step or a request is too large."""
+    """Return the evidence on an unusually large step or request: requested and allocated bytes, and larger inputs."""
     inputs = larger_inputs(oom)
     request = fact(device, f"requested: {size(oom.requested_bytes)}; allocated already: {size(oom.allocated_bytes)}")
     return [request, *([fact(device, inputs)] if inputs else [])]

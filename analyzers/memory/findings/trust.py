@@ -57,7 +57,10 @@ def inconsistent_finding(device: Device) -> Finding:
 
 
 def exceeds_segments(device: Device) -> bool:
-    """Return whether more bytes are live in the trace than the allocator ever had, according to its segments."""
+    """Return whether the trace has more bytes live at its peak than the allocator had reserved at most.
+
+    It is False if the segments are not recorded, or are not real, as on a CPU.
+    """
     made_up = device.fragmentation.made_up_segments or MissingEvidence.SEGMENTS in device.missing
     return not made_up and 0 < device.peak_reserved_bytes < device.peak_allocated_bytes
 
@@ -88,7 +91,7 @@ def has_stacks(device: Device) -> bool:
 def listed(device: Device) -> str:
     """Return a clause with the bytes of the snapshot's list of blocks; empty if they are not recorded.
 
-    If they would be written like the bytes at the end of the trace, the clause has the difference instead.
+    The clause states the difference in bytes instead if both sums round to the same text, such as 3.0 GiB.
     """
     if isinstance(device.listed_bytes, msgspec.UnsetType):
         return ""

@@ -102,7 +102,7 @@ def peak_sentence(devices: Sequence[Device]) -> str:
 def subject_of(devices: Sequence[Device], ranks: Sequence[int], path: str) -> str:
     """Return the subject of the verdict's sentence: the ranks, such as `rank 3`.
 
-    If no rank is known and there are several files, the subject is the name of the file `path`.
+    If no rank is known and `devices` come from several files, the subject is the name of `path`, the file concerned.
     """
     several = len({device.path for device in devices}) > 1
     return PurePath(path).name if path and several and not ranks else rank_subject(ranks)

@@ -85,7 +85,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 @contextmanager
 def as_input_errors() -> Iterator[None]:
-    """Turn an exception caused by a damaged gzip stream or a value of a wrong type into an `InputError`."""
+    """In a `with` block, turn an exception caused by damaged gzip data or a wrong type into an `InputError`."""
     try:
         yield
     except (IsalError, EOFError) as error:  # type: ignore[misc]  # the stub declares an instance
@@ -131,7 +131,8 @@ def columns(
 ) -> tuple[dict[str, Column], dict[str, Any]]:
     """Return every column of a parsed snapshot, and its metadata: counts of entries, settings, what the recorder noted.
 
-    The dicts of the trace entries in `snapshot` are cleared to free memory.
+    `tables` get the texts, stacks and arenas of the file. `entries` has converted part of the trace entries already
+    while the file was read. The dicts of the trace entries in `snapshot` are cleared to free memory.
     """
     if isinstance(snapshot, list):  # torch.cuda.memory_snapshot() gives the segments alone
         snapshot = {"segments": snapshot}
@@ -154,8 +155,10 @@ def native_columns(native: NativeSnapshot) -> tuple[dict[str, Column], dict[str,
 def with_small_parts(
     table: dict[str, Column], snapshot: Row, tables: InternTables, counts: list[int]
 ) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return a table with the columns of the annotations and of our recorder's tags added, and the `meta` of the file.
+    """Add the columns of annotations, recorder's tags, texts and stacks to `table`; return it and the file's metadata.
 
+    `table` is changed in place; `tables` has the distinct texts, stacks and arenas that its columns refer to by
+    index.
     `counts` is the number of trace entries of each device.
     """
     recorder = snapshot.get("workbench") or {}

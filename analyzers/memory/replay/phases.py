@@ -105,7 +105,7 @@ class PhaseTimeline:
         return self._spans[index + 1]
 
     def next(self, phase: Phase, index: Integers) -> Integers:
-        """Return, for each given trace entry, the next entry that shows the phase; `NEVER` if none does."""
+        """Return, for each given trace entry, the first entry after it that shows the phase; `NEVER` if none does."""
         return self._next[phase][index + 1]
 
 

@@ -41,7 +41,10 @@ def annotated_times(trace: DeviceTrace, time: Integers) -> list[StepTimes]:
 
 
 def logged_times(logged: pd.DataFrame, time: Integers) -> list[StepTimes]:
-    """Return the training steps of a step log that overlap the trace in time; `time` has the µs of each trace entry."""
+    """Return (step, start µs, end µs) of each training step of a step log that overlaps the trace in time.
+
+    `logged` has the columns step, start_ns and end_ns; `time` has the µs of each trace entry.
+    """
     begin, end = (logged[name].to_numpy() // 1000 for name in ("start_ns", "end_ns"))
     overlaps = (end >= time[0]) & (begin <= time[-1])
     return list(zip(logged["step"][overlaps].tolist(), begin[overlaps].tolist(), end[overlaps].tolist(), strict=True))
@@ -50,7 +53,7 @@ def logged_times(logged: pd.DataFrame, time: Integers) -> list[StepTimes]:
 def points_of(spans: list[StepTimes], time: Integers) -> pd.DataFrame:
     """Return up to `POINTS` rows (trace entry, step) per training step; a step number has a fraction, such as 6.25.
 
-    `time` has the µs of each trace entry.
+    `spans` has (step, start µs, end µs) of each step; `time` has the µs of each trace entry.
     """
     number, begin, end = np.array(spans, np.int64).reshape(-1, 3, 1).transpose(1, 0, 2)
     entries = np.linspace(np.searchsorted(time, begin), np.searchsorted(time, end), POINTS, axis=1)[:, :, 0]
