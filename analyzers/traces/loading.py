@@ -123,10 +123,10 @@ LONG_LIST = 8
 
 
 def share_equal(value: Any, known: dict[Hashable, Any]) -> Any:
-    """Return a value of a JSON document in which equal texts and lists of numbers are the same object as in `known`,
-    to which new ones are added. Dicts and other lists are changed in place.
+    """Return a value of a JSON document after replacing equal texts and long lists of integers by one object each.
 
-    The traces of a job name the same kernels, and the members of its process groups, once for each rank.
+    The objects are kept in `known`, to which new ones are added; lists and dicts are changed in place. This saves
+    memory, as the traces of all ranks name the same kernels and list the same members of process groups.
     """
     if isinstance(value, str):
         return known.setdefault(value, value)

@@ -122,9 +122,11 @@ def trace_data(
     stragglers: list[Straggler],
     opportunities: list[Advice],
 ) -> TraceData:
-    """Return the tables of a report; those that are not given are taken from the last of the comparisons.
+    """Return the tables of a report: the given ones, and those about the last recorded step from the last comparison.
 
-    Each of `comparisons` compares the ranks at one recorded step of the run.
+    Each of `comparisons` compares the ranks at one recorded step of the run. The tables from it (groups, axes,
+    longest
+    waits, clocks) are empty without a comparison.
     """
     last = comparisons[-1] if comparisons else None
     return TraceData(

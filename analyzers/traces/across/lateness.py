@@ -187,8 +187,14 @@ class Replay:
         ranks: Sequence[int],
         transfer: Integers | None = None,
     ) -> Integers:
-        """Return the duration as above for each of `ranks` (indices), with the `others` as `work` and `overlap` of it
-        alone. All are simulated together, as each step of one alone would cost more than its arithmetic.
+        """Simulate all collectives once for each of `ranks`, with other work for that rank alone; return each
+        duration in ns.
+
+        `ranks` are indices in the list of ranks; for -1 no rank gets other work. `durations` are the `work` and the
+        `overlap` (see `duration`) of all ranks, `others` those that replace them for the one rank; `transfer` is that
+        of
+        `duration`. All simulations run together as columns of one array, as a separate run of each would be far
+        slower.
         """
         transfer = self.lateness.transfer if transfer is None else transfer
         matched = self.lateness.matched
@@ -217,8 +223,11 @@ class Replay:
 
 
 def with_others(values: Integers, others: Integers, changed: Integers, columns: Integers, count: int) -> Integers:
-    """Return int64[row, column] with `values` in each of `count` columns, but from `others` in the rows `changed` and
-    each time one of the `columns`.
+    """Return int64[row, column]: `count` copies of `values` as columns, in which single elements are replaced.
+
+    In row `changed[i]` the element in column `columns[i]` is that of `others`. If nothing is changed, the result has
+    a
+    single column.
     """
     if not len(changed):
         return values[:, None]

@@ -106,7 +106,10 @@ class RankComparison:
 
 
 def compare_ranks(recordings: Sequence[Recording]) -> RankComparison | None:
-    """Compare ranks by the collectives that they share; return None if no collective was recorded by several ranks."""
+    """Return the comparison of ranks by the collectives that they share; None if no two ranks recorded the same ones.
+
+    `recordings` are those of all ranks at the same part of the run.
+    """
     matched = match_collectives(recordings)
     if matched is None:
         return None

@@ -54,9 +54,11 @@ class RankProgram:
 
 
 def program_of(recording: Recording, messages: Sequence[Message], ahead: int) -> RankProgram:
-    """Return the tasks of a rank, and for each task which earlier ones it waits for.
+    """Return the program of a rank for the simulation: its tasks, and for each task which earlier ones it waits for.
 
     `messages` are the rank's sends and receives; `ahead` is by how many ns its clock is ahead of the common one.
+    Times
+    of the tasks are on the common clock.
     """
     shift = recording.base - ahead
     start, end = recording.column("start") - ahead, recording.column("end") - ahead
@@ -81,11 +83,11 @@ def program_of(recording: Recording, messages: Sequence[Message], ahead: int) ->
 
 @dataclass
 class ProgramBuilder:
-    """Collects the tasks of a rank in the order in which they were launched.
+    """Collects the tasks (blocks of computing and communications) of one rank in the order of their launches.
 
-    `receives` are the communications whose result the following computing needs (indices among the rank's
-    collectives). If the rank computes on its host (`on_host`), these are all but its sends, and the next
-    communication needs them, too. `pending` has the communications that no block waits for yet, as {task: its
+    `receives` are the communications whose result the following computing needs, as indices among the rank's
+    collectives. If the rank computes on its host (`on_host`), these are all but its sends, and the next communication
+    needs their results, too. `pending` has the communications that no block waits for yet, as {index of the task: its
     recorded end}.
     """
 
@@ -97,10 +99,10 @@ class ProgramBuilder:
     last_of_lane: dict[int, int] = field(default_factory=dict)
 
     def add_block(self, start: int, end: int, compute: int, after: int) -> None:
-        """Add a block of computing that ran from `start` to `end`; something computed for `compute` ns of this time.
+        """Add a block of computing that ran from `start` to `end`; for `compute` ns of this time a kernel ran.
 
         Before its launch the host waited for the device until `after` (-1: never). A receive that ended before the
-        block began is taken to be needed by the block, as the recording does not show what needs it. Other
+        block began is taken to be needed by the block, as the recording does not show which block needs it. Other
         communication is needed only if the block began right after its end, or if the host waited for it.
         """
         needs = [] if self.last_block is None else [self.last_block]

@@ -24,8 +24,8 @@ def job_what_ifs(recordings: Sequence[Recording], comparison: RankComparison | N
     """Return the possible savings of a job, and why those of its pipeline stages are unknown (empty if they are known).
 
     `recordings` are of the same part of the run, `comparison` compares their collectives. If the job sends messages
-    between pipeline stages, only the answers about stages are returned: the simulation of collectives alone leaves
-    out that ranks wait for messages.
+    between pipeline stages, only the answers about stages are returned, as those from simulating collectives alone
+    ignore that ranks wait for messages. The latter are returned nevertheless if the stages are unknown.
     """
     answers = comparison.what_ifs if comparison else []
     try:

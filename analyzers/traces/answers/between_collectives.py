@@ -97,9 +97,11 @@ def previous_arrivals(trace: Trace, arrival: Column, meets: Mask) -> Column:
 
 
 def overlaps(arrival: Column, until: Column, still: CoveredTime) -> Integers:
-    """Return how long (ns) the rank went on working after each arrival: until it was blocked, or `until` that time.
+    """Return how long (ns) the rank went on working after each arrival at a collective.
 
-    `until` has the time of the next arrival; `still` is the time in which the rank did nothing.
+    It worked until it next did nothing (the intervals in `still`), but at most `until` its next arrival; `arrival`
+    and
+    `until` have a time (ns) for each collective.
     """
     index = np.searchsorted(still.end, arrival, side="right")
     stands = np.append(still.start, np.iinfo(np.int64).max)[index]

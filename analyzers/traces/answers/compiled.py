@@ -185,8 +185,9 @@ def compiled_frames(regions: Regions, compiling: Integers) -> list[CompiledFrame
 def compile_times(regions: Regions, compiling: Integers, which: Integers, size: int) -> tuple[Integers, Integers]:
     """Return two arrays with an entry for each of `size` frames: the time (ns) and the number of its compilations.
 
-    `compiling` has the trace rows of all compilations. `which` has, for each region, the number of its frame. The
-    recorder does not say which frame a compilation is of: it is the frame that runs next in the same thread.
+    `compiling` has the trace rows of all compilations; those of backward passes are left out. `which` has, for each
+    region, the number of its frame. The recorder does not say which frame a compilation is of: it is the frame that
+    runs next in the same thread.
     """
     c, spent, times = regions.trace.columns, np.zeros(size, np.int64), np.zeros(size, np.int64)
     forward = compiling[~regions.trace.name_matches(BACKWARD)[compiling]]

@@ -134,9 +134,9 @@ def blocking(work: Work) -> Intervals:
 def standing_still(work: Work, blocked: Intervals) -> Intervals:
     """Return the intervals in which a rank does no work because it waits for communication to end.
 
-    `blocked` are the intervals in which the trace shows that it waits (the result of `blocking`). On a device,
+    These are the intervals `blocked` (the result of `blocking`), in which the trace shows the waiting. On a device,
     exposed communication during which the host launched no computing kernel is added, because the host then probably
-    waited, too; the host's own phases, such as data loading, are left out of what is added.
+    waited, too. What is added leaves out the host's own phases, such as data loading.
     """
     start, end = exposed(work)
     if work.device is None:

@@ -45,7 +45,10 @@ def kernels(attribution: Attribution) -> list[Kernel]:
 
 
 def kernel_statistics(name: str, kind: str, spent: Column) -> Kernel:
-    """Return the statistics of one kernel name; `spent` holds its durations in ns, ascending."""
+    """Return the statistics of the kernel `name`; `spent` holds its durations in ns, ascending.
+
+    `kind` is the kind of its work, such as `compute`.
+    """
     count, total = len(spent), int(spent.sum())
     return Kernel(
         name=name,

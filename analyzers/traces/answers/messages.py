@@ -46,7 +46,10 @@ class RankMessages:
 
     @cached_property
     def described(self) -> Integers:
-        """The rows of `table` for messages whose kernel or annotation is named after them, with `send` or `recv`."""
+        """The rows of `table` for messages whose kernel or annotation is called `send`, `isend`, `recv` or `irecv`.
+
+        A prefix such as `gloo:` is ignored.
+        """
         name, entry = self.collectives.name, np.asarray(self.collectives.entry)
         sends, receives = (matching(pattern, name.texts)[name.code] for pattern in (SEND, RECEIVE))
         position = np.flatnonzero(sends | receives)
@@ -71,7 +74,12 @@ class RankMessages:
 
     @cached_property
     def batched(self) -> Integers:
-        """The rows of `table` for messages that share a kernel, found by the operators that issued them."""
+        """The rows of `table` for messages that share one kernel (`...SendRecv...`).
+
+        Such a kernel does not record its messages. They are those of the `send` and `recv` operators that the host
+        called
+        before it launched the kernel.
+        """
         work, c = self.collectives.work, self.collectives.work.trace.columns
         names = matching(MESSAGE_KERNEL, self.collectives.name.texts)[self.collectives.name.code]
         launch = work.launch[self.collectives.indices]
@@ -98,7 +106,7 @@ class RankMessages:
         return np.flatnonzero(texts[trace.columns["collective_name"]] & trace.category_matches(OPS)[rows])
 
     def peers(self, entries: Integers, sends: Mask) -> tuple[Integers, Mask]:
-        """Return the peer of each message (UNKNOWN if not recorded), and `sends` unchanged.
+        """Return the peer's rank for each message (UNKNOWN if not recorded), and `sends` as given.
 
         `entries` has each message's row in the trace's table of collectives (NONE: not recorded), `sends` whether it
         is a send. If the peer was not recorded, but the process group has only two ranks, it is the other one.

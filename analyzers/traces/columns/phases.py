@@ -73,9 +73,10 @@ def phase_of(name: str) -> int:
 
 
 def infer_forward(trace: Trace, phase: Column) -> Column:
-    """Return `phase` with "forward" for events without a phase, up to the first backward operator of their step.
+    """Return the phase of each event, with "forward" for unnamed events before the backward pass of their step.
 
-    Nothing is changed if some annotation already denotes the forward pass.
+    `phase` has the phases so far. An event without a phase gets "forward" if it begins before the first backward
+    operator of its step. The array `phase` itself is returned if some annotation already denotes the forward pass.
     """
     if FORWARD in {PHASE_NAMES[i] for i in distinct_values(phase)}:
         return phase

@@ -286,10 +286,11 @@ class HostPath:
         return HostPosition(issued, self.thread_index(lane)), [*pieces, latency]
 
     def queued_behind(self, row: int, begun: int) -> int:
-        """Return the index in `collectives` of the one that the collective in trace row `row` waited for, or NONE.
+        """Return the index in `collectives` of the collective that another one waited for on the same thread, or NONE.
 
-        Both are on one thread, and that in `row` began at the time `begun` (ns), at most `QUEUED_NS` after the other
-        one ended.
+        The waiting collective is in trace row `row` and began at the time `begun` (ns of the trace), at most
+        `QUEUED_NS`
+        after the end of the one that it waited for.
         """
         c = self.trace.columns
         for index in range(int(np.searchsorted(self.ends, begun, side="right")) - 1, NONE, -1):

@@ -278,9 +278,9 @@ def free_apart(call: CallTotal) -> bool:
 
 
 def is_start_up(calls: Sequence[CallTotal], total_ns: int) -> bool:
-    """Return whether the longest of some calls is the start of CUDA: it frees memory and takes most of `total_ns`.
+    """Return whether the longest of some calls is the start of CUDA, inside the first cudaFree(0) of a process.
 
-    `total_ns` is the time of all the calls. CUDA starts inside the first cudaFree(0) of a process.
+    It is if it frees memory and takes most of `total_ns`, the time of all the calls.
     """
     longest = max(calls, key=lambda call: call.max_ns)
     return "Free" in longest.name and longest.max_ns > START_UP_SHARE * total_ns

@@ -286,9 +286,10 @@ def name_with_time(name: NamedTime, steps: str) -> str:
 
 
 def opportunity_findings(rows: Sequence[Advice], host_bound: bool) -> Iterator[Finding]:
-    """Yield a finding for each opportunity that is large enough, unless another finding already reports it.
+    """Yield a finding for each advice in `rows` that saves enough, unless another finding already reports it.
 
-    If `host_bound`, there is a finding `trace.host_bound`, which reports all opportunities in which the device waits.
+    `host_bound` says that there is a finding `trace.host_bound`, which reports all opportunities in which the device
+    waits for the host.
     """
     for row in rows:
         told = row.kind in TOLD_ELSEWHERE or (host_bound and row.kind in WAITS)
@@ -321,7 +322,9 @@ def check_text(check: str) -> str:
 def wait_advice(account: RankTrace, start_up: str) -> str | None:
     """Return advice on what the host does while the device waits longest; None if that is not known.
 
-    If it allocates memory in a recording without steps, `start_up` is returned instead, as that is the start of CUDA.
+    `start_up` is the advice on the start of CUDA. It is returned if the host allocates memory meanwhile in a
+    recording
+    without steps, because that is most likely the start of CUDA.
     """
     wait = largest_wait(account)
     if wait and wait.kind is OpportunityKind.ALLOCATION and not account.steps:

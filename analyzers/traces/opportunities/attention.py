@@ -68,9 +68,11 @@ class Attentions:
         return [chain for chain in found if chain is not None]
 
     def chain(self, names: list[str], index: int) -> tuple[Integers, int] | None:
-        """Return the attention around one softmax as (events, ns), as `chains` does; None if it is no attention.
+        """Return the attention around one softmax as (events, ns): indices in `work`, and the ns of a fused kernel.
 
-        `names` are the names of `operators`, `index` is the index of the softmax among them.
+        `names` are the names of `operators`, `index` is the index of the softmax among them. The result is None if
+        the
+        operators around it are not those of attention.
         """
         # Backward multiplies twice on either side: for v and for the scores, then for q and for k.
         times = 2 if names[index] == BACKWARD else 1
@@ -89,7 +91,11 @@ class Attentions:
         return events, self.least_ns([int(self.operators[i]) for i in products])
 
     def is_sequence(self, row: int) -> bool:
-        """Return whether the softmax in trace row `row` is over long sequences, or its shapes were not recorded."""
+        """Return whether the softmax in trace row `row` is over a [..., n, m] array whose last two sizes are large.
+
+        Attention between long sequences has such scores; a classifier has not. The result is True if no shapes were
+        recorded.
+        """
         if row not in self.shape_of:
             return True
         sizes = self.sizes(row)

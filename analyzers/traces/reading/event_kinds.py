@@ -80,11 +80,11 @@ class Block:
 
 
 class TemplateKinds:
-    """A template whose event texts are `length` bytes long, and the kinds of event with this template that are known.
+    """A template (the text of an event with its digits masked), and its kinds of event that are known.
 
-    `kinds` is a dictionary from the digits in an event's name and other texts to the number of its kind. These digits
-    are found by position: `columns` has the indices of the words of an event's text that contain such digits, and
-    `mask`, applied to these words by `&`, clears all their other bytes.
+    All its event texts are `length` bytes long. `kinds` is a dictionary from the digits in an event's name and other
+    texts to the number of its kind. These digits are found by position: `columns` has the indices of the words of an
+    event's text that contain such digits, and `mask`, applied to these words by `&`, clears all their other bytes.
     """
 
     def __init__(self, template: Template, length: int) -> None:
@@ -100,9 +100,11 @@ class TemplateKinds:
 
 
 class TemplatesOfLength:
-    """All templates of event texts of one length; `by_masked_text` finds the index of a template in `templates`.
+    """All known templates (texts of events with their digits masked) of one length in bytes.
 
-    `by_masked_text` is a dictionary from the event's text with its digits masked, as a row of words, to this index.
+    `by_masked_text` is a dictionary from an event's text with its digits masked, as a row of words, to the index of
+    its
+    template in `templates`.
     """
 
     def __init__(self, length: int) -> None:
@@ -132,8 +134,11 @@ class EventKinds:
     def recognise(self, block: Block) -> Integers:
         """Return the number of the kind of each event of a block, and learn kinds that are new and frequent.
 
-        The number is negative if the event has to be decoded: `UNKNOWN` for a kind that is not known, `UNUSABLE` for
-        one that cannot be read without decoding.
+        A kind is the set of events whose texts differ only in numbers, not in digits of names. Its number is negative
+        if
+        the event has to be decoded: `UNKNOWN` for a kind that is not known, `UNUSABLE` for one that cannot be read
+        without
+        decoding.
         """
         kinds = np.full(len(block.start), UNKNOWN)
         readable = np.flatnonzero(block.start >= MARGIN_BYTES)
@@ -146,7 +151,10 @@ class EventKinds:
         return kinds
 
     def recognise_length(self, length: int, block: Block) -> Integers:
-        """Return the number of the kind of each event of a block of texts of `length` bytes; see `recognise`."""
+        """Return the number of the kind of each event of a block, all of whose texts are `length` bytes long.
+
+        The number is negative if the event has to be decoded, as in `recognise`.
+        """
         if length not in self.by_length:
             self.by_length[length] = TemplatesOfLength(length)
         known = self.by_length[length]
@@ -162,9 +170,11 @@ class EventKinds:
         return kinds
 
     def recognise_kind(self, known: TemplateKinds, text_digits: Words, block: Block) -> Integers:
-        """Return the number of the kind of each event of a block with the template `known`; see `recognise`.
+        """Return the number of the kind of each event of a block; all events have the template `known`.
 
-        `text_digits` has a row per event, the digits in its name and other texts; the kind is looked up by them.
+        `text_digits` has a row per event, the digits in its name and other texts; the kind is looked up by them. The
+        number
+        is negative if the event has to be decoded, as in `recognise`.
         """
         return known.kinds.look_up(text_digits, lambda event: self.learn_kind(known.template, block.event_text(event)))
 
@@ -191,10 +201,11 @@ class EventKinds:
         return known[np.searchsorted(np.cumsum(count), np.flatnonzero(digits == ZERO), side="right")]
 
     def learn_template(self, known: TemplatesOfLength, text: bytes) -> int | None:
-        """Learn a template from the text of one event, and return its index in `known.templates`.
+        """Learn a template (the text of an event with its digits masked), and return its index in `known.templates`.
 
-        The result is `UNUSABLE` if events with this template have to be decoded one by one, and None, without an
-        attempt to learn, if all that was learned already takes `BYTES_AT_MOST`.
+        `text` is the text of one such event. The result is `UNUSABLE` if events with this template have to be decoded
+        one
+        by one. It is None, and nothing is learned, if all that was learned already takes `BYTES_AT_MOST`.
         """
         if self.bytes_used >= BYTES_AT_MOST:
             return None
@@ -208,8 +219,9 @@ class EventKinds:
     def learn_kind(self, template: Template, text: bytes) -> int | None:
         """Learn a kind of event from the text of one event with this template, and return the number of the kind.
 
-        The result is `UNUSABLE` if events of this kind have to be decoded one by one, and None, without an attempt to
-        learn, if all that was learned already takes `BYTES_AT_MOST`.
+        All events of a kind have the same text apart from numbers. The result is `UNUSABLE` if they have to be
+        decoded one
+        by one. It is None, and nothing is learned, if all that was learned already takes `BYTES_AT_MOST`.
         """
         if self.bytes_used >= BYTES_AT_MOST:
             return None

@@ -74,7 +74,10 @@ class RowDictionary:
         return np.where((expected == words).all(axis=1), self.values.take(candidate), UNKNOWN)
 
     def first_of_frequent(self, hashes: Words) -> Integers:
-        """Return the index of the first occurrence of each hash that is frequent enough to learn and not stored."""
+        """Return the indices in `hashes` at which new, frequent hashes occur first.
+
+        A hash is new if no stored row has it, and frequent if it occurs at least `LEARN_FROM` times.
+        """
         if len(hashes) < LEARN_FROM:
             return np.zeros(0, np.int64)
         distinct, first, count = np.unique(hashes, return_index=True, return_counts=True)

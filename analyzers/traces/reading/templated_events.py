@@ -196,9 +196,11 @@ class TemplateReader:
         self.failures = 0
 
     def read_block(self, buffer: bytes, state: ReadState) -> int | None:
-        """Add the events at the beginning of the buffer to the table, and return how many bytes they took.
+        """Add the events at the beginning of the buffer to the event table, and return how many bytes they took.
 
-        The result is None, and nothing is added, if the whole block has to be decoded instead.
+        `state` has the decoder for events of unknown kinds. The result is None, and nothing is added, if the whole
+        block
+        has to be decoded instead.
         """
         if not self.seam:  # a file of one block is decoded: learning its kinds would not pay
             self.seam = most_common_seam(buffer)
