@@ -60,7 +60,7 @@ def environment_set(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def run_command(plan: Plan, job: str) -> Outcome:
-    """Run the user's command once, and return how it ended.
+    """Run the user's command of `plan` once, and return how it ended.
 
     `job` is the id of the job, which all its processes inherit in an environment variable. It is unknown which ranks
     the command starts, so its exit status is not assigned to a rank.

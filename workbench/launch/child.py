@@ -64,7 +64,8 @@ def in_foreground() -> bool:
 def channel(sink: BinaryIO) -> tuple[int, int]:
     """Return (our end, the command's end) of a pipe or pseudo-terminal for the command's output, as file descriptors.
 
-    It is a pseudo-terminal if `sink`, the stream to which we pass the output on, is a terminal.
+    `sink` is our own output stream, to which we pass the command's output on. If it is a terminal, the command gets a
+    pseudo-terminal, so that it prints as it would without us (colours, progress bars).
     """
     if not sink.isatty():
         return os.pipe()

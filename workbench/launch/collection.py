@@ -1,7 +1,4 @@
-"""Send the files of this node home while a job runs, or receive those of all nodes, in processes of their own.
-
-They outlive the launcher: if it is killed, what the recorders wrote still comes home.
-"""
+"""Collect the files of all nodes of a running job in one folder: start a sender per node, and one receiver."""
 
 import contextlib
 import os
@@ -36,13 +33,16 @@ Process = subprocess.Popen[bytes]
 
 
 class Collection:
-    """The sender and, on the home node, the receiver of a job that runs."""
+    """The processes that collect a job's files while it runs: this node's sender and, on the home node, the receiver.
+
+    The home node is the one whose run folder gets the files of all nodes.
+    """
 
     def __init__(self, folder: Path, sender: Process, receiver: Process | None) -> None:
         self._folder, self._sender, self._receiver = folder, sender, receiver
 
     def finish(self) -> None:
-        """Send what is left; on the home node, also wait for the files of the other nodes."""
+        """Send the remaining files of this node; on the home node, also wait for the files of the other nodes."""
         end(self._sender, SENDER_S)
         if self._receiver:
             wait_for_nodes(self._folder)
@@ -50,7 +50,7 @@ class Collection:
 
 
 def address_of(request: Request) -> Address | None:
-    """Return where the files of all nodes go; None if they are not collected.
+    """Return the address to which the nodes send their files (option `--collect`); None if files are not collected.
 
     Raises:
         UsageProblem: The address is wrong.
@@ -63,6 +63,8 @@ def address_of(request: Request) -> Address | None:
 @contextlib.contextmanager
 def collecting(job: Plan) -> Iterator[Collection | None]:
     """Yield the `Collection` of a job that starts now; None if the files of its nodes are not collected.
+
+    The collection token is taken out of the environment while the context is active, so that the ranks do not get it.
 
     Raises:
         WorkbenchError: The address is wrong, or there is no token.
@@ -82,9 +84,10 @@ def collecting(job: Plan) -> Iterator[Collection | None]:
 
 
 def started(job: Plan, address: Address, token: bytes) -> Collection:
-    """Start the sender of this node, and the receiver if the address is one of this machine and nothing listens there.
+    """Start the sender of this node, and the receiver if `address` is one of this machine and nothing listens there.
 
-    Files of an earlier run are set aside first: our trainer does that only on the node of rank 0.
+    Both prove by `token` that they belong to the same job. Files of an earlier run are moved away first: our trainer
+    does that only on the node of rank 0.
     """
     folder, receiver = job.folder, None
     if job.earlier_files is None and read_manifest(folder / "run.json").get("status") in ENDED:
@@ -97,7 +100,7 @@ def started(job: Plan, address: Address, token: bytes) -> Collection:
 
 
 def set_aside_nodes(folder: Path) -> None:
-    """Move what nodes sent in an earlier run to `previous/`."""
+    """Move what nodes sent to the run folder `folder` in an earlier run to its folder `previous/`."""
     nodes = read_node_list(folder)
     if nodes:
         target = folder / "previous" / start_stamp({"started_ns": nodes.started_ns}) / NODES
@@ -106,7 +109,10 @@ def set_aside_nodes(folder: Path) -> None:
 
 
 def beside(token: bytes, mode: str, *arguments: str) -> Process:
-    """Start a receiver (`listen`) or a sender (`send`); the token is in its environment, which only its user reads."""
+    """Start a receiver (`mode` is `listen`) or a sender (`send`) as a process, with `arguments` on its command line.
+
+    The token is passed in its environment, which only the same user can read.
+    """
     return subprocess.Popen(
         command("workbench.collect.running", mode, *arguments),
         env=environment() | {VARIABLE: token.decode()},
@@ -117,7 +123,7 @@ def beside(token: bytes, mode: str, *arguments: str) -> Process:
 
 
 def wait_until_listening(address: Address) -> None:
-    """Wait until the receiver accepts connections, or some seconds have passed."""
+    """Wait until the receiver at `address` accepts connections, at most `LISTENING_S` seconds."""
     deadline = time.monotonic() + LISTENING_S
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError), socket.create_connection((address.host, address.port), 1.0):
@@ -126,7 +132,7 @@ def wait_until_listening(address: Address) -> None:
 
 
 def wait_for_nodes(folder: Path) -> None:
-    """Wait until all nodes have sent all of their files, or are silent, or too much time has passed."""
+    """Wait until all nodes have sent all of their files to `folder`, or are silent, at most `WAIT_S` seconds."""
     deadline, is_said = time.monotonic() + WAIT_S, False
     while (late := late_nodes(read_node_list(folder))) and time.monotonic() < deadline:
         if not is_said:
@@ -136,14 +142,14 @@ def wait_for_nodes(folder: Path) -> None:
 
 
 def late_nodes(nodes: NodeList | None) -> list[str]:
-    """Return the names of the nodes that still send."""
+    """Return the names of the nodes that have not sent all of their files, but sent something a short time ago."""
     known = nodes.nodes if nodes else {}
     recent_ns = time.time_ns() - int(SILENT_S * 1e9)
     return [name for name, node in known.items() if not node.ended and node.last_ns > recent_ns]
 
 
 def end(process: Process, patience_s: float) -> None:
-    """Tell a process to end, and wait for it; after some time it is killed."""
+    """Tell a sender or receiver on its stdin to end, and wait for that; kill it after `patience_s` seconds."""
     try:
         process.communicate(DONE, patience_s)
     except (OSError, subprocess.TimeoutExpired):

@@ -23,7 +23,7 @@ LAST_FILES_S = 120
 
 
 def manifest(job: Plan, arguments: Sequence[str]) -> str:
-    """Return the manifest of a job; `arguments` are those of `workbench launch` on each node.
+    """Return the Kubernetes manifest (YAML) of a job; `arguments` are those of `workbench launch` on each node.
 
     Raises:
         UsageProblem: There is no image, or the job would send its files to another receiver.
@@ -49,7 +49,10 @@ def command(words: Sequence[str]) -> str:
 
 
 def token_variable(indent: int) -> str:
-    """Return the environment of a container, which has the token from the Secret."""
+    """Return the field `env` of a container in YAML, which gets the collection token from the Secret.
+
+    `indent` is the number of spaces before its second and later lines.
+    """
     lines = (
         "env:",
         f"- name: {VARIABLE}",
@@ -59,7 +62,10 @@ def token_variable(indent: int) -> str:
 
 
 def receiver(name: str, request: Request) -> str:
-    """Return the pod that receives the files of all nodes, with its volume and its address."""
+    """Return the YAML of the pod that receives the files of all nodes, with its volume and its Service.
+
+    `name` is the name of the job, with which the names of all its objects begin; `request` has image and node count.
+    """
     listen = ["workbench", "collect", "/home", "--listen", f"0.0.0.0:{RECEIVER_PORT}", "--nodes", str(request.nnodes)]
     return f"""\
 apiVersion: v1
@@ -102,7 +108,10 @@ spec:
 
 
 def network(name: str) -> str:
-    """Return the headless Service that gives each pod of the job a name, by which the launchers find the first."""
+    """Return the YAML of the headless Service that gives each pod of the job `name` a host name.
+
+    By its host name the launchers find the first pod, which hosts the rendezvous.
+    """
     return f"""\
 apiVersion: v1
 kind: Service
@@ -116,7 +125,10 @@ spec:
 
 
 def workers(name: str, request: Request, arguments: Sequence[str]) -> str:
-    """Return the Job with a launcher on each node; its first pod hosts the rendezvous."""
+    """Return the YAML of the Job `name` with a launcher on each node; its first pod hosts the rendezvous.
+
+    `arguments` are those of each launcher, without rendezvous and receiver, which are added here.
+    """
     options = ["--rdzv-endpoint", f"{name}-0.{name}:{RENDEZVOUS_PORT}", "--collect", f"{name}-home:{RECEIVER_PORT}"]
     return f"""\
 apiVersion: batch/v1

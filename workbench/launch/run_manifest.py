@@ -80,7 +80,10 @@ def record_lost_launcher(folder: Path, pid: int, ended: int, began: float) -> No
 
 @contextlib.contextmanager
 def settling(folder: Path) -> Iterator[None]:
-    """Hold a lock on the `run.json` in `folder` while the context is active; other nodes' launchers may write it."""
+    """Hold a lock on the `run.json` in `folder` while the context is active.
+
+    On a shared disk the launchers of several nodes add to the same file, one after the other.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     # Not on `run.json` itself: each write replaces that file, and a lock on the old one excludes nobody.
     with (folder / ".settling").open("w") as lock:
@@ -89,7 +92,7 @@ def settling(folder: Path) -> Iterator[None]:
 
 
 def record_outcome(folder: Path, began: float, outcome: "Outcome") -> None:
-    """Record in `run.json` how a launch ended that began at the Unix time `began`."""
+    """Record in the `run.json` in `folder` how a launch ended (`outcome`) that began at the Unix time `began`."""
     with settling(folder):
         write_outcome(folder / "run.json", began, outcome)
 
@@ -124,8 +127,8 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 def node_part(folder: Path, began: float, outcome: "Outcome", before: LauncherPart) -> Manifest:
     """Return the manifest fields `launches`, with this node's launch added, and `cause`, the earliest error so far.
 
-    `folder` is the run's folder, `began` the Unix time at which the launch began. `before` has these fields as they
-    are in the manifest now.
+    `folder` is the run's folder, `began` the Unix time at which the launch began, and `outcome` how it ended.
+    `before` has these fields as they are in the manifest now.
     """
     first = outcome.first_rank
     if first is None and outcome.logs:

@@ -75,7 +75,10 @@ srun {shlex.join(launcher(job.request))} --rdzv-endpoint "$rendezvous" {shlex.jo
 
 
 def token_line(request: Request) -> str:
-    """Return the line that makes a token for the nodes of one job, if they send files and no token was given."""
+    """Return the line of a Slurm script that makes a random collection token, which `srun` passes to all nodes.
+
+    The line is empty if the nodes send no files, or if the user has given a file with a token.
+    """
     if request.collect is None or request.token_file:
         return ""
     return f"export {VARIABLE}=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')  # srun passes it to the nodes\n"

@@ -60,7 +60,11 @@ def start(
 
 
 def record_steps(folder: Path, timeout_s: float | None, profile_step: int | None) -> None:
-    """Attach the recorders of hangs, steps, memory and traces, with hooks on the steps of all optimizers."""
+    """Attach the recorders of hangs, steps, memory and traces, with hooks on the steps of all optimizers.
+
+    `folder` is the run's folder, `timeout_s` the timeout of collectives (None: that of the default process group),
+    and `profile_step` the number of a step to profile (None: none).
+    """
     from workbench.recorders.startup.recording import Recording
     from workbench.recorders.startup.settings import Settings
 
@@ -80,9 +84,9 @@ def attach(
 ) -> "Attached":
     """Start the hang recorders on this rank, and return the object that holds them.
 
-    `timeouts_s` has the timeouts of collectives before and after the end of the first step; None stands for the
-    timeout of the default process group. The hang recorders read the current step from `steps`. `on_error` is called
-    with an exception that ends the script.
+    `folder` is the run's folder. `timeouts_s` has the timeouts of collectives before and after the end of the first
+    step; None stands for the timeout of the default process group. The hang recorders read the current step from
+    `steps`. `on_error` is called with an exception that ends the script.
     """
     init, train = (default_timeout() if timeout is None else timeout for timeout in timeouts_s)
     Attached.now = Attached(folder, init, steps, on_error, train_timeout_s=train)
@@ -236,7 +240,10 @@ class Attached:
                 self._heartbeat.beat(step, (phase or current).encode())
 
     def _uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """Record an exception that ends the script, while this rank can still write its dump."""
+        """Record an exception that ends the script, while this rank can still write its dump.
+
+        The arguments are those of `sys.excepthook`, which this method replaces.
+        """
         self._previous_hook(kind, error, trace)
         self._record(error.with_traceback(trace))
 

@@ -96,9 +96,9 @@ def missing_conflict(found: Torchtitan, missing: list[str]) -> Conflict:
 
 
 def missing_packages(declared: list[str]) -> Iterator[str]:
-    """Yield a requirement for pip for each package that torchtitan needs and that is not installed.
+    """Yield the requirement, such as `datasets>=3.6`, for each package that torchtitan needs and that is missing.
 
-    `declared` has the requirements in torchtitan's metadata.
+    `declared` has all requirements in torchtitan's metadata.
     """
     for needed in required(declared):
         if package_version(needed.name) is None:

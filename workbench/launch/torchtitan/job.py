@@ -64,7 +64,7 @@ def environment(request: Request, settings: Settings) -> dict[str, str]:
 
 
 def one_process(request: Request) -> dict[str, str]:
-    """Return the environment variables with which torchtitan simulates all ranks in one process."""
+    """Return the environment variables with which torchtitan simulates all ranks in one process, as rank 0 of all."""
     world_size = str(request.processes_per_node * request.nnodes)
     return {"NGPU": world_size, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": world_size}
 

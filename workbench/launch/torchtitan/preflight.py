@@ -116,7 +116,10 @@ def hint_of(advice: list[str]) -> str:
 
 
 def missing_assets(settings: Settings) -> str | None:
-    """Return a note if the folder of the tokenizer does not exist; a torchtitan from PyPI comes without one."""
+    """Return a warning if the folder of the tokenizer in `settings` does not exist, else None.
+
+    A torchtitan from PyPI comes without such a folder.
+    """
     if settings.assets is None or Path(settings.assets).exists():
         return None
     return f"warning: hf_assets_path {settings.assets} does not exist: torchtitan needs a folder with a tokenizer.json"

@@ -16,7 +16,7 @@ MARK = "workbench-torchtitan: "
 
 
 def main() -> None:
-    """Print the line of JSON: the settings that the launcher needs, or what went wrong."""
+    """Print a line of JSON for the launcher: torchtitan's settings for the options in `sys.argv`, or what failed."""
     try:
         answer = settings(sys.argv[1:])
     except ImportError as error:

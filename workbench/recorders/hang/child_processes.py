@@ -16,7 +16,7 @@ COMMAND_LENGTH = 200
 
 
 def describe_children(worker: RankProcess) -> bytes:
-    """Return a text about the child processes of a rank, with the stacks of forked ones; empty if it has none."""
+    """Return a text about the child processes of the rank `worker`, with the stacks of forked ones; empty if none."""
     if worker.side_file is None or worker.has_exited:
         return b""
     return b"".join(describe(worker, pid) for pid in find_children(worker.side_file["pid"])[:MOST_CHILDREN])
@@ -34,7 +34,7 @@ def find_children(pid: int) -> list[int]:
 
 
 def describe(worker: RankProcess, pid: int) -> bytes:
-    """Return a text about process `pid`: `Process 123: python train.py`, then its stacks.
+    """Return a text about process `pid`, a child of the rank `worker`: `Process 123: python train.py`, then its stacks.
 
     The stacks are left out unless the process has a handler for the signal that requests them.
     """

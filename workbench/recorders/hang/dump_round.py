@@ -29,10 +29,10 @@ Answer = dict[str, Any]
 def take_round(
     workers: Sequence[RankProcess], folder: Path, number: int, *, send_signals: bool = True
 ) -> dict[str, object]:
-    """Take dumps of all ranks in parallel into `folder`, and return the entry for this round in `collection.json`.
+    """Take dumps of all ranks in `workers` in parallel, write them to `folder`, and return the round's JSON entry.
 
-    `number` is 1 or 2, the number of the round. Without `send_signals` no rank gets a signal, because a signal
-    interrupts a sleep and so could change what a stuck rank does.
+    The entry is for `collection.json`. `number` is 1 or 2, the number of the round. Without `send_signals` no rank
+    gets a signal, because a signal interrupts a sleep and so could change what a stuck rank does.
     """
     asked_ns = time.time_ns()
     for worker in workers:

@@ -180,7 +180,10 @@ class FlightRecorder:
         return found
 
     def failed(self, error: BaseException, *, step: int = 0, phase: str = "") -> None:
-        """Write `exit_R.json` about an error that ends this rank, and wait until the node's dumps have been taken."""
+        """Write `exit_R.json` about an error that ends this rank, and wait until the node's dumps have been taken.
+
+        `step` and `phase` say where the rank was. If no dumps are taken in time, this rank writes its own.
+        """
         rank = self._rank_info.rank
         self._free_descriptors()
         write_json(self._dumps / f"exit_{rank}.json", exit_report(error, rank=rank, step=step, phase=phase))
@@ -190,7 +193,7 @@ class FlightRecorder:
             write_bytes(own, dump_ring())
 
     def _free_descriptors(self) -> None:
-        """Close the spare file descriptors, so that a process at its limit of open files can write files."""
+        """Close the file descriptors opened in reserve; a process at its limit of open files can then write."""
         while self._spare:
             os.close(self._spare.pop())
 

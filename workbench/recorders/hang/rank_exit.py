@@ -156,7 +156,8 @@ class TerminationDelay:
     def _forget_in_child(self) -> None:
         """Restore the default effect of SIGTERM in a forked child, so that the signal ends the child.
 
-        Otherwise it would be written to the pipe that the child shares with its parent, and end the parent.
+        Otherwise Python would write the number of the signal to the pipe that the child shares with its parent, and
+        the parent would end instead of the child.
         """
         if self._pipe[1] >= 0:
             signal.set_wakeup_fd(-1)

@@ -34,7 +34,10 @@ class Block:
 
 
 class BlockCategories:
-    """Assigns a category to each live block, from allocations and notes that are passed to it in the order of time."""
+    """Assigns a category to each live block, from allocations and notes that are passed to it in the order of time.
+
+    A note is what a hook recorded: which category a tensor has, or which module or phase begins.
+    """
 
     def __init__(self) -> None:
         self.live: dict[int, Block] = {}
@@ -46,7 +49,10 @@ class BlockCategories:
         self._module = self._phase = ""
 
     def allocate(self, address: int, size: int, frames: list[Frame]) -> Block:
-        """Add and return a new live block, with the category that its call stack and the current phase suggest."""
+        """Add and return a new live block, with the category that its call stack and the current phase suggest.
+
+        `frames` is the call stack, innermost frame first; `size` is in bytes.
+        """
         block = self.live[address] = Block(address, size, frames, self._initial_category(frames), self._module)
         if self._phase == FORWARD:
             self._forward_blocks.append(block)
@@ -83,7 +89,11 @@ class BlockCategories:
             self._forward_blocks = []
 
     def _initial_category(self, frames: list[Frame]) -> str:
-        """Return the category of a new block, which it keeps unless a note about the block changes it."""
+        """Return the category of a new block, which it keeps unless a note about the block changes it.
+
+        In the phase that loads data it is an input. Otherwise the innermost function in `frames` with a known
+        category decides; without one the block is temporary.
+        """
         if self._phase in LOADING:
             return INPUTS
         categories = (category_of_function(frame["filename"], frame["name"]) for frame in frames)

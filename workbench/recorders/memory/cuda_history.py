@@ -15,9 +15,10 @@ FREES = ("free_requested", "free_completed")
 
 
 class CudaHistory:
-    """Turns on PyTorch's own history of CUDA allocations, and collects notes from hooks on what each block is used for.
+    """Turns on PyTorch's own history of CUDA allocations, and collects notes on what each block is used for.
 
-    It has the same methods as `CpuHistory`, so that `MemoryRecorder` can use either.
+    A note is what a hook recorded about a tensor, a module or a phase. The class has the same methods as
+    `CpuHistory`, so that `MemoryRecorder` can use either.
     """
 
     def __init__(self, hooks: TensorHooks) -> None:

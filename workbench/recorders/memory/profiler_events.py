@@ -125,7 +125,7 @@ class ProfilerSession:
         return [*frames, *self._outer_frames(path)]
 
     def _outer_frames(self, path: Path) -> tuple[Frame, ...]:
-        """Return the frames of a call path, innermost first, where each Python call gives the line of its caller.
+        """Return the frames of a call path, innermost first; the frame for each Python call has the line of its caller.
 
         The frames of each path are cached, because many stacks share their outer calls.
         """

@@ -107,7 +107,10 @@ class MemoryRecorder:
 
     @property
     def is_occasional(self) -> bool:
-        """Whether this step is slowed down by its recording while other steps are not recorded (only on a CPU)."""
+        """Whether recording slows this step down while other steps are not recorded, so that it is no typical step.
+
+        This is so only on a CPU.
+        """
         return self.is_recording and not self._on_device and self._plan.skips_steps
 
     def write(self) -> None:
@@ -229,7 +232,7 @@ def on_cuda(model: nn.Module) -> bool:
 def failure_entry(error: BaseException, room_left: Room, time_ns: int) -> TraceEntry:
     """Return the trace entry for a failed allocation: requested and available bytes, and the error's call stack.
 
-    `time_ns` is the Unix time of the failure.
+    `room_left` has the memory limit and the bytes that are free under it; `time_ns` is the Unix time of the failure.
     """
     match = ALLOCATION_SIZE.search(str(error))
     return {

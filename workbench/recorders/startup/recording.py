@@ -64,7 +64,7 @@ class Recording:
         automatic.register(self.leave_steps_to, self.leave_hangs)
 
     def before_step(self, optimizer: object) -> None:
-        """Begin the phase `optim` of a step.
+        """Begin the phase `optim` of a step, because `optimizer` is about to step.
 
         In a process without a process group, the first call also starts the recording.
         """
@@ -111,7 +111,7 @@ class Recording:
         automatic.forget()
 
     def failed(self, error: BaseException) -> None:
-        """Record an exception that ends the process, unless the hang recorder runs, which records it itself."""
+        """Record an exception that ends the process, unless a hang recorder runs, which records it itself."""
         self._failed = True
         if self._attached is None and Attached.now is None and (self._steps or "RANK" in os.environ):
             self._save_memory(error)
@@ -120,9 +120,9 @@ class Recording:
             write_json(self._settings.folder / "dumps" / f"exit_{rank}.json", report)
 
     def close(self) -> None:
-        """Stop the profiler and the step recorder, which writes the steps whose device times it was still waiting for.
+        """Stop the profiler and the step recorder, which first writes the steps whose device times were not yet known.
 
-        A clean end is recorded if no hang recorder runs, which would do it, and no error was recorded.
+        If no error was recorded and no hang recorder runs, a clean end is recorded; a hang recorder does that itself.
         """
         if self._profiles:
             self._profiles.close()

@@ -111,7 +111,8 @@ class FiniteCheck:
     def _write(self, kind: str, broken: Sequence[tuple[str, Tensor]]) -> None:
         """Find the operation that produced the NaN or infinity in the tensors of `broken`, and write the report on it.
 
-        `broken` has (name, tensor) pairs; `kind` says what they are, "parameter" or "gradient".
+        `broken` has (name, tensor) pairs; `kind` says what they are, "parameter" or "gradient". Losses are searched
+        as well.
         """
         with paused(self._log):
             operations = self._log.operations

@@ -170,7 +170,8 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def written_by(func: Any, given: Given, result: object) -> list[Tensor]:
     """Return the tensors that an operation wrote: the arguments that it changes in place, or else its results.
 
-    Results that are views of an argument are left out, because the operation wrote nothing into them.
+    `func` is the operation, `given` its (arguments, keyword arguments), and `result` what it returned. Results that
+    are views of an argument are left out, because the operation wrote nothing into them.
     """
     arguments, keywords = given
     if func._schema.is_mutable:  # noqa: SLF001  # no public name

@@ -41,9 +41,10 @@ class Range(NamedTuple):
 
 
 def intended(operations: Sequence[Operation], ranges: Sequence[Range]) -> list[bool]:
-    """Return for each operation whether its infinities are intended: those of a mask, or results computed from one.
+    """Return for each operation whether its infinities are intended, such as the -inf in an attention mask.
 
-    `ranges` has the range of values of each operation's result. A result with a NaN is never intended.
+    That is so if the operation fills a tensor with infinities, or if all its infinities come from intended ones. A
+    result with a NaN is never intended. `ranges` has the range of values of each operation's result.
     """
     known: list[bool] = []
     for operation, own in zip(operations, ranges, strict=True):

@@ -85,10 +85,10 @@ class ValueRecorder:
         return sums_of(tensor, factor=factor, copies=copies)
 
     def data(self, inputs: Tensor, labels: Tensor, copies: int) -> None:
-        """Record sums over a batch of shape (B, T): over the tokens, and over each token combined with its label.
+        """Record sums over a batch of shape (B, T): over the tokens (`inputs`), and over the tokens with their labels.
 
-        `copies` is the number of ranks that have the same batch. The combination shows when a label belongs to
-        another token.
+        `copies` is the number of ranks that have the same batch. Each token is combined with its label in one number,
+        which shows if a label belongs to a different token than in another run.
         """
         if self._recording:
             self._add(DATA, "inputs", self._sums(inputs, copies=copies))

@@ -226,7 +226,7 @@ def record_tensors(
 ) -> ScriptRecorder:
     """Record sums over the tensors of this rank's next `steps` steps in `folder`/values, and return the recorder.
 
-    A step ends with the optimizer step. `first_step` is the number that the next step gets; give it when a run
-    resumes.
+    The tensors are inputs, outputs, parameters and gradients of the modules of `model`, and the optimizer's state. A
+    step ends with the optimizer step. `first_step` is the number that the next step gets; give it when a run resumes.
     """
     return ScriptRecorder([model], folder, first_step, steps)

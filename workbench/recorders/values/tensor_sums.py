@@ -34,8 +34,9 @@ class Sums(NamedTuple):
 def sums_of(tensor: Tensor, *, factor: float = 1.0, copies: int = 1, projected: bool = False) -> Sums:
     """Return the sums over this rank's part of `tensor` after multiplying its values by `factor`.
 
-    `projected` adds the projection. `copies` is the number of ranks that hold the tensor; for a DTensor it may be a
-    multiple of the ranks in its mesh, which means that other meshes hold an equal DTensor.
+    `projected` adds the scalar product with a fixed random vector (see `projection`). `copies` is the number of ranks
+    that hold the tensor; for a DTensor it may be a multiple of the ranks in its mesh, which means that other meshes
+    hold an equal DTensor.
     """
     if isinstance(tensor, DTensor):
         meshes = max(copies // tensor.device_mesh.size(), 1)
@@ -69,7 +70,10 @@ def projection(values: Tensor) -> Tensor:
 
 @lru_cache(maxsize=64)
 def signature(length: int, device: str) -> Tensor:
-    """Return a vector of `length` normal random numbers, which is the same in every run and on every device."""
+    """Return a vector of `length` normal random numbers, which is the same in every run and on every device.
+
+    `projection` makes its fixed random vector of two of these.
+    """
     generator = torch.Generator().manual_seed(length)
     return torch.randn(length, dtype=torch.float64, generator=generator).to(device)
 
