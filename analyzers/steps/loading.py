@@ -53,9 +53,10 @@ class Chunk:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """{name of a column in the combined table: its name in `columns`}.
+        """{name of a column in the combined table: its name in `columns`}; the combined table joins all chunks.
 
-        In `columns` phases have numbers, which differ between chunks; in the combined table they have names.
+        In `columns` phases have numbers, such as `phase.2`, which differ between chunks; in the combined table they
+        have names.
         """
         named = {f"{prefix}.{i}": f"{prefix}.{name}" for prefix, key in NAMED for i, name in enumerate(self.meta[key])}
         return {named.get(name, name): name for name in self.columns if name not in ("file", "attempt")}

@@ -60,7 +60,7 @@ def segments(values: Floats) -> list[Segment]:
 def penalty(values: Floats) -> float:
     """Return the cost that each cut adds to a segmentation, so that noise alone is not cut.
 
-    It is PENALTY log n, times (1 + r) / (1 - r), where r is the correlation of neighbouring values.
+    For n values it is PENALTY log n, times (1 + r) / (1 - r), where r is the correlation of neighbouring values.
     """
     correlation = neighbour_correlation(values)
     return float(PENALTY * np.log(max(len(values), 2)) * (1 + correlation) / (1 - correlation))

@@ -58,9 +58,11 @@ def drift_ends(values: Floats, levels: Sequence[Segment]) -> list[Segment]:
 
 
 def merge_small(values: Floats, levels: Sequence[Segment], share: float) -> list[Segment]:
-    """Return the segments after merging neighbours whose levels differ by less than the share `share`.
+    """Return the segments after merging neighbours in `levels` whose levels differ by less than the share `share`.
 
-    The difference is relative to the level of the first of the two.
+    The difference is relative to the level of the first of the two. `values` is the series that the segments divide;
+    the
+    level of a merged segment is the median of its values.
     """
     merged = list(levels)
     while len(merged) > 1:
@@ -75,10 +77,11 @@ def merge_small(values: Floats, levels: Sequence[Segment], share: float) -> list
 
 
 def change_between(steps: Steps, plain: "pd.Series[float]", a: Segment, b: Segment, kind: ChangeKind) -> Change:
-    """Return the change of step time between two segments, with the change of each phase in seconds.
+    """Return the change of step time between two segments of `plain`, with the change of each phase in seconds.
 
-    `plain` has the seconds of each step that did nothing but train. A drift is reported at the first step of segment
-    `a`, a sudden change at the first step of `b`.
+    `plain` has the seconds of each step that did nothing but train, by step number. A change of `kind` DRIFT is
+    reported
+    at the first step of segment `a`, one of kind STEP at the first step of `b`.
     """
     before, after = (plain.index[segment.begin : segment.end] for segment in (a, b))
     begin = b.begin if kind is ChangeKind.STEP else a.begin

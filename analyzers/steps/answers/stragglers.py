@@ -179,7 +179,8 @@ def main_cause(late: Lateness, rank: int, steps: pd.Index) -> Cause:
 def ranks_in_turns(late: Lateness, thresholds: Floats, cost: float) -> set[int]:
     """Return the ranks that are late in turns, each of them in some of the steps.
 
-    The set is empty if together they cost less than the share `cost` of the time.
+    `thresholds` has, for each step, the lateness (s) above which a rank counts as late. The set is empty if the late
+    steps are few, if they cost less than the share `cost` of the time, or if most of them are of a single rank.
     """
     excess = late.excess.to_numpy()
     latest = excess.max(axis=1)

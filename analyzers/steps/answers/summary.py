@@ -75,7 +75,10 @@ class Medians:
 
 
 def rank_summary(steps: Steps, medians: Medians, code: int, rows: Integers) -> RankSteps:
-    """Return the summary of one rank: `code` is its index in `steps.ranks`, `rows` are its selected row numbers."""
+    """Return the summary of one rank: `code` is its index in `steps.ranks`, `rows` are its selected row numbers.
+
+    `medians` has the medians of all ranks over their typical steps.
+    """
     column = {
         name: steps.table[name].to_numpy()[rows] for name in ("rank", "step", "memory_bytes", "loss", "loss_state")
     }

@@ -43,7 +43,10 @@ def log_of_rank(steps: Steps, rank: int) -> str:
 def note(
     finding_id: str, title: str, why: str, advice: str, step: int | None = None, ranks: Sequence[int] = ()
 ) -> Finding:
-    """Return a note: a finding of severity INFO, which is worth knowing but no fault."""
+    """Return a note: a finding of severity INFO, which is worth knowing but no fault.
+
+    `why` is the explanation, `advice` what to do next, `step` and `ranks` are those concerned, if any.
+    """
     return Finding(
         id=finding_id,
         severity=Severity.INFO,

@@ -66,18 +66,19 @@ def compared_steps(straggler: Straggler) -> int:
 
 
 def evidence(steps: Steps, group: Sequence[Straggler]) -> list[Evidence]:
-    """Return evidence on how late each straggler is.
+    """Return evidence on how late each straggler in `group` is.
 
-    For a single one also the time that the cause takes on all ranks.
+    If there is only one, the evidence also compares the phases that make it late with those of the other ranks.
     """
     late = [lateness_fact(steps, straggler) for straggler in group]
     return [*late, *phase_facts(steps, group[0])] if len(group) == 1 else late
 
 
 def phase_facts(steps: Steps, straggler: Straggler) -> list[Evidence]:
-    """Return the median time of the phases that make a rank late, in its late steps, and that of the other ranks.
+    """Return, as evidence, the median time of the phases that make a rank late, and that time on the other ranks.
 
-    The list is empty if no recorded phase is the cause, or if the rank is late only now and then.
+    The medians are over the steps from the straggler's first to its last late step. The list is empty if no recorded
+    phase is the cause, if computing is the cause, or if the rank is late only now and then.
     """
     phases = PHASES_OF.get(straggler.cause, ())
     lasting = straggler.pattern is Pattern.PERSISTENT and straggler.cause is not Cause.COMPUTE

@@ -91,7 +91,11 @@ NOTABLE_SHARE = 0.01
 
 
 def slowdown_reason(change: Change, *, gradual: bool) -> str:
-    """Return by how much the median step time rose, and why single slow steps do not explain it."""
+    """Return by how much the median step time rose, as a clause.
+
+    If the rise is not `gradual` but sudden, the clause adds that it lasted, so that a few slow steps do not explain
+    it.
+    """
     rise = f"the median step time rose by {duration(change.after_s - change.before_s)}"
     return (
         f"{rise} from the first to the last steps"

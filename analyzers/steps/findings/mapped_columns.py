@@ -66,7 +66,10 @@ NEXT = (
 
 
 def replaced(finding: Finding, why: str, evidence: list[Evidence]) -> Finding:
-    """Return a copy of a note on columns, with `why` at the end of its explanation, and with this evidence instead."""
+    """Return a copy of a note on the columns of a log, with another explanation and with other evidence.
+
+    The explanation says that each column was recognised by its name, followed by the sentence `why`.
+    """
     return msgspec.structs.replace(
         finding,
         why=f"each column was recognised by its name. {capitalised(why)}",

@@ -64,7 +64,10 @@ def healthy(steps: Steps, data: StepsData, late: Lateness, missing: list[str]) -
 
 
 def no_numbers(missing: list[str]) -> Verdict:
-    """Return the verdict `unknown` for a run whose logs have steps, but neither step times nor losses."""
+    """Return the verdict `unknown` for a run whose logs have steps, but neither step times nor losses.
+
+    `missing` has a sentence on each kind of evidence that the logs lack.
+    """
     return Verdict(
         status=Status.UNKNOWN,
         kind="unknown",

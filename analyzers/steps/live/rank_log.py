@@ -42,7 +42,10 @@ class RankLog:
         self.header, self._restarted = header, True
 
     def add(self, line: Line) -> None:
-        """Add a finished step; the first step after a restart replaces all steps with the same or a higher number."""
+        """Add a finished step.
+
+        The first step after a restart replaces all known steps with the same or a higher number.
+        """
         if self._restarted:
             # The restart went back to a checkpoint; what the earlier attempt did after it is lost.
             self.steps = {step: known for step, known in self.steps.items() if step < line.step}

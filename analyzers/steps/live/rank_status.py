@@ -50,8 +50,9 @@ def rank_state(folder: Path, log: RankLog, growth: float | None, step_s: float) 
 def rank_status(folder: Path, log: RankLog, phase: str, *, is_quiet: bool) -> RankStatus:
     """Return the status of a rank of the job in `folder`.
 
-    It is DONE by the rank's last phase, else FAILED if the rank wrote an error file, else it depends on whether the
-    rank's process still runs. `is_quiet` says that the rank has not changed its phase for unusually long.
+    It is DONE if `phase`, the rank's last phase, says so, and FAILED if the rank wrote an error file since its last
+    start. Else it depends on whether the process that wrote `log` still runs. `is_quiet` says that the rank has not
+    changed its phase for unusually long.
     """
     if phase == DONE:
         return RankStatus.DONE

@@ -54,9 +54,9 @@ def other_log(
 
 
 def counting_logs(logs: Sequence[OtherLog]) -> tuple[list[OtherLog], list[str]]:
-    """Return the logs to use, in their order, and a list with a sentence on those that only repeat others.
+    """Return the logs to use, in their order, and a list with a sentence on those that are left out.
 
-    The list is empty if no log is left out.
+    A log is left out if longer logs of the same rank have most of its steps. The list is empty if none is.
     """
     covered: dict[int, set[int]] = {}
     counting = []

@@ -229,7 +229,10 @@ def content_of_rows(rows: Rows, choice: ColumnChoice) -> Content:
 
 
 def quantity_of(rows: Rows, choice: ColumnChoice, quantity: Quantity | None) -> Floats:
-    """Return the value of a quantity in each row (NaN: none), from the columns that `choice` names for it."""
+    """Return the value of a quantity in each row, from the columns that `choice` names for it.
+
+    It is NaN where the row has no value, and in all rows for the quantity None.
+    """
     return first_present([rows.columns[name] for name in (choice.used(quantity) if quantity else ())], len(rows))
 
 
@@ -296,7 +299,11 @@ def whole_or_zero(values: Floats) -> Integers:
 
 
 def kept_numbers(rows: Rows, choice: ColumnChoice, tokens_per_s: Floats) -> dict[str, Floats]:
-    """Return {name: column} of numbers for which this project's step logs have no column, such as the learning rate."""
+    """Return {name: column} of numbers for which this project's step logs have no column.
+
+    These are the learning rate, the epoch and `tokens_per_s`, as far as they are known, and all columns that `choice`
+    reads as no quantity.
+    """
     named = {
         "learning_rate": quantity_of(rows, choice, Quantity.LEARNING_RATE),
         "epoch": quantity_of(rows, choice, Quantity.EPOCH),

@@ -138,7 +138,10 @@ def parsed(section: tuple[list[str], bytes], dialect: Dialect) -> RawTable:
 
 
 def quoting_of(lines: bytes) -> Literal[0, 3]:
-    """Return the quoting mode for the `csv` module: an odd number of quotes in `lines` means plain text."""
+    """Return the quoting mode with which the `csv` module should read `lines`: csv.QUOTE_MINIMAL or csv.QUOTE_NONE.
+
+    If the number of quotes is odd, they are no quoting but plain text (QUOTE_NONE).
+    """
     return 0 if lines.count(b'"') % 2 == 0 else 3  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
 
 

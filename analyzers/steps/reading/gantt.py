@@ -33,7 +33,7 @@ class Event(msgspec.Struct):
 
 
 class Chart(msgspec.Struct):
-    """The content of the file."""
+    """The content of a chart file: its list of events."""
 
     traceEvents: list[Event]  # noqa: N815 - the key in the file
 
@@ -76,7 +76,11 @@ def processes(events: list[Event]) -> tuple[dict[int, int], dict[int, int]]:
 
 
 def tags_of(line: Line) -> list[str]:
-    """Return the tags of a step, which the chart does not have: found by the phases that do more than train."""
+    """Return the tags of a step (gc, eval, checkpoint), which the chart does not record.
+
+    A step gets a tag if it has the phase that does this work; for gc the phase must last long enough to collect
+    anything.
+    """
     # torchtitan times the call in each step, also where it collects nothing: that takes some microseconds.
     done = {"gc": line.phases.get("gc", 0) >= COLLECTION_NS, "eval": "eval" in line.phases}
     return [tag for tag, is_done in (*done.items(), ("checkpoint", "ckpt_save" in line.phases)) if is_done]
