@@ -87,7 +87,7 @@ def findings_of(rows: Rows, problems: dict[Problem, Mask], damaged: list[str], d
 
 
 def problem_finding(rows: Rows, problem: Problem, mask: Mask) -> Finding:
-    """Return the finding on one kind of mistake; `mask` marks the rows that have it."""
+    """Return the finding on one kind of mistake (`problem`); `mask` marks the rows that have it."""
     count, total = int(np.count_nonzero(mask)), len(mask)
     where = f"{count} of {quantity(total, 'row')}"
     title = shift_title(rows, mask, where) if problem is Problem.SHIFT else TITLES[problem].format(rows=where)
@@ -116,7 +116,12 @@ def row_numbers(rows: Rows, mask: Mask) -> str:
 
 
 def shift_title(rows: Rows, mask: Mask, where: str) -> str:
-    """Return the title for labels that are shifted wrongly; it names the token that a label is."""
+    """Return the title for labels that are shifted wrongly; it names the token that a label is.
+
+    `mask` marks the rows with this mistake, of which the most frequent shift counts; `where` says how many they are,
+    such
+    as `12 of 40 rows`.
+    """
     # The offset makes negative shifts valid indices of the counts.
     shift = int(np.bincount(rows["shift"][mask] + 128).argmax()) - 128
     if rows.shifter == Shifter.MODEL:
@@ -195,7 +200,10 @@ def masked_text(sums: Mapping[str, int]) -> str:
 
 
 def template_text(sums: Mapping[str, int]) -> str:
-    """Return how many tokens of the chat template are trained: those that open an answer, and others."""
+    """Return how many tokens of the chat template are trained, as a sentence: those that open an answer, and others.
+
+    `sums` has each fact, added up over the rows with the mistake.
+    """
     opening, others = sums["opener_trained"], sums["template_trained"]
     counts = [f"{quantity(opening, 'token')} that open an answer" if opening else ""]
     counts += [f"{quantity(others, 'other token')} of the chat template" if others else ""]

@@ -109,9 +109,11 @@ def verdict(statistics: TokenStatistics, findings: Sequence[Finding], meta: dict
 def chosen_rows(
     columns: Columns, findings: Sequence[Finding], problems: dict[Problem, Column], shown: int, first: int | None
 ) -> list[int]:
-    """Return the indexes of the kept rows to show: examples of the findings, then others; from row `first` on if given.
+    """Return the indexes, among the kept rows, of at most `shown` rows to show token by token.
 
-    The reader keeps the tokens of some rows only.
+    The reader keeps the tokens of some rows only. Examples of the findings come first, found by the masks in
+    `problems`;
+    then the other kept rows. If `first` is given, they are the kept rows from this row number on instead.
     """
     numbers = columns["kept_row"]
     order = list(range(len(numbers)))

@@ -126,7 +126,10 @@ def trained_whole(rows: Rows) -> Mask:
 
 
 def label_problems(rows: Rows) -> dict[Problem, Mask]:
-    """Return masks of the rows whose labels have a wrong shift or are not those of their tokens, by kind of mistake."""
+    """Return masks of the rows whose labels are wrong, by kind of mistake.
+
+    The labels are shifted wrongly, are not the row's own tokens, or are negative but not -100.
+    """
     labelled, shift = rows.is_labelled, rows["shift"]
     # A model that shifts by itself needs each label at the position of its own token.
     right = 1 if rows.shifter == Shifter.DATA else 0

@@ -97,6 +97,10 @@ def is_near(start: int, declared: Column) -> bool:
 
 
 def has_end_before(start: int, roles: Roles) -> bool:
-    """Return whether an end token stands before the document that begins at index `start`."""
+    """Return whether an end token, or a mark of the chat format, stands shortly before the document that begins at
+    `start`.
+
+    `start` is the index of the document's first token; `roles` has the role of each token of the row.
+    """
     before = roles.roles[max(0, start - 1 - NEAR) : start + 1]
     return bool(np.isin(before, (Role.END, Role.EITHER, Role.TEMPLATE)).any())

@@ -44,7 +44,12 @@ class Analysed(NamedTuple):
 def analyse_row(
     number: int, sample: Sample, vocabulary: Vocabulary | None, markup: Markup | None, usual: int
 ) -> Analysed:
-    """Return row `number` of a data set with its facts; `usual` is the shift of the labels in most earlier rows."""
+    """Return row `number` of a data set, whose tokens and labels are in `sample`, with its facts.
+
+    `markup` is the chat format of the data set, None if it has none or if there is no tokenizer (`vocabulary`).
+    `usual`
+    is the shift of the labels in most earlier rows.
+    """
     padding = padding_of(sample, vocabulary)
     roles = find_roles(sample, padding, vocabulary, markup)
     if sample.labels is None:
@@ -59,7 +64,10 @@ def analyse_row(
 
 
 def counts(sample: Sample, roles: Roles, targets: Targets, documents: Documents) -> dict[str, int]:
-    """Return the facts that count tokens of a row, by name."""
+    """Return the facts of a row that count tokens or documents, by name.
+
+    `roles` has the role of each token, `targets` which tokens are trained, and `documents` where documents begin.
+    """
     kinds, trained = roles.roles, targets.trained
     where = np.flatnonzero(trained & (kinds != Role.PADDING))
     content = np.flatnonzero(kinds == Role.ANSWER)

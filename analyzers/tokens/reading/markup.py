@@ -118,7 +118,12 @@ class Markup:
 
 
 def literal(text: str, vocabulary: Vocabulary) -> str:
-    """Return a regular expression for a text, which must be a special token if the tokenizer has it as one."""
+    """Return a regular expression that finds a text of a chat format in a row's text.
+
+    If the tokenizer has the text as a special token, the expression finds only this token, and not the same
+    characters
+    in ordinary text.
+    """
     return (SPECIAL if text in vocabulary.added else "") + re.escape(latin(text))
 
 
@@ -171,8 +176,12 @@ USERS, ANSWERS, RULES = ("q7u", "q8u"), ("r7a", "r8a"), "s7y"
 def template_markup(vocabulary: Vocabulary) -> Markup | None:
     """Return the chat format that the tokenizer's chat template writes, found by rendering known messages.
 
-    Between the first question and its answer stand the end of the question and the opener of the answer; between the
-    answer and the next question, the end of the answer and the opener of the question.
+    These are a question, its answer and a second question with its answer. What the template writes between the first
+    question and its answer is the end of the question and the opener of the answer; what it writes between the answer
+    and
+    the next question is the end of the answer and the opener of the question. The result is None if these cannot be
+    told
+    apart.
     """
     try:
         template = ChatTemplate(vocabulary)
@@ -200,9 +209,11 @@ def template_markup(vocabulary: Vocabulary) -> Markup | None:
 
 
 def system_opener(template: ChatTemplate, end: str) -> dict[str, str]:
-    """Return the opener of a system message as a dict {opener: "system"}; empty if the template has none of its own.
+    """Return the text that opens a system message as a dict {text: "system"}; empty if the template has none of its own.
 
-    `end` is the text that ends a turn.
+    `template` is the tokenizer's chat template, from a rendering of which the text is taken. `end` is the text that
+    ends
+    a turn.
     """
     try:
         text = template.render([{"role": "system", "content": RULES}, {"role": "user", "content": USERS[0]}])
@@ -213,9 +224,11 @@ def system_opener(template: ChatTemplate, end: str) -> dict[str, str]:
 
 
 def tool_opener(template: ChatTemplate, end: str) -> dict[str, str]:
-    """Return the opener of a tool's result as a dict {opener: "tool"}; empty if the template has none.
+    """Return the text that opens a tool's result as a dict {text: "tool"}; empty if the template has none.
 
-    `end` is the text that ends a turn.
+    `template` is the tokenizer's chat template, from a rendering of which the text is taken. `end` is the text that
+    ends
+    a turn.
     """
     asked = {"role": "user", "content": USERS[0]}, {"role": "assistant", "content": ANSWERS[0]}
     try:

@@ -113,7 +113,10 @@ def special_tokens(ids: Column, vocabulary: Vocabulary) -> Mask:
 
 
 def prompt_regions(text: str, sample: Sample) -> list[Region]:
-    """Return the regions of a row whose prompt and completion are known; empty if they are not in the text."""
+    """Return the regions of a row whose prompt and completion are known, in its text; empty if the text lacks them.
+
+    These are the prompt (role USER), the completion (role ANSWER) and what follows.
+    """
     if not sample.completion.strip():
         return []
     plain = text.replace(SPECIAL, "")

@@ -88,7 +88,12 @@ class Sampler:
         raise ValueError(f"no known columns among {', '.join(map(str, list(row)[:6])) or 'none'}: {KNOWN}")
 
     def conversation(self, messages: list[Raw], tools: Any, completion: int | None = None) -> Sample:
-        """Return a conversation as tokens; with `completion`, only the messages from this index on may be trained."""
+        """Return a conversation as tokens; with `completion`, only the messages from this index on may be trained.
+
+        `tools` are the descriptions of tools that the chat template writes, None without. Without a tokenizer the
+        result has
+        no tokens, only facts.
+        """
         answers = [m for m in messages if m["role"] == "assistant"]
         # An answer without text is complete if it calls a tool.
         empty = sum(not (m["content"].strip() or m.get("tool_calls")) for m in answers)
@@ -107,7 +112,12 @@ class Sampler:
         )
 
     def pair(self, prompt: Any, completion: Any, more: str) -> Sample:
-        """Return a prompt (and `more` of it) with its completion and an end-of-text token, as tokens."""
+        """Return a prompt with its completion and an end-of-text token, as tokens.
+
+        `more` is a further text of the prompt (such as the input for an instruction), which is added to it after an
+        empty
+        line. If prompt and completion are lists of messages, the result is that of `conversation`.
+        """
         if isinstance(prompt, list) and isinstance(completion, list):
             return self.conversation(normal_messages([*prompt, *completion]), None, len(prompt))
         if not (isinstance(prompt, str) and isinstance(completion, str)):

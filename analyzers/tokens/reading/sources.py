@@ -57,7 +57,7 @@ def json_lines(path: Path) -> Iterator[Raw | str]:
 
 
 def json_row(text: bytes, number: int) -> Raw | str:
-    """Return the row in one line of JSON, or a text that says why it cannot be read."""
+    """Return the row in one line of JSON, or a text that says why it cannot be read; `number` is that of the line."""
     try:
         row = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

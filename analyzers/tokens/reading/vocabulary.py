@@ -84,7 +84,10 @@ class Vocabulary:
                 self.pieces[number] = self.piece(token)
 
     def piece(self, token: str) -> str:
-        """Return the bytes of a token as it is written in the vocabulary, with a character for each byte."""
+        """Return the bytes that a token stands for, as a text with a character for each byte.
+
+        `token` is the token as the tokenizer's file writes it, for example with `▁` for a space.
+        """
         if self.is_byte_level:
             bytes_of = byte_characters()
             return "".join(chr(bytes_of[sign]) if sign in bytes_of else latin(sign) for sign in token)
@@ -107,14 +110,19 @@ class Vocabulary:
                 self.added.add(text)
 
     def special_id(self, key: str, names: Sequence[str]) -> int | None:
-        """Return the id of a special token, by the configuration or else by its usual names; None if there is none."""
+        """Return the id of the special token for `key`, such as `eos_token`; None if there is none.
+
+        If the tokenizer's configuration has the key, its token counts; else the first of the usual `names` that is an
+        added
+        token.
+        """
         # An entry without a value says that there is no such token; the usual names must not replace it.
         if key in self.config:
             return self.ids.get(self.special_text(key))
         return next((self.ids[name] for name in names if name in self.added), None)
 
     def special_text(self, key: str) -> str:
-        """Return the text of a special token that the configuration names with `key`; empty if it names none."""
+        """Return the text of the special token that the configuration has for `key`, such as `eos_token`; else ""."""
         value = self.config.get(key)
         text = value.get("content") if isinstance(value, dict) else value
         return text if isinstance(text, str) else ""
