@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
+from analyzers.nodes.received import NODES, node_of
 from analyzers.report import Finding, ranked
 from analyzers.steps.answers.all_answers import answer_all
 from analyzers.steps.answers.lateness import lateness
@@ -34,11 +35,13 @@ from analyzers.steps.loading import Chunk, Source, combined, steps_of
 from analyzers.steps.reading.log_lines import Line, Table, content_of, number
 from analyzers.steps.table import RECORDER_PHASES, Steps
 
-LOGS = ("steps/rank_*.jsonl", "structured_logs/*.jsonl")
+LOGS = ("steps/rank_*.jsonl", "structured_logs/*.jsonl", f"{NODES}/*/steps/rank_*.jsonl")
 EVENT_FILES = "tb/**/events.out.tfevents.*"
 EVIDENCE = (
     "dumps/**/collection.json",
     "dumps/exit_*.json",
+    f"{NODES}/*/dumps/**/collection.json",
+    f"{NODES}/*/dumps/exit_*.json",
     "comm_trace*/rank_*",
     "memory_snapshot/*_exit/*",
     "profiling/memory_snapshot/*_exit/*",
@@ -60,6 +63,7 @@ class Follower:
     def __init__(self, folder: Path, since: float = 0.0) -> None:
         self.folder, self._since = folder, since
         self._ranks: dict[int, RankLog] = {}
+        self._folders: dict[int, Path] = {}
         self._logs: dict[Path, StepLog] = {}
         self._event_files: dict[Path, EventFile] = {}
         self._judgement = Judgement()
@@ -77,7 +81,7 @@ class Follower:
         others = Logged() if logs else self._others.look()
         recent = recent_steps(logs) or others.recent
         step_s = typical_step_s(recent)
-        ranks = [rank_state(self.folder, log, self._judgement.growth.get(log.rank), step_s) for log in logs]
+        ranks = [rank_state(self._folders[log.rank], log, self._judgement.growth.get(log.rank), step_s) for log in logs]
         ranks = ranks or others.ranks
         ranks = ended_ranks(ranks) if manifest.get("status") in ENDED else ranks
         stalled = stalled_ranks(ranks, manifest)
@@ -129,6 +133,8 @@ class Follower:
         """Return the log of the rank that a path names, or of rank 0 if the path names none."""
         numbers = RANK.findall(str(path.relative_to(self.folder)))
         rank = int(numbers[-1]) if numbers else 0
+        node = node_of(path, self.folder)
+        self._folders[rank] = self.folder / NODES / node if node else self.folder
         return self._ranks.setdefault(rank, RankLog(rank))
 
 

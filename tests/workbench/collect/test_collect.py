@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from receivers import PATIENCE_S, environment, free_port, wait_until
 
 from analyzers.nodes.received import read_node_list
 from workbench.collect import node_folder
@@ -24,28 +25,8 @@ from workbench.collect.receiver import Receiver
 from workbench.collect.sender import Sender
 from workbench.collect.service import Service, listening
 
-ROOT = Path(__file__).parents[3]
 TOKEN = "0123456789abcdef"
 WORKBENCH = (sys.executable, "-P", "-m", "workbench", "collect")
-PATIENCE_S = 60
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def environment(**more):
-    kept = {name: value for name, value in os.environ.items() if name != "WORKBENCH_TOKEN"}
-    return kept | {"PYTHONPATH": str(ROOT)} | more
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def is_open(port):
