@@ -48,7 +48,8 @@ WORDS = {
         "The device had no work while the host was in calls into the driver that allocate and free memory.",
         "Leave more memory free, keep shapes the same in all steps, or set"
         " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
-        "It helped if torch.cuda.memory_stats()['num_alloc_retries'] no longer grows from step to step.",
+        "It helped if torch.cuda.memory_stats()['num_alloc_retries'] no longer grows from step to step. If it never"
+        " grew, this is the start of CUDA: record some steps later.",
     ),
     OpportunityKind.COMPILATION: Words(
         "The device waits while code is compiled or loaded",
