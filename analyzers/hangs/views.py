@@ -165,9 +165,9 @@ def callers(function: Frame, stack: Sequence[Frame]) -> Sequence[Frame]:
 
 
 def groups(run: Run, options: store.Options | None = None) -> pd.DataFrame:
-    """Return the process groups of a job, those with most waiting ranks first.
+    """Return the process groups of a job, those in which most ranks wait first.
 
-    Columns: `name`, `desc`, `members` (list of ranks), `waiting` (how many ranks wait in an operation of it).
+    Columns: `name`, `desc`, `members` (list of ranks), `waiting` (how many ranks wait in an operation of the group).
     """
     job, _ = open_job(run, options)
     rows = [

@@ -62,10 +62,10 @@ def blame_differing_dumps(context: HangContext, end: RankEnd) -> Cause | None:
 
 
 def decide_by_line(job: Job, divergence: Divergence, line: Frame | None) -> Divergence | None:
-    """Return a copy of a divergence that blames the ranks at other lines than `line`, that of an aborted rank.
+    """Return a copy of `divergence` that blames the ranks at lines other than `line`, where gloo aborted a rank.
 
-    The result is None unless some ranks are at `line`, and the blamed ranks are at most as many as these. A
-    divergence describes the different operations that members issued under one sequence number.
+    A divergence describes the different operations that members issued under one sequence number. The result is None
+    unless some of its ranks are at `line`, and at most as many are elsewhere.
     """
     agreeing = [variant for variant in divergence.variants if line and job.line(variant.op) == line]
     odd = [variant for variant in divergence.variants if variant not in agreeing]
@@ -80,8 +80,9 @@ def decide_by_line(job: Job, divergence: Divergence, line: Frame | None) -> Dive
 def with_ranks_elsewhere(context: HangContext, cause: Cause, end: RankEnd) -> Cause | None:
     """Return a copy of `cause` that blames ranks at other lines than the aborted rank, if most ranks are at its line.
 
-    The blamed ranks were in another collective. The result is None if all ranks were at one line, if the aborted rank
-    (`end`) is not among the majority, or if ranks may leave its collective before the others, as in a broadcast.
+    The blamed ranks were in another collective than the aborted rank (`end`). The result is None if all ranks were at
+    one line, or if the aborted rank is not among the majority. It is also None for a broadcast and the like, which
+    some ranks leave before others, so that they may be at a later line by right.
     """
     if any(f.name in ONE_WAY for f in end.stack[:INNERMOST_FRAMES]):
         return None
@@ -163,7 +164,8 @@ def is_alone(job: Job, rank: int, end: RankEnd) -> bool:
 def is_confirmed(job: Job, rank: int, aborted: int) -> bool:
     """Return whether a third rank recorded the last collective of `rank` with the same sizes and types.
 
-    A third rank is any rank other than `rank` and `aborted`.
+    If so, `rank` passed the right tensor, and the aborted rank the wrong one. A third rank is any rank other than
+    `rank` and `aborted`.
     """
     last = last_collective(job, rank)
     if last is None:

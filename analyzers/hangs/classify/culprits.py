@@ -138,7 +138,7 @@ def equal_ends(ends: Sequence[RankEnd]) -> list[list[RankEnd]]:
 
 
 def what_ended(end: RankEnd) -> tuple[object, ...]:
-    """Return what a rank's end has in common with equal ends: exit code, signal, type of exception, and line."""
+    """Return a key that is equal for ranks that ended the same way: exit code, signal, type of exception, line."""
     error = end.exit_file
     line = user_frame(error.traceback) if error else user_frame(end.stack)
     return (end.ending, end.exit_code, end.signal, error.error if error else "", line)

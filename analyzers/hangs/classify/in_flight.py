@@ -26,11 +26,11 @@ def is_newer_than_skew(context: HangContext, node: OpNode) -> bool:
 
 
 def is_in_flight(context: HangContext, node: OpNode) -> bool:
-    """Return whether an operation began so shortly before the dumps that it may not be hung.
+    """Return whether the operation `node` began so shortly before the dumps that it may not be hung.
 
-    The limit is twice the longest pause between operations of this job, plus the time between the first and the last
-    dump. The result is False if a file records when the dumps were requested: this rule is only for dumps whose file
-    times are all that is known.
+    The limit is twice the longest pause between operations of the ranks in it, plus the time between the first and
+    the last dump. The result is False if the watchdog has given the operation up, or if a file records when the dumps
+    were requested: this rule is only for dumps whose file times are all that is known.
     """
     job, current_ops = context.job, context.operations_at(node)
     if not job.taken_ns or context.side.collection or not current_ops or any(op.retired for op in current_ops):

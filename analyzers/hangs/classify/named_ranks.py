@@ -50,7 +50,8 @@ def find_other_models(context: HangContext) -> list[Cause]:
 def blame(context: HangContext, kind: HangClass, reason: Reason, ranks: list[int]) -> Cause:
     """Return a `Cause` that blames `ranks`, which error messages name; all other ranks are their victims.
 
-    Its stack is the traceback of the first of these ranks, or else the stack of that rank's main thread.
+    `kind` is the class of the hang, and `reason` says which message it was. The stack of the cause is the traceback
+    of the first of `ranks`, or else the stack of that rank's main thread.
     """
     ends = context.side.exits
     culprit = Culprit(

@@ -217,9 +217,10 @@ def holds_gil(side: SideFiles, rank: int) -> bool:
 
 
 def has_gone_on(context: HangContext, rank: int, node: OpNode) -> bool:
-    """Return whether a rank issued operations after others began to wait for it in `node`, or is in a later step.
+    """Return whether `rank` issued operations after others began to wait for it in `node`, or is in a later step.
 
-    Its operations only count if its program cannot be compared with that of another rank.
+    The operations count only if the rank's program cannot be compared with that of another rank; otherwise the
+    comparison has already shown whether it skipped `node`.
     """
     since = max((op.created_ns for op in context.operations_at(node)), default=0)
     if not context.programs.is_comparable(rank) and any(op.created_ns > since for op in context.job.ranks[rank].ops):

@@ -69,10 +69,10 @@ def has_failed(end: RankEnd) -> bool:
 
 
 def find_departure(made: Mapping[int, NewGroups]) -> Departure | None:
-    """Return a `Departure` for the first process-group number under which ranks created different groups, if any.
+    """Return a `Departure` for the first process-group number under which ranks created different groups; else None.
 
-    PyTorch numbers the groups of each rank in the order of creation. `made` has, for each rank, the groups that it
-    created, by number.
+    PyTorch numbers the groups of each rank in the order of creation, so that a rank which skips a group gives all
+    later ones other numbers. `made` has, for each rank, the groups that it created, by number.
     """
     numbers = sorted({number for groups in made.values() for number in groups})
     for number in numbers:

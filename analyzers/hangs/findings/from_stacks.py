@@ -38,7 +38,10 @@ OTHER_MACHINES = "the ranks of the other machines: run the same command there"
 
 
 def verdict_from_stacks(cause: StackCause, world_size: int) -> Verdict:
-    """Return the verdict on a hang for which only stacks are available."""
+    """Return the verdict on a hang for which only stacks are available; it says so if they are not of all ranks.
+
+    `world_size` is the number of ranks of the job.
+    """
     seen = sum(map(len, cause.places))
     statuses = {HangClass.HEALTHY: Status.OK, HangClass.UNKNOWN: Status.UNKNOWN}
     return Verdict(
@@ -76,9 +79,9 @@ def sentence(cause: StackCause) -> str:
 
 
 def title(cause: StackCause) -> str:
-    """Return a phrase on where the stuck ranks are: `rank 1 is stuck in load (train.py:13) and in no collective`.
+    """Return the title of the finding: `rank 1 is stuck in load (train.py:13) and in no collective`.
 
-    For other causes the title names the operation and line of all ranks, as `sides` does.
+    If no rank runs its own code, it names the operation and line of all ranks, as the function `sides` does.
     """
     if cause.kind is not HangClass.HOST_STUCK:
         return BEGINNINGS.get(cause.kind, "") + sides(cause)

@@ -153,7 +153,8 @@ def passed(issued: RanksInOp, expected: RanksInOp, cause: Cause) -> str:
     """Return the title of a finding on ranks that passed different tensors to one operation at the same source line.
 
     For example `rank 1 passed an empty tensor (0 elements, float32) to all_reduce at step 6, while rank 0 passed a
-    tensor of 8 float32, in collective #6 of process group dp (train.py:12)`.
+    tensor of 8 float32, in collective #6 of process group dp (train.py:12)`. `issued` is what the culprits issued,
+    and `expected` what the other ranks did.
     """
     mine, theirs = (tensor_name(side.shape) if side.shape else UNKNOWN_TENSOR for side in (issued, expected))
     where = append_line(f"collective #{cause.culprit.seq} of process group {cause.culprit.group_desc}", issued.line)
@@ -180,10 +181,10 @@ def aborted(cause: Cause) -> str:
 
 
 def called(side: RanksInOp, cause: Cause) -> str:
-    """Return a phrase on the operation that some ranks called, with its source line.
+    """Return a phrase on the operation that the ranks of `side` called, with its source line.
 
-    For example `rank 3 called all_gather of 8 float32 (train.py:12)`; if the other ranks called all_gather too, `rank
-    3 passed a tensor of 8 float32 to all_gather (train.py:12)`.
+    For example `rank 3 called all_gather of 8 float32 (train.py:12)`; if the other ranks of `cause` called all_gather
+    too, `rank 3 passed a tensor of 8 float32 to all_gather (train.py:12)`.
     """
     ranks = rank_names(side.ranks)
     if has_other_operation(cause):

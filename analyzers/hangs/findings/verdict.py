@@ -100,7 +100,7 @@ def without_cause(context: HangContext) -> Verdict:
 
 
 def has_stalled(context: HangContext) -> bool:
-    """Return whether dumps were taken because the job had stalled, and no rank made progress after that."""
+    """Return whether dumps were taken because the job made no progress, and no rank has made progress since."""
     side, ranks = context.side, range(context.job.world_size)
     is_stall = side.collection is not None and side.collection.reason == CollectionReason.STALLED
     return is_stall and not any(side.has_moved_past(rank) or has_moved_between_rounds(side, rank) for rank in ranks)

@@ -87,7 +87,8 @@ def find_divergence(job: Job, group: int, last_seq: int) -> Divergence | None:
 def judge(job: Job, group: int, seq: int, tables: Mapping[int, Table]) -> Divergence:
     """Return the `Divergence` at sequence number `seq`: which members diverged, and whether they skipped an operation.
 
-    `tables` has the collectives of each member by sequence number.
+    `group` is the index of their process group in `Job.groups`; `tables` has the collectives of each member by
+    sequence number.
     """
     issued = {m: table[seq] for m, table in tables.items() if seq in table}
     variants = group_by_operation(job, issued)

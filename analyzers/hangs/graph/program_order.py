@@ -172,7 +172,10 @@ class Programs:
 
 
 def count_equal(mine: Keys, i: int, theirs: Keys, k: int) -> int:
-    """Return how many keys in a row are equal, starting at index `i` of `mine` and index `k` of `theirs`."""
+    """Return how many keys are equal one after the other, starting at index `i` of `mine` and index `k` of `theirs`.
+
+    A key is a number that stands for an operation of the program.
+    """
     length = min(len(mine) - i, len(theirs) - k)
     if mine[i : i + length] == theirs[k : k + length]:
         return length

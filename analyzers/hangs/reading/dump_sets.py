@@ -59,7 +59,7 @@ DUMP = re.compile(r"rank_?(\d+)(?:\.json)?")
 
 
 def unreadable_dumps(run: Run, dumps: DumpSet, ranks: Container[int]) -> dict[int, str]:
-    """Return {rank: why its dump could not even be opened} for the given `ranks`, which should have no readable dump.
+    """Return {rank: why its dump could not even be opened} for the given `ranks`, of which no dump was read.
 
     Reasons are, for example, a missing permission, an empty file, or something that is not a regular file.
     """

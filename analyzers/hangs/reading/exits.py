@@ -40,11 +40,11 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class RankEnd:
-    """How a rank ended. `is_victim`: it ended because of another rank. `exit_code` is negative for a signal.
+    """How a rank ended. `is_victim` says that it ended because of another rank. `exit_code` is -N for signal N.
 
     `signal` is the fatal signal as Python names it (`Aborted`), and `stack` the main thread's stack at that moment.
-    `sizes` are the bytes that gloo (received, expected) where gloo aborted the rank because the two differ. `time_ns`
-    is 0 if unknown.
+    `sizes` is (bytes received, bytes expected) if gloo aborted the rank because the two differ. `time_ns` is 0 if
+    unknown.
     """
 
     rank: int

@@ -71,7 +71,7 @@ def find_absent_peers(job: Job, current: Op) -> list[int]:
 
 
 def find_unmet_peers(job: Job, current: Op) -> list[int]:
-    """Return the peers that have not issued the counterpart of every send or recv in the batch of `current`, ascending.
+    """Return, ascending, the peers that have yet to issue the counterpart of a send or recv in the batch of `current`.
 
     A batch is a set of operations that a rank launched together.
     """

@@ -340,7 +340,7 @@ def only_unfinished(entries: list[Entry]) -> bool:
 
 
 def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
-    """Split the entries of a dump into (old, recent); all old ones are done.
+    """Split the entries of a dump into (old, recent); operations of old entries have all completed.
 
     The recent ones are the last `tail` entries, or all from the first one that is not done if that is farther back.
     """

@@ -57,7 +57,7 @@ def text_of(path: Path, rank: int) -> str:
 
 
 def split_threads(lines: list[str]) -> list[list[Frame]]:
-    """Return the stack of each thread in the lines of a file, as a list of frames, innermost first."""
+    """Return the stack of each thread in `lines`, those of a file, as a list of frames, innermost first."""
     threads: list[list[Frame]] = [[]]
     for line in lines:
         if THREAD.match(line):

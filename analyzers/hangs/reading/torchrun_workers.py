@@ -74,7 +74,8 @@ def ranks_of_launch(launch: Path, launches: set[str], sides: list[tuple[Path, Gr
     """Return {local rank: global rank} of one torchrun launch (one command on one node), from files in the run folder.
 
     None means that local and global ranks are equal. An empty dict means that no file says on which node the launch
-    ran. `launches` are all launches that wrote files; `sides` has (path, content) of each rank's `groups_R.json`.
+    ran. `launch` is its log folder, `launches` are the log folders of all launches; `sides` has (path, content) of
+    each rank's `groups_R.json`.
     """
     named = [side for _, side in sides if launch.name in Path(side.error_file or "").parts]
     if named:
@@ -128,7 +129,7 @@ def of_last_attempt(run: Run, kind: Kind, name: str | None = None) -> dict[int, 
 
 
 def read_error(path: Path, rank: int) -> ExitFile | None:
-    """Return the error in torchrun's `error.json`; None if it cannot be read.
+    """Return the error in torchrun's `error.json` as that of `rank`; None if it cannot be read.
 
     The file has {message: text} or {message: {message, extraInfo: {py_callstack, timestamp}}}.
     """
@@ -142,7 +143,7 @@ def read_error(path: Path, rank: int) -> ExitFile | None:
 
 
 def exit_file_of(error: Mapping[str, object], rank: int) -> ExitFile:
-    """Return an error that torchrun recorded as an `ExitFile`, the form in which this project's recorders write errors.
+    """Return an error that torchrun recorded as an `ExitFile` of `rank`, the form in which our recorders write errors.
 
     Torchrun's timestamp has whole seconds, so `time_ns` is the end of that second.
     """

@@ -30,9 +30,9 @@ def call_in(frames: list[Frame]) -> str | None:
 
 
 def operation(job: Job, state: RankState, name: str) -> Op:
-    """Return an unrecorded call as a pending operation, as Flight Recorder would have recorded it.
+    """Return the call `name`, which Flight Recorder left out, as a pending operation of the rank of `state`.
 
-    Its stack is the last one in `job.stacks`.
+    It looks as Flight Recorder would have recorded it. Its stack is the last one in `job.stacks`.
     """
     # The call's group is not known; nearly all are in the default group, which is the largest one.
     mine = [i for i, group in enumerate(job.groups) if state.rank in group.ranks]

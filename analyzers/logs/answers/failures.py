@@ -63,7 +63,10 @@ def find_failures(logs: Logs) -> list[Failure]:
 
 
 def group_key(occurrence: Occurrence) -> tuple[object, ...]:
-    """Return a key that is equal for two events if they report the same failure, for example on two ranks."""
+    """Return a key that is equal for two events if they report the same failure, for example on two ranks.
+
+    `occurrence` is an event with its class; the key has the attempt, the class, and for most classes the source line.
+    """
     event, role = occurrence.event, occurrence.role
     if role.kind in WORDLESS:
         return (event.attempt, role.kind, role.kind is LogClass.OOM and event.facts.reason)

@@ -168,7 +168,7 @@ def handled_errors(logs: Logs) -> list[LogEvent]:
 
 
 def count_closed(logs: Logs) -> int:
-    """Return how many processes the launcher had to ask to end.
+    """Return how many processes the launcher had to ask to end, because they went on after the others had ended.
 
     The result is 0 if the launcher restarted the job, because it ends all processes before a restart.
     """

@@ -248,7 +248,7 @@ def doubt_of_rank(cause: Cause, logs: Logs) -> str:
 def evidence(cause: Cause, logs: Logs) -> list[Evidence]:
     """Return the events that show the cause as evidence, one per rank; for a mismatch a rank to blame comes first.
 
-    If ranks waited and no rank can be blamed, the last lines of the ranks follow.
+    If ranks waited and no rank can be blamed, the last line that each rank printed follows.
     """
     own = [event for event in cause.failure.events if event.rank in cause.ranks]
     chosen: list[LogEvent] = own[:1] if cause.kind is LogClass.MISMATCH and own else [cause.lead]

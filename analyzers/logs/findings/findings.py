@@ -168,7 +168,7 @@ def make_verdict(answer: Answer, logs: Logs) -> Verdict:
 def still_running(completed: str, closed: int, lacks: list[str]) -> Verdict:
     """Return the verdict on a job whose training completed, and whose launcher then had to end `closed` processes.
 
-    `completed` is the beginning of its sentence, `lacks` the evidence that is missing in the logs.
+    `completed` is the first clause of the verdict's sentence, `lacks` the evidence that is missing in the logs.
     """
     rest = f"{quantity(closed, 'process')} did not end afterwards: the launcher ended {'it' if closed == 1 else 'them'}"
     return Verdict(

@@ -263,7 +263,7 @@ class Scanner:
         )
 
     def time_of(self, found: Found, text: str) -> int | None:
-        """Return the time of an event in ns since 1970, from its line or torchrun's table; None without one."""
+        """Return the time of event `found` in ns since 1970, from its line `text` or torchrun's table, or None."""
         is_table = found.kind in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
         return time_in(self.table.time if is_table else text, self.year)
 

@@ -65,7 +65,7 @@ class TorchrunTable:
         return None
 
     def failure(self, code: int, pid: int | None) -> Found:
-        """Return the event of the block's failed rank, from its exit code and process id."""
+        """Return the event of the failed rank that is being read, with its exit `code` and process id."""
         facts = Facts(exit_code=code, signal=signal_name(code), pid=pid, local_rank=self.local_rank, host=self.host)
         kind = EventKind.TORCHRUN_ROOT_CAUSE if self.is_root else EventKind.TORCHRUN_FAILURE
         return Found(kind, facts, self.rank)

@@ -115,7 +115,10 @@ class Collector:
                 shutil.rmtree(Path(worker.side_file["server"]).parent, ignore_errors=True)
 
     def collect(self, cause: Cause) -> Path:
-        """Take two rounds of dumps of all ranks on this node into a folder of their own, and return that folder."""
+        """Take two rounds of dumps of all ranks on this node into a new folder, and return that folder.
+
+        `cause` is written beside the dumps, and decides how far apart the rounds are.
+        """
         if not cause.job_continues:
             self._settle()
         set_folder, asked_ns = claim_set(self.dumps), time.time_ns()

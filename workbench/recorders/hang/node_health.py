@@ -26,10 +26,9 @@ BEFORE_START_S = 60.0
 
 
 def save_in_background(folder: Path, set_folder: Path, since_s: float) -> threading.Thread:
-    """Start to save what the node says, and return the thread that does it.
+    """Start to save the node's reports on NCCL and GPUs (see `save`), and return the thread that does it.
 
-    `folder` is the run folder and `set_folder` that of the dumps. The kernel's log is read from the Unix time `since_s`
-    on, because older errors are of other jobs.
+    The kernel's log is read from the Unix time `since_s` on, because older errors are of other jobs.
     """
     thread = threading.Thread(target=save, args=[folder, set_folder, since_s], daemon=True)
     thread.start()
@@ -37,7 +36,11 @@ def save_in_background(folder: Path, set_folder: Path, since_s: float) -> thread
 
 
 def save(folder: Path, set_folder: Path, since_s: float) -> None:
-    """Save what the node says, as far as it can be asked."""
+    """Save NCCL's report on the job in `set_folder`, the folder of the dumps, and those on GPUs in `folder`/health.
+
+    `folder` is the run folder. The GPUs' errors are those in the kernel's log since the Unix time `since_s`. A report
+    that cannot be had is left out.
+    """
     host = socket.gethostname()
     # A device that hangs can keep a reader waiting: the others must not wait for it.
     for name, text in (
