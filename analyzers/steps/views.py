@@ -125,8 +125,7 @@ def last_in_bins(steps: Steps, late: Lateness, numbers: Integers) -> dict[str, "
     """Return two series by bin of steps: the rank with the largest lateness in any of its steps, and that lateness (s).
 
     `late` has the lateness of each rank in each step, `numbers` the bin index of each step. The keys of the result
-    are
-    `last_rank` (missing if no rank was late) and `lateness_s`.
+    are `last_rank` (missing if no rank was late) and `lateness_s`.
     """
     excess = late.excess.reindex(steps.steps).to_numpy() * late.is_known
     latest = pd.Series(np.nanmax(excess, axis=1, initial=0.0))

@@ -119,8 +119,7 @@ def shift_title(rows: Rows, mask: Mask, where: str) -> str:
     """Return the title for labels that are shifted wrongly; it names the token that a label is.
 
     `mask` marks the rows with this mistake, of which the most frequent shift counts; `where` says how many they are,
-    such
-    as `12 of 40 rows`.
+    such as `12 of 40 rows`.
     """
     # The offset makes negative shifts valid indices of the counts.
     shift = int(np.bincount(rows["shift"][mask] + 128).argmax()) - 128

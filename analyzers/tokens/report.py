@@ -112,8 +112,7 @@ def chosen_rows(
     """Return the indexes, among the kept rows, of at most `shown` rows to show token by token.
 
     The reader keeps the tokens of some rows only. Examples of the findings come first, found by the masks in
-    `problems`;
-    then the other kept rows. If `first` is given, they are the kept rows from this row number on instead.
+    `problems`; then the other kept rows. If `first` is given, they are the kept rows from this row number on instead.
     """
     numbers = columns["kept_row"]
     order = list(range(len(numbers)))

@@ -125,8 +125,7 @@ def trace_data(
     """Return the tables of a report: the given ones, and those about the last recorded step from the last comparison.
 
     Each of `comparisons` compares the ranks at one recorded step of the run. The tables from it (groups, axes,
-    longest
-    waits, clocks) are empty without a comparison.
+    longest waits, clocks) are empty without a comparison.
     """
     last = comparisons[-1] if comparisons else None
     return TraceData(

@@ -25,8 +25,7 @@ def last_oom(replay: Replay, guess: Guess, growing: Sequence[Growth], steps: Seq
     """Return a description of the last allocation that failed; None if none failed.
 
     Earlier failures are left out, as the program survived them. `steps` has the memory use of the complete steps,
-    with
-    which the failing step is compared; `growing` has the stacks whose live bytes rise from step to step.
+    with which the failing step is compared; `growing` has the stacks whose live bytes rise from step to step.
     """
     trace = replay.trace
     failed = trace.where(Action.OOM)
@@ -60,9 +59,8 @@ def pattern_of(wanted: int, usual_peak: int | None, growing: Sequence[Growth]) -
     """Return how the failing step differs from earlier steps, and the step in which growth began (None if unknown).
 
     `wanted` is the bytes allocated at the failure plus the bytes requested. `usual_peak` is the highest peak of
-    earlier
-    steps (None: there are none). `growing` has the stacks whose live bytes rise from step to step. They are checked
-    first, because the last step of a leak may also look like a spike.
+    earlier steps (None: there are none). `growing` has the stacks whose live bytes rise from step to step. They are
+    checked first, because the last step of a leak may also look like a spike.
     """
     if growing and sum(growth.total_bytes for growth in growing) >= GROWN_SHARE * wanted:
         return OomPattern.GROWTH, min((g.first_step for g in growing if g.first_step is not None), default=None)

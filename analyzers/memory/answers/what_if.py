@@ -142,10 +142,8 @@ def shard(scenario: Scenario, value: str) -> str:
     """Divide the bytes of parameters, gradients and optimizer state by the factor by which the sharding degree grows.
 
     `value` is the new degree (`dp_shard`) or a factor, such as `2x`. If run.json says that the run was not sharded,
-    the
-    buffers that FSDP gathers during the passes are added. The scenario is changed in place; return a description of
-    the
-    change.
+    the buffers that FSDP gathers during the passes are added. The scenario is changed in place; return a description
+    of the change.
     """
     old = scenario.job.dp_shard if scenario.job else None
     factor = ratio(value, old, "dp_shard")
@@ -201,8 +199,7 @@ def checkpoint(scenario: Scenario, value: str) -> str:
     """Move the activations of each recomputed layer, except its input, to where the layer's backward pass begins.
 
     `value` is the mode: with `full` every layer is recomputed, with `selective` every second one. The scenario is
-    changed
-    in place; return a description of the change.
+    changed in place; return a description of the change.
 
     Raises:
         InputError: The mode cannot be predicted from a recording, the run recomputed layers already, or no activation

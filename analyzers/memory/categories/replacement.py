@@ -56,8 +56,7 @@ class Replacements:
         """Return the category that each block inherits along its chain of replacements; -1 if it inherits none.
 
         `category` has the present category of each block. Only blocks in `open_rows`, a mask of those whose category
-        is
-        uncertain, inherit, and only from blocks of certain category.
+        is uncertain, inherit, and only from blocks of certain category.
         """
         known = np.where(np.isin(category, LASTING) & ~open_rows, category, -1).astype(np.int64)
         inherited = known.copy()

@@ -217,8 +217,7 @@ def inherit(rule: Column, chains: Replacements) -> None:
     """Let blocks of uncertain category take the category of a block that they replaced, or that replaced them.
 
     `rule` has the index in `RULES` of the rule that decided each block's category; it is changed in place. `chains`
-    are
-    the replacements, such as new weights in the place of old ones.
+    are the replacements, such as new weights in the place of old ones.
     """
     inherited = chains.spread(CATEGORY[rule], np.isin(rule, WEAK))
     for category, number in INHERITED.items():

@@ -158,8 +158,7 @@ def with_small_parts(
     """Add the columns of annotations, recorder's tags, texts and stacks to `table`; return it and the file's metadata.
 
     `table` is changed in place; `tables` has the distinct texts, stacks and arenas that its columns refer to by
-    index.
-    `counts` is the number of trace entries of each device.
+    index. `counts` is the number of trace entries of each device.
     """
     recorder = snapshot.get("workbench") or {}
     table |= annotation_columns(snapshot.get("external_annotations") or [], tables.texts)

@@ -94,8 +94,7 @@ def finite_again(table: pd.DataFrame, last_broken: int) -> int | None:
     """Return the first step after `last_broken`, the last step with NaN or infinity, that has a finite loss.
 
     `table` has the columns `step` and `loss_state` of the steps table. The result is None if too few steps with a
-    finite
-    loss follow.
+    finite loss follow.
     """
     after = table[(table["step"] > last_broken) & (table["loss_state"] == FINITE)]["step"]
     return int(after.min()) if after.nunique() >= FINITE_AT_LEAST else None

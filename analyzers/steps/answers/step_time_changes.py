@@ -61,8 +61,7 @@ def merge_small(values: Floats, levels: Sequence[Segment], share: float) -> list
     """Return the segments after merging neighbours in `levels` whose levels differ by less than the share `share`.
 
     The difference is relative to the level of the first of the two. `values` is the series that the segments divide;
-    the
-    level of a merged segment is the median of its values.
+    the level of a merged segment is the median of its values.
     """
     merged = list(levels)
     while len(merged) > 1:
@@ -80,8 +79,7 @@ def change_between(steps: Steps, plain: "pd.Series[float]", a: Segment, b: Segme
     """Return the change of step time between two segments of `plain`, with the change of each phase in seconds.
 
     `plain` has the seconds of each step that did nothing but train, by step number. A change of `kind` DRIFT is
-    reported
-    at the first step of segment `a`, one of kind STEP at the first step of `b`.
+    reported at the first step of segment `a`, one of kind STEP at the first step of `b`.
     """
     before, after = (plain.index[segment.begin : segment.end] for segment in (a, b))
     begin = b.begin if kind is ChangeKind.STEP else a.begin

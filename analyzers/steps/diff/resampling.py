@@ -47,8 +47,8 @@ def permutation_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
     """Return the interval (low, high) of relative changes that turn `x` into a series that does not differ from `y`.
 
     For a change c, `x` times 1 + c is compared with `y` by a permutation test: they differ if fewer than 5 % of
-    random
-    splits of all values into two series have a difference of `statistic`, such as the median, as large as theirs.
+    random splits of all values into two series have a difference of `statistic`, such as the median, as large as
+    theirs.
     Example: x = 10 ms and y = 15 ms on average, both with much noise. Scaled by 1.5, x equals y (p value 1); scaled
     by 1.2 or 1.8 it differs more than 95 % of random splits do. The interval is then +20 % to +80 %.
     """
@@ -78,8 +78,7 @@ def split_chance(x: Floats, y: Floats, statistic: Statistic, order: Integers) ->
     """Return the p value: the share of random splits of all steps into two runs that differ as much as `x` and `y` do.
 
     The difference is that of `statistic`, such as the median. `order` has a random order of all steps in each row; it
-    is
-    the same for every call, so that bisection converges.
+    is the same for every call, so that bisection converges.
     """
     dealt = np.concatenate([x, y])[order]
     difference = statistic(dealt[:, len(x) :], axis=1) - statistic(dealt[:, : len(x)], axis=1)

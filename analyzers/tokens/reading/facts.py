@@ -47,8 +47,7 @@ def analyse_row(
     """Return row `number` of a data set, whose tokens and labels are in `sample`, with its facts.
 
     `markup` is the chat format of the data set, None if it has none or if there is no tokenizer (`vocabulary`).
-    `usual`
-    is the shift of the labels in most earlier rows.
+    `usual` is the shift of the labels in most earlier rows.
     """
     padding = padding_of(sample, vocabulary)
     roles = find_roles(sample, padding, vocabulary, markup)

@@ -121,8 +121,7 @@ def literal(text: str, vocabulary: Vocabulary) -> str:
     """Return a regular expression that finds a text of a chat format in a row's text.
 
     If the tokenizer has the text as a special token, the expression finds only this token, and not the same
-    characters
-    in ordinary text.
+    characters in ordinary text.
     """
     return (SPECIAL if text in vocabulary.added else "") + re.escape(latin(text))
 
@@ -178,10 +177,8 @@ def template_markup(vocabulary: Vocabulary) -> Markup | None:
 
     These are a question, its answer and a second question with its answer. What the template writes between the first
     question and its answer is the end of the question and the opener of the answer; what it writes between the answer
-    and
-    the next question is the end of the answer and the opener of the question. The result is None if these cannot be
-    told
-    apart.
+    and the next question is the end of the answer and the opener of the question. The result is None if these cannot
+    be told apart.
     """
     try:
         template = ChatTemplate(vocabulary)
@@ -212,8 +209,7 @@ def system_opener(template: ChatTemplate, end: str) -> dict[str, str]:
     """Return the text that opens a system message as a dict {text: "system"}; empty if the template has none of its own.
 
     `template` is the tokenizer's chat template, from a rendering of which the text is taken. `end` is the text that
-    ends
-    a turn.
+    ends a turn.
     """
     try:
         text = template.render([{"role": "system", "content": RULES}, {"role": "user", "content": USERS[0]}])
@@ -227,8 +223,7 @@ def tool_opener(template: ChatTemplate, end: str) -> dict[str, str]:
     """Return the text that opens a tool's result as a dict {text: "tool"}; empty if the template has none.
 
     `template` is the tokenizer's chat template, from a rendering of which the text is taken. `end` is the text that
-    ends
-    a turn.
+    ends a turn.
     """
     asked = {"role": "user", "content": USERS[0]}, {"role": "assistant", "content": ANSWERS[0]}
     try:

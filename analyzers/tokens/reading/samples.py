@@ -91,8 +91,7 @@ class Sampler:
         """Return a conversation as tokens; with `completion`, only the messages from this index on may be trained.
 
         `tools` are the descriptions of tools that the chat template writes, None without. Without a tokenizer the
-        result has
-        no tokens, only facts.
+        result has no tokens, only facts.
         """
         answers = [m for m in messages if m["role"] == "assistant"]
         # An answer without text is complete if it calls a tool.
@@ -115,8 +114,7 @@ class Sampler:
         """Return a prompt with its completion and an end-of-text token, as tokens.
 
         `more` is a further text of the prompt (such as the input for an instruction), which is added to it after an
-        empty
-        line. If prompt and completion are lists of messages, the result is that of `conversation`.
+        empty line. If prompt and completion are lists of messages, the result is that of `conversation`.
         """
         if isinstance(prompt, list) and isinstance(completion, list):
             return self.conversation(normal_messages([*prompt, *completion]), None, len(prompt))

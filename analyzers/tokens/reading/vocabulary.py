@@ -113,8 +113,7 @@ class Vocabulary:
         """Return the id of the special token for `key`, such as `eos_token`; None if there is none.
 
         If the tokenizer's configuration has the key, its token counts; else the first of the usual `names` that is an
-        added
-        token.
+        added token.
         """
         # An entry without a value says that there is no such token; the usual names must not replace it.
         if key in self.config:

@@ -192,8 +192,7 @@ class Replay:
 
         `ranks` are indices in the list of ranks; for -1 no rank gets other work. `durations` are the `work` and the
         `overlap` (see `duration`) of all ranks, `others` those that replace them for the one rank; `transfer` is that
-        of
-        `duration`. All simulations run together as columns of one array, as a separate run of each would be far
+        of `duration`. All simulations run together as columns of one array, as a separate run of each would be far
         slower.
         """
         transfer = self.lateness.transfer if transfer is None else transfer
@@ -226,8 +225,7 @@ def with_others(values: Integers, others: Integers, changed: Integers, columns: 
     """Return int64[row, column]: `count` copies of `values` as columns, in which single elements are replaced.
 
     In row `changed[i]` the element in column `columns[i]` is that of `others`. If nothing is changed, the result has
-    a
-    single column.
+    a single column.
     """
     if not len(changed):
         return values[:, None]

@@ -57,8 +57,7 @@ def program_of(recording: Recording, messages: Sequence[Message], ahead: int) ->
     """Return the program of a rank for the simulation: its tasks, and for each task which earlier ones it waits for.
 
     `messages` are the rank's sends and receives; `ahead` is by how many ns its clock is ahead of the common one.
-    Times
-    of the tasks are on the common clock.
+    Times of the tasks are on the common clock.
     """
     shift = recording.base - ahead
     start, end = recording.column("start") - ahead, recording.column("end") - ahead

@@ -100,8 +100,7 @@ def overlaps(arrival: Column, until: Column, still: CoveredTime) -> Integers:
     """Return how long (ns) the rank went on working after each arrival at a collective.
 
     It worked until it next did nothing (the intervals in `still`), but at most `until` its next arrival; `arrival`
-    and
-    `until` have a time (ns) for each collective.
+    and `until` have a time (ns) for each collective.
     """
     index = np.searchsorted(still.end, arrival, side="right")
     stands = np.append(still.start, np.iinfo(np.int64).max)[index]

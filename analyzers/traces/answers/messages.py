@@ -77,8 +77,7 @@ class RankMessages:
         """The rows of `table` for messages that share one kernel (`...SendRecv...`).
 
         Such a kernel does not record its messages. They are those of the `send` and `recv` operators that the host
-        called
-        before it launched the kernel.
+        called before it launched the kernel.
         """
         work, c = self.collectives.work, self.collectives.work.trace.columns
         names = matching(MESSAGE_KERNEL, self.collectives.name.texts)[self.collectives.name.code]

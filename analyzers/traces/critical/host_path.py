@@ -289,8 +289,7 @@ class HostPath:
         """Return the index in `collectives` of the collective that another one waited for on the same thread, or NONE.
 
         The waiting collective is in trace row `row` and began at the time `begun` (ns of the trace), at most
-        `QUEUED_NS`
-        after the end of the one that it waited for.
+        `QUEUED_NS` after the end of the one that it waited for.
         """
         c = self.trace.columns
         for index in range(int(np.searchsorted(self.ends, begun, side="right")) - 1, NONE, -1):

@@ -324,8 +324,7 @@ def wait_advice(account: RankTrace, start_up: str) -> str | None:
     """Return advice on what the host does while the device waits longest; None if that is not known.
 
     `start_up` is the advice on the start of CUDA. It is returned if the host allocates memory meanwhile in a
-    recording
-    without steps, because that is most likely the start of CUDA.
+    recording without steps, because that is most likely the start of CUDA.
     """
     wait = largest_wait(account)
     if wait and wait.kind is OpportunityKind.ALLOCATION and not account.steps:

@@ -71,8 +71,7 @@ class Attentions:
         """Return the attention around one softmax as (events, ns): indices in `work`, and the ns of a fused kernel.
 
         `names` are the names of `operators`, `index` is the index of the softmax among them. The result is None if
-        the
-        operators around it are not those of attention.
+        the operators around it are not those of attention.
         """
         # Backward multiplies twice on either side: for v and for the scores, then for q and for k.
         times = 2 if names[index] == BACKWARD else 1

@@ -103,8 +103,7 @@ class TemplatesOfLength:
     """All known templates (texts of events with their digits masked) of one length in bytes.
 
     `by_masked_text` is a dictionary from an event's text with its digits masked, as a row of words, to the index of
-    its
-    template in `templates`.
+    its template in `templates`.
     """
 
     def __init__(self, length: int) -> None:
@@ -135,10 +134,8 @@ class EventKinds:
         """Return the number of the kind of each event of a block, and learn kinds that are new and frequent.
 
         A kind is the set of events whose texts differ only in numbers, not in digits of names. Its number is negative
-        if
-        the event has to be decoded: `UNKNOWN` for a kind that is not known, `UNUSABLE` for one that cannot be read
-        without
-        decoding.
+        if the event has to be decoded: `UNKNOWN` for a kind that is not known, `UNUSABLE` for one that cannot be read
+        without decoding.
         """
         kinds = np.full(len(block.start), UNKNOWN)
         readable = np.flatnonzero(block.start >= MARGIN_BYTES)
@@ -173,8 +170,7 @@ class EventKinds:
         """Return the number of the kind of each event of a block; all events have the template `known`.
 
         `text_digits` has a row per event, the digits in its name and other texts; the kind is looked up by them. The
-        number
-        is negative if the event has to be decoded, as in `recognise`.
+        number is negative if the event has to be decoded, as in `recognise`.
         """
         return known.kinds.look_up(text_digits, lambda event: self.learn_kind(known.template, block.event_text(event)))
 
@@ -204,8 +200,7 @@ class EventKinds:
         """Learn a template (the text of an event with its digits masked), and return its index in `known.templates`.
 
         `text` is the text of one such event. The result is `UNUSABLE` if events with this template have to be decoded
-        one
-        by one. It is None, and nothing is learned, if all that was learned already takes `BYTES_AT_MOST`.
+        one by one. It is None, and nothing is learned, if all that was learned already takes `BYTES_AT_MOST`.
         """
         if self.bytes_used >= BYTES_AT_MOST:
             return None
@@ -220,8 +215,7 @@ class EventKinds:
         """Learn a kind of event from the text of one event with this template, and return the number of the kind.
 
         All events of a kind have the same text apart from numbers. The result is `UNUSABLE` if they have to be
-        decoded one
-        by one. It is None, and nothing is learned, if all that was learned already takes `BYTES_AT_MOST`.
+        decoded one by one. It is None, and nothing is learned, if all that was learned already takes `BYTES_AT_MOST`.
         """
         if self.bytes_used >= BYTES_AT_MOST:
             return None

@@ -157,9 +157,8 @@ class EventTable:
         """Return a row of the table of allocations for one event, an allocation or a free, without its time.
 
         The values are those of the columns `ALLOCATIONS` from the second on. `bytes` is negative for a free.
-        `allocated` and
-        `reserved` are the totals of the device in bytes, -1 if not recorded. The address is stored as a signed
-        number.
+        `allocated` and `reserved` are the totals of the device in bytes, -1 if not recorded. The address is stored as
+        a signed number.
         """
         args = event.args
         # An address may need all 64 bits; as a signed number it stays distinct, which is all that addresses are for.

@@ -199,8 +199,7 @@ class TemplateReader:
         """Add the events at the beginning of the buffer to the event table, and return how many bytes they took.
 
         `state` has the decoder for events of unknown kinds. The result is None, and nothing is added, if the whole
-        block
-        has to be decoded instead.
+        block has to be decoded instead.
         """
         if not self.seam:  # a file of one block is decoded: learning its kinds would not pay
             self.seam = most_common_seam(buffer)
