@@ -61,9 +61,9 @@ def own_device() -> torch.device:
 
 
 def set_timeouts(seconds: int) -> None:
-    """Set the timeout of later collectives in all process groups except that of checkpoint saves.
+    """Set the timeout of later collectives in all process groups except the one that saves checkpoints.
 
-    These may take longer than a training step.
+    Saving a checkpoint may take longer than a training step.
     """
     for group in list(distributed_c10d._world.pg_map):  # noqa: SLF001 - there is no public list of groups
         if group.group_desc != CHECKPOINT_GROUP:

@@ -34,8 +34,10 @@ WORLD_SIZE = "NGPU"
 def dry_run(config: JobConfig) -> None:
     """Run one step without tensor values for rank 0 of each pipeline stage, and log model, mesh and layers.
 
+    The number of ranks to simulate is that of `world_size`.
+
     Raises:
-        ConfigError: The configuration does not fit a job of this size.
+        ConfigError: The configuration does not fit a job with so many ranks.
     """
     size = world_size()
     degrees = validate(config, size)
@@ -70,7 +72,7 @@ def world_size() -> int:
 
 
 def in_process(local: LocalProblem, stage: int) -> None:
-    """Run `rehearse_stage` in a new process, and wait for its end.
+    """Run `rehearse_stage` for pipeline stage `stage` of the job `local` in a new process, and wait for its end.
 
     DTensor caches process groups, so a second stage in the same process would use groups that no longer exist.
 
@@ -85,9 +87,10 @@ def in_process(local: LocalProblem, stage: int) -> None:
 
 
 def rehearse_stage(local: LocalProblem, stage: int) -> None:
-    """Build the model parts of pipeline stage `stage`, and run a step of its first rank on fake tensors.
+    """Build the model parts of pipeline stage `stage`, and run a step of the stage's first rank on fake tensors.
 
-    How many layers ran and how long it took is logged.
+    `local` is the job to run, without settings that fake tensors do not support. The function logs how many layers
+    ran and how long the step took.
     """
     torch.set_num_threads(1)  # the threads of OpenMP are not there after a fork
     started = time.perf_counter()

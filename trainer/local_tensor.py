@@ -85,7 +85,10 @@ def one_step(config: JobConfig, degrees: Degrees, size: int, seed: int, batches:
 
 
 def equal_on_all_ranks(name: str, parameter: Tensor, n_layers: int, seed: int) -> Tensor:
-    """Return the initial values of a parameter as a `LocalTensor` that has the same values on all ranks."""
+    """Return the initial values of a parameter as a `LocalTensor` that has the same values on all ranks.
+
+    The values follow from the parameter's name and shape, the model's number of layers and the seed.
+    """
     with maybe_disable_local_tensor_mode():
         values = draw(name, torch.empty(parameter.shape, dtype=parameter.dtype), n_layers, seed)
     return copied(values)

@@ -52,10 +52,11 @@ class OptimizerStep:
         )
 
     def count_labels(self, loader: Loader) -> None:
-        """Look up how many labels count in the coming step, so that each label has the same weight in the loss.
+        """Look up in `loader` how many labels count in the coming step, so that each label has the same weight in the
+        loss.
 
-        Batches of different ranks have different numbers of such labels, so a mean of their mean losses would weigh
-        labels unequally.
+        Batches of different ranks have different numbers of such labels, so the mean over batches of each batch's
+        mean loss would weigh labels unequally.
         """
         ahead = loader.labels_ahead(self.accumulation_steps)
         batches = self.accumulation_steps * self.world.degrees.data_parallel
@@ -127,7 +128,10 @@ def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
 
 
 def norm_over(norm: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return the norm over all ranks of `group`, of which each has a part of the gradients with the norm `norm`."""
+    """Return the norm of gradients of which each rank of `group` has a part; `norm` is that of this rank's part.
+
+    The norms of all ranks are combined as the square root of the sum of their squares.
+    """
     squares = norm.square()
     dist.all_reduce(squares, group=group)
     return squares.sqrt()

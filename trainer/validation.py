@@ -62,7 +62,10 @@ class Validator:
         return float(mean) * self.world.degrees.pp
 
     def evaluate(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of a batch that the loader has just yielded."""
+        """Return the loss of a batch, which must be the one that the loader has just yielded.
+
+        The attention is told which documents are packed into this batch, and only the loader knows that.
+        """
         if self.attention:
             documents = self.loader.documents
             self.attention.separate(None if documents is None else documents.to(inputs.device))
@@ -71,9 +74,9 @@ class Validator:
 
 @contextmanager
 def untouched(models: Sequence[Decoder]) -> Iterator[None]:
-    """Put the models into evaluation mode inside this context, and restore their state afterwards.
+    """Put the models into evaluation mode inside this context, and into training mode afterwards.
 
-    Restored are training mode and the token counts of experts, by which these are balanced.
+    The counts of tokens of each expert, by which experts are balanced, are put back to their values before.
     """
     experts = [moe for model in models for moe in moe_layers(model)]
     counts = [(moe.tokens_per_expert, moe.tokens_per_expert.clone()) for moe in experts]

@@ -113,7 +113,10 @@ RENAMED = {
 
 
 def negate(key: str) -> Converter:
-    """Return a converter to the boolean key `key`, whose meaning is the opposite of the key that the user wrote."""
+    """Return a function that translates a boolean key to the key `key`, which has the opposite meaning.
+
+    The function takes the value that the user wrote and all written keys, and returns the `Translation`.
+    """
     return lambda value, _: Translation(key, not value, "the opposite switch")
 
 
@@ -152,7 +155,11 @@ def warmup_share(value: object, written: Values) -> Translation:
 
 
 def tokens_to_sequences(key: str) -> Converter:
-    """Return a converter that divides a number of tokens by training.seq_len and sets `key` to the quotient."""
+    """Return a function that translates `key` from a number of tokens to a number of sequences.
+
+    The function takes the value that the user wrote and all written keys, and divides the value by the
+    training.seq_len among them. A negative value is kept.
+    """
 
     def convert(value: object, written: Values) -> Translation:
         length_written = written.get("training.seq_len") or written.get("training.max_context_length") or 2048
@@ -163,9 +170,10 @@ def tokens_to_sequences(key: str) -> Converter:
 
 
 def microbatch_size(key: str) -> Converter:
-    """Return a converter from `key`, a number of microbatches, to the size of a microbatch in sequences.
+    """Return a function that translates `key`, a number of microbatches, to the size of a microbatch in sequences.
 
-    The size is 1 if the number is not given.
+    The function takes the value that the user wrote and all written keys, which have the batch size. The size is 1 if
+    the number is not given or 0. The function raises ConfigError if the number does not divide the batch size.
     """
 
     def convert(value: object, written: Values) -> Translation:

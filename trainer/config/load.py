@@ -299,7 +299,13 @@ def classify(written: WrittenKey, values: dict[str, object], own: Mapping[str, O
 
 
 def classify_value(written: WrittenKey, values: dict[str, object]) -> KeyReport:
-    """Return the report on a key of this trainer or of torchtitan; the caller adds the line number to an error."""
+    """Return the report on a key of this trainer or of torchtitan; the caller adds the line number to an error.
+
+    `values` is {key: value} of all that the user wrote, as the translation of a key may depend on others.
+
+    Raises:
+        ConfigError: The key does not accept this value.
+    """
     key, value, source, reason = written.key, written.value, None, None
     if translation := compat.translate(key, value, values):
         source, key, value, reason = key, *translation
@@ -367,6 +373,8 @@ def is_known(key: str) -> bool:
 
 def switch_value(key: str, written: WrittenKey, *, state: bool) -> bool:
     """Return `state`, the value of a boolean flag: True for `--NAME` and False for `--no_NAME`.
+
+    `key` is the flag's configuration key, for the message of an error.
 
     Raises:
         ConfigError: The flag is followed by a value.

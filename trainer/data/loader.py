@@ -99,7 +99,10 @@ class Loader:
             yield self.batch(of_all[share.rank * share.batch :][: share.batch])
 
     def batch(self, sequences: list[Packed]) -> tuple[Tensor, Tensor]:
-        """Return (inputs, labels) of `sequences`, each (B, T); a subclass also sets `documents`."""
+        """Return (inputs, labels) of `sequences`, each (B, T): all tokens, or this rank's under context parallelism.
+
+        A subclass also sets `documents`.
+        """
         rows = torch.stack([each.tokens for each in sequences]).long()
         inputs, labels = rows[:, :-1], rows[:, 1:]
         positions = self.share.positions
@@ -250,7 +253,11 @@ class RowLoader(Loader):
         return TrainedRow(row.tokens[:room], row.trained[:room])
 
     def filled(self, rows: list[TrainedRow], following: Position) -> Packed:
-        """Return a sequence of rows with padding after them; `following` is where the next sequence begins."""
+        """Return a sequence of the rows `rows`, one after the other, with padding after the last.
+
+        `following` is where the next sequence begins. The first token of a row is not learned, as it does not follow
+        from the row before.
+        """
         room, start = self.seq_len + 1, 0
         tokens = torch.full((room,), self.tokenizer.eos, dtype=torch.int32)
         trained, documents = torch.zeros(room, dtype=torch.bool), torch.full((room,), -1, dtype=torch.int32)

@@ -168,7 +168,10 @@ def distinct_ranks(local: LocalProblem, stage: int) -> list[tuple[int, int]]:
 
 
 class ShardedRows(NamedTuple):
-    """The `size` rows of a parameter in `shards` shards; each `neighbours` consecutive ranks have the same one."""
+    """The `size` rows of a parameter, which are divided into `shards` shards.
+
+    Each `neighbours` consecutive ranks, such as those of tensor parallelism, have the same shard.
+    """
 
     size: int
     shards: int
@@ -190,7 +193,7 @@ def sharded_rows(local: LocalProblem, stage: int) -> Iterator[ShardedRows]:
 
 
 def rows_on_rank(piece: ShardedRows, rank: int) -> int:
-    """Return the number of rows of a parameter on rank `rank`.
+    """Return the number of rows of the sharded parameter `piece` on rank `rank`.
 
     FSDP gives the first ranks equally many; the last ones may have fewer or none. Example: 10 rows over 4 ranks are
     3, 3, 3, 1; 5 rows over 4 ranks are 2, 2, 1, 0.

@@ -47,7 +47,12 @@ class ModuleNames:
         return self._folded[name]
 
     def owner(self, category: str, label: str) -> str:
-        """Return the module to which a tensor with this label belongs; empty if the label does not name one."""
+        """Return the module to which a tensor belongs, by its category (such as parameters) and its label.
+
+        For a parameter with the label `layers.0.wq.weight` it is `layers.*.wq`. For inputs and communication it is a
+        name
+        in parentheses, as they belong to no module; for all other categories it is empty.
+        """
         if category in LABEL_ENDS:
             return self.folded(".".join(label.split(".")[: -LABEL_ENDS[category]]))
         return OWN_ROWS.get(category, "")

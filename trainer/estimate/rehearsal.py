@@ -180,7 +180,11 @@ class Rehearsal:
         return f"{NUMBER_SIGN}{number}.{self.passes[number]}" if self.world.pipeline else ""
 
     def at_begin(self, number: int, name: str, *, first: bool) -> Callable[[nn.Module, object], None]:
-        """Return a forward pre-hook that starts the window `fwd NAME`; `first` marks the first layer of its part."""
+        """Return a forward pre-hook for a layer of `models[number]`, which starts the window `fwd NAME`.
+
+        A window is a named part of the step with a memory peak of its own. At the `first` layer of the model part,
+        the hook also counts the pass through the part.
+        """
 
         def begin(*_: object) -> None:
             self.passes[number] += first
@@ -189,10 +193,10 @@ class Rehearsal:
         return begin
 
     def at_end_of_forward(self, number: int, name: str, *, last: bool) -> Callable[[nn.Module, object, Tensor], None]:
-        """Return a forward hook that prepares the window `bwd NAME`, which tracks the layer's backward pass.
+        """Return a forward hook for a layer of `models[number]`, which prepares the layer's window `bwd NAME`.
 
-        That window starts when the gradient of the layer's output is ready. After the `last` layer of a model part, the
-        hook also starts the window `fwd head`.
+        That window, for the backward pass, starts when the gradient of the layer's output is ready. After the `last`
+        layer of a model part, the hook also starts the window `fwd head`.
         """
 
         def end(_: nn.Module, __: object, output: Tensor) -> None:

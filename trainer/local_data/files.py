@@ -61,8 +61,8 @@ def saved_splits(path: Path) -> list[str]:
 def of_split(files: list[Path], folder: Path, split: Split) -> list[Path]:
     """Return the files of `split`, by their names below `folder`.
 
-    If there are none, the files without a split in their names are returned, or else all files. For validation, files
-    of the test split come before these.
+    If there are none, the files whose names contain no split are returned, or else all files. For validation, files
+    of the test split are preferred to files without a split.
     """
     named = {file: split_of(file.relative_to(folder)) for file in files}
     # The tests of a data set serve as its validation where it has no other.

@@ -99,7 +99,10 @@ def rank_of(one: Plan, plans: Sequence[Plan]) -> int:
 
 
 def described(one: Plan) -> dict[str, object]:
-    """Return a plan as a dict for JSON: its settings, its peak memory in bytes, and the estimated time of a step."""
+    """Return a plan as a dict for JSON: its settings, its peak memory in bytes, and the estimated time of a step.
+
+    It also has the tokens of a step and per second, and the parts of the time.
+    """
     return {
         "settings": one.candidate.settings(),
         "peak_bytes": one.peak,

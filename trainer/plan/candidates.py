@@ -119,7 +119,10 @@ def meshes(config: JobConfig, world_size: int) -> Iterator[tuple[int, int, int, 
 
 
 def recomputation(config: JobConfig) -> list[tuple[str, str]]:
-    """Return (mode, selective_ac_option) of each kind of activation checkpointing to try, with the configured one."""
+    """Return (mode, selective_ac_option) of each kind of activation checkpointing to try.
+
+    These are the kinds in `RECOMPUTATION`, and the configured one if it is selective with another option.
+    """
     own = config.activation_checkpoint.mode, config.activation_checkpoint.selective_ac_option
     known = own[0] in ("none", "full") or own in RECOMPUTATION or own[0] == "memory_budget"
     return [*RECOMPUTATION] if known else [*RECOMPUTATION, own]

@@ -166,9 +166,10 @@ class Search:
         return list(best.values())
 
     def next_larger(self, plan: Plan, choices: Iterable[Candidate]) -> Plan | None:
-        """Return the plan with the next larger batch size and otherwise equal settings; None if there is none.
+        """Return the plan with the next larger batch size among `choices` and otherwise the settings of `plan`.
 
-        Its memory is measured now; the plan is returned even if it does not fit.
+        Its memory is measured now; the plan is returned even if it does not fit. The result is None if there is no
+        larger batch size, or if the trainer cannot run it.
         """
         larger = [c for c in choices if c.family == plan.candidate.family and c.batch > plan.candidate.batch]
         following = min(larger, key=lambda choice: choice.batch, default=None)

@@ -138,7 +138,10 @@ class ScriptTensors(TorchDispatchMode):
         return self._fake.from_tensor(tensor)
 
     def _counted(self, func: Any, result: Any, inputs: list[torch.Tensor]) -> Any:
-        """Count the storages of an operation's result, and return it."""
+        """Count the storages of an operation's result, and return the result.
+
+        If `func` copied one of `inputs` from the CPU to a device, the result is counted as an input of the model.
+        """
         # In place of a real tensor the operation returns a copy without values, which takes no memory of its own.
         if func._schema.is_mutable and inputs and not isinstance(inputs[0], FakeTensor):  # noqa: SLF001
             return result

@@ -32,8 +32,9 @@ def rotations(positions: Sequence[int], args: ModelArgs) -> Tensor:
 def scaled(speeds: Tensor, scaling: RopeScaling) -> Tensor:
     """Return the angle per position of each pair of features, (H/2,), after Llama 3.1's scaling of the slow ones.
 
-    Example: with the default scaling, an angle that turns 4 times or more in 8192 positions is kept, one that turns
-    less than once is divided by 8, and one that turns 2.5 times is halfway between: multiplied by 0.5 + 0.5 / 8.
+    `speeds` (H/2,) has the unscaled angles. Example: with the default scaling, an angle that turns 4 times or more in
+    8192 positions is kept, one that turns less than once is divided by 8, and one that turns 2.5 times is halfway
+    between: multiplied by 0.5 + 0.5 / 8.
     """
     turns = scaling.original_length * speeds / (2 * math.pi)
     kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
@@ -43,9 +44,9 @@ def scaled(speeds: Tensor, scaling: RopeScaling) -> Tensor:
 def scaled_by_yarn(speeds: Tensor, scaling: YarnScaling, theta: float) -> Tensor:
     """Return the angle per position of each pair of features, (H/2,), after YaRN's scaling.
 
-    `theta` is the base of the unscaled angles. Example: with theta 10000 and 64 rotated features, pair 10.5 turns 32
-    times in 4096 tokens, and pair 22.5 once. Pairs up to 10 keep their speed, those from 23 on are slowed down by
-    `factor`, and pair 16 is 6/13 of the way.
+    `speeds` (H/2,) has the unscaled angles, and `theta` is their base. Example: with theta 10000 and 64 rotated
+    features, pair 10.5 turns 32 times in 4096 tokens, and pair 22.5 once. Pairs up to 10 keep their speed, those from
+    23 on are slowed down by `factor`, and pair 16 is 6/13 of the way.
     """
 
     def pair(turns: float) -> float:
