@@ -123,7 +123,8 @@ def read_shape(model: str, folder: str | None) -> ModelArgs:
     """Return the shape of the model that the config.json in `folder` describes; `model` is our name of the model.
 
     Raises:
-        ConfigError: The folder has no config.json, or it describes another model or unsupported settings.
+        ConfigError: No folder is given (None) or it has no config.json, or that describes another model or unsupported
+            settings.
     """
     if folder is None:
         raise ConfigError(

@@ -54,8 +54,8 @@ The first number is in robust standard deviations, the second is a share of the 
 def goodput(steps: Steps, late: Lateness) -> Goodput | None:
     """Return how the wall time of a run is divided into parts, as the mean over ranks.
 
-    `late` says how late each rank is in each step: the time that the others wait for it counts as stalled. The result
-    is None if the logs record no start times of steps.
+    `late` says how late each rank is in each step; the time that ranks wait for a late one counts as stalled. The
+    result is None if the logs record no start times of steps.
     """
     table, bounds = goodput_by_rank(steps, late), extent(steps)
     if bounds is None:
@@ -85,8 +85,8 @@ def divided(sums: Sequence[int], count: int) -> list[int]:
 def goodput_by_rank(steps: Steps, late: Lateness) -> pd.DataFrame:
     """Return the ns of each part of the wall time (columns) on each rank (rows); each row adds up to the wall time.
 
-    `late` says how late each rank is in each step: the time that the others wait for it counts as stalled. The table
-    is empty if the logs do not record start times of steps.
+    `late` says how late each rank is in each step; the time that ranks wait for a late one counts as stalled. The
+    table is empty if the logs do not record start times of steps.
     """
     bounds = extent(steps)
     if bounds is None:

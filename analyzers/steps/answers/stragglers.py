@@ -128,7 +128,8 @@ def straggler_of(late: Lateness, rank: int, thresholds: Floats, first: int) -> S
 def lasting_from(is_late: "pd.Series[bool]") -> int | None:
     """Return the first late step from which on the rank is late in most steps.
 
-    The result is None if there is no such step, or most of the late steps come before it.
+    `is_late` says for each step whether the rank counts as late in it. The result is None if there is no such step,
+    or most of the late steps come before it.
     """
     # Backwards, so that each entry is the share of late steps from there to the end.
     from_end = is_late[::-1].expanding()

@@ -98,7 +98,10 @@ def stalled_ranks(ranks: Sequence[RankState], manifest: Mapping[str, object]) ->
 
 
 def job_status(ranks: Sequence[RankState], manifest: Mapping[str, object], stalled: StalledRanks | None) -> JobStatus:
-    """Return the status of a job: the end that its launcher recorded in run.json, else one derived from its ranks."""
+    """Return the status of a job: the end that its launcher recorded in run.json, else one derived from its ranks.
+
+    `manifest` is the content of run.json; `stalled` describes the stalled ranks, None if no rank is stalled.
+    """
     if manifest.get("status") in ENDED:
         return JobStatus(str(manifest["status"]))
     states = {rank.state for rank in ranks}

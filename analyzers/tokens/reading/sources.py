@@ -139,7 +139,7 @@ def arrow_rows(path: Path) -> Iterator[Raw | str]:
 def opened_stream(arrow: Any, source: Any) -> Iterator[Any]:
     """Yield the record batches of an Arrow file in either of its two formats: stream or random access.
 
-    The package datasets writes streams.
+    `arrow` is the module pyarrow, `source` the opened file. The package datasets writes streams.
     """
     try:
         yield from arrow.ipc.open_stream(source)

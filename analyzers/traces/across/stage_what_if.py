@@ -39,7 +39,8 @@ def stage_what_ifs(recordings: Sequence[Recording], lateness: Lateness | None) -
     """Return what the job would save if each of its pipeline stages computed only as long as the others.
 
     Answers that save more than 1 % are returned, the largest saving first. `recordings` are of the same part of the
-    run, `lateness` has their matched collectives. The result is None if the job sends no messages between ranks.
+    run, `lateness` has their matched collectives (None: there are none). The result is None if the job sends no
+    messages between ranks.
 
     Raises:
         UnknownStages: The job sends messages, but its stages cannot be found or simulated; the text says why.

@@ -43,8 +43,8 @@ def phases(trace: Trace, parent: Column, lane: Column) -> Column:
     """Return the phase of each event, as an index into PHASE_NAMES.
 
     It is taken from the innermost annotation around the event whose name denotes a phase. If no annotation denotes
-    the forward pass, everything in a step before its first backward operator counts as forward. `parent` has the row
-    of the event directly around each event, `lane` the number of its thread or stream.
+    the forward pass, events without a phase count as forward up to the first backward operator of their step.
+    `parent` has the row of the event directly around each event, `lane` the number of its thread or stream.
     """
     of_text = np.array([phase_of(name) for name in trace.names] or [UNNAMED])
     own = of_text[trace.columns["name"]]

@@ -46,10 +46,10 @@ class Attentions:
 
     @cached_property
     def operators(self) -> Integers:
-        """The trace rows of all softmaxes and matrix products, in order of thread and start.
+        """The trace rows of all operators among which attention is searched, in order of thread and start.
 
-        Attentions are searched among these. A few other operators are included because they show that a softmax
-        belongs to something else.
+        These are softmaxes and batched matrix products. Others, such as ordinary matrix products and embeddings, are
+        included because one of them beside a softmax shows that the softmax is not attention.
         """
         trace = self.attribution.trace
         c = trace.columns

@@ -125,10 +125,10 @@ class CpuGenerator(torch._C.Generator):  # noqa: SLF001
 
 
 def dispatch_on_cpu(dispatch: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the dispatch function of fake tensors, or of their mode, changed so that C++ code sees CPU tensors.
+    """Return the dispatch function of fake tensors or of their mode, changed so that C++ code sees CPU tensors.
 
-    C++ code may therefore ask for memory on the CPU within an operation on CUDA tensors; that memory is counted on
-    the CUDA device.
+    `dispatch` is the original function. C++ code may therefore ask for memory on the CPU within an operation on CUDA
+    tensors; that memory is counted on the CUDA device.
     """
     outer: list[bool] = []
 
@@ -156,7 +156,10 @@ def indexed(device: Any) -> Any:
 
 
 def copied_to_device(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return `torch.tensor` or `torch.as_tensor`, changed to make the tensor on the CPU and copy it to the device."""
+    """Return `torch.tensor` or `torch.as_tensor`, changed to make the tensor on the CPU and copy it to the device.
+
+    `make` is the original function.
+    """
 
     def made(*args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Tensor:
         tensor = make(*args, **kwargs)
@@ -167,7 +170,7 @@ def copied_to_device(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def with_index(to: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return `Tensor.to`, changed to give a CUDA device the index 0 if it has none.
+    """Return `to`, which is `Tensor.to`, changed to give a CUDA device the index 0 if it has none.
 
     PyTorch itself would ask the driver for the index.
     """

@@ -53,7 +53,10 @@ def without_values(fake: FakeTensorMode, tensor: Tensor) -> Tensor:
 
 
 def parameter_maker(make: Callable[..., Any], fake: FakeTensorMode, counters: Counters) -> Callable[..., Any]:
-    """Return `nn.Parameter.__new__`, changed to make parameters without values."""
+    """Return `make`, which is `nn.Parameter.__new__`, changed to make parameters without values.
+
+    They are fake tensors of the mode `fake`, and are counted as parameters in `counters`.
+    """
 
     def made(cls: type, data: Tensor | None = None, requires_grad: bool = True, **rest: Any) -> Any:
         if data is None or issubclass(cls, (UninitializedParameter, UninitializedBuffer)):
@@ -69,7 +72,10 @@ def parameter_maker(make: Callable[..., Any], fake: FakeTensorMode, counters: Co
 
 
 def buffer_maker(register: Callable[..., None], fake: FakeTensorMode, counters: Counters) -> Callable[..., None]:
-    """Return `Module.register_buffer`, changed to make buffers without values."""
+    """Return `register`, which is `Module.register_buffer`, changed to make buffers without values.
+
+    They are fake tensors of the mode `fake`, and are counted like parameters in `counters`.
+    """
 
     def registered(module: nn.Module, name: str, tensor: Tensor | None, *args: Any, **kwargs: Any) -> None:
         empty = None if tensor is None else without_values(fake, tensor)
@@ -81,7 +87,10 @@ def buffer_maker(register: Callable[..., None], fake: FakeTensorMode, counters: 
 
 
 def apply_to_all(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """Return `Module._apply`, changed to replace the data of fake parameters in place, as it does for real ones."""
+    """Return `apply`, which is `Module._apply`, changed to replace the data of fake parameters in place.
+
+    PyTorch does so for real parameters.
+    """
 
     def applied(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         own = [parameter for parameter in module._parameters.values() if parameter is not None]  # noqa: SLF001

@@ -47,7 +47,7 @@ def not_saved(notes: Notes) -> Callable[..., None]:
 
 
 def in_this_process(create: Callable[..., None]) -> Callable[..., None]:
-    """Return `DataLoader.__init__`, changed to make a loader without worker processes."""
+    """Return `create`, which is `DataLoader.__init__`, changed to make a loader without worker processes."""
 
     def created(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
         # The positional arguments: dataset, batch_size, shuffle, sampler, batch_sampler, num_workers.
@@ -62,7 +62,7 @@ def in_this_process(create: Callable[..., None]) -> Callable[..., None]:
 
 
 def as_array(values: StatedValues, numpy: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `Tensor.numpy`, changed to give an array of fixed values for a tensor without values."""
+    """Return `numpy`, which is `Tensor.numpy`, changed to give an array of fixed values for a tensor without values."""
 
     def array(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         if isinstance(tensor, FakeTensor):
@@ -73,12 +73,12 @@ def as_array(values: StatedValues, numpy: Callable[..., Any]) -> Callable[..., A
 
 
 def as_list(values: StatedValues, tolist: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `Tensor.tolist`, changed to give a list of fixed values for a tensor without values."""
+    """Return `tolist`, which is `Tensor.tolist`, changed to give a list of fixed values for a tensor without values."""
     return lambda tensor: tolist(values.filled(tensor) if isinstance(tensor, FakeTensor) else tensor)
 
 
 def formatted(values: StatedValues, write: Callable[..., str]) -> Callable[..., str]:
-    """Return `Tensor.__format__`, changed to format the fixed value of a number without a value."""
+    """Return `write`, which is `Tensor.__format__`, changed to format the fixed value of a number without a value."""
 
     def written(tensor: Tensor, specification: str) -> str:
         if isinstance(tensor, FakeTensor) and not tensor.dim():
@@ -89,7 +89,7 @@ def formatted(values: StatedValues, write: Callable[..., str]) -> Callable[..., 
 
 
 def with_fake_group(join: Callable[..., None]) -> Callable[..., None]:
-    """Return `init_process_group`, changed to join PyTorch's fake process group, which sends nothing."""
+    """Return `join`, which is `init_process_group`, changed to join PyTorch's fake group, which sends nothing."""
 
     def joined(*_: Any, **__: Any) -> None:
         join("fake", rank=int(os.environ.get("RANK", "0")), world_size=int(os.environ.get("WORLD_SIZE", "1")))
