@@ -162,7 +162,10 @@ def load_many(
 def load_each(
     artefacts: Sequence[Sequence[Path]], reader: str, options: Options | None = None
 ) -> Iterator[Columns | WorkbenchError]:
-    """Yield, for each artefact, its columns or its error, as `load_many` does, while others are still being read."""
+    """Yield, for each artefact, its columns or its error, as `load_many` does, while others are still being read.
+
+    `reader` is the dotted path of the module that reads them.
+    """
     options = options or Options()
     if options.progress:
         options.progress.want(sum(map(len, artefacts)))
@@ -184,7 +187,7 @@ def load_in_threads(
 ) -> Iterator[Columns | WorkbenchError]:
     """Yield, for each artefact, its columns or its error; `count` of them are read at the same time.
 
-    Each thread waits for a child process, or for a worker of a cluster.
+    Each thread waits for a child process, or for a worker of `options.workers`, that reads an artefact by `reader`.
     """
     from concurrent.futures import ThreadPoolExecutor
 

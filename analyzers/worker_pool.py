@@ -139,7 +139,10 @@ class WorkerPool:
         self._blind = False
 
     def read(self, paths: Sequence[Path], reader: str, target: Path, max_memory: int | None) -> None:
-        """Read files with the module `reader`, and write the columns to the folder `target`, as `read_in_child` does.
+        """Let a worker read `paths` with the module `reader`, and write the columns to the folder `target`.
+
+        If no worker can, a child process of this one does, limited to `max_memory` bytes (None: by the size of the
+        files).
 
         Raises:
             InputError: As for `read_in_child`.

@@ -99,7 +99,7 @@ def nonfinite_loss(a: Steps | None, b: Steps | None) -> list[Finding]:
 def waiting_fact(changes: Sequence[MeasureChange]) -> list[Evidence]:
     """Return a list with evidence that longer steps are waiting, not work: processor time per step did not grow.
 
-    The list is empty if it grew as well, or is not recorded.
+    The list is empty if it grew as well, or is not among `changes`, the measures that both runs have.
     """
     allowed = ALLOWED_CHANGES[Measure.STEP_TIME]
     same = [c for c in changes if c.measure is Measure.PROCESSOR_TIME and c.is_sufficient and c.change < allowed]

@@ -99,7 +99,10 @@ def title(one: Divergence) -> str:
 
 
 def words(one: Divergence) -> dict[str, object]:
-    """Return the values to fill into the sentences of `TITLES` and `NEXT`, by their names there."""
+    """Return the values that are filled into the texts of `TITLES` and `NEXT`, by the names of their placeholders.
+
+    `one` is the difference between the runs that these texts are about.
+    """
     kind = f" ({one.module_type})" if one.module_type else ""
     name = SETTINGS.get(one.tensor, one.tensor)
     return {

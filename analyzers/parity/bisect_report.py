@@ -132,7 +132,11 @@ def types_in(meta: Mapping[str, Any]) -> dict[str, str]:
 
 
 def data_of(a: Recording, b: Recording, compared: Compared, tolerance: float | None) -> BisectData:
-    """Return the data of the report: both runs, what was compared, and the first differences."""
+    """Return the data of the report: both runs, what was compared, and the first differences.
+
+    `tolerance` is the relative difference that the user allows; None: what rounding in the dtype of a tensor can
+    cause.
+    """
     both = compared.both
     value, precision = first_value(compared), first_precision(compared)
     different = sorted((one for one in (precision, value) if one), key=lambda one: one.agreed)

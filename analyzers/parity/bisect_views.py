@@ -65,7 +65,7 @@ def module_of(name: str, kind: ValueKind) -> str:
 
 
 def around(table: pd.DataFrame, first: Divergence) -> pd.DataFrame:
-    """Return the rows of `operation_table` that show the first difference.
+    """Return the rows of `table`, the result of `operation_table`, that show the first difference.
 
     These are, in the step of the difference, the tensors of the module that returned something else, and the
     `NEIGHBOURS` tensors before and after the tensor that differs.

@@ -262,7 +262,7 @@ def type_of(types: dict[str, str], module: str) -> str:
 def caller(types: dict[str, str], module: str) -> str:
     """Return the innermost recorded module that contains `module`, and so computes its input.
 
-    Without one, it is the first recorded module, which is the model.
+    Without one, it is the first recorded module, which is the model. `types` has the recorded modules.
     """
     recorded = {base(name) for name in types}
     while module:

@@ -47,7 +47,10 @@ def findings_of(data: ParityData) -> list[Finding]:
 
 
 def difference_finding(first: RunParity, run: RunParity, tolerance: float) -> Finding | None:
-    """Return the finding on how the training of a run differs from that of the first run; None if it does not."""
+    """Return the finding on how the training of `run` differs from that of the first run; None if it does not.
+
+    `tolerance` is the relative difference that is allowed.
+    """
     curve = min(
         (curve for curve in run.curves if curve.step is not None), key=lambda curve: curve.step or 0, default=None
     )

@@ -47,7 +47,7 @@ def start(plan: Plan) -> Outcome:
 
 @contextlib.contextmanager
 def environment_set(settings: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables while the context is active, and restore their previous values at its end."""
+    """Set the environment variables in `settings` while the context is active; restore their previous values then."""
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:

@@ -55,9 +55,10 @@ def find_own_group(context: HangContext, deviation: Deviation) -> int:
 def blame_divergence(context: HangContext, divergence: Divergence, involved: Iterable[int]) -> Cause:
     """Return a `Cause` which says that members of a group issued different operations under one sequence number.
 
-    If nothing shows which of them diverged, all members are culprits. If at most half of the members deviate from the
-    program of the others, the result blames these by `blame_deviation`, because an operation skipped in another group
-    also makes the operations in this group differ. `involved` are further ranks that wait.
+    `divergence` describes these operations. If nothing shows which members diverged, all are culprits. If at most
+    half of the members deviate from the program of the others, the result blames these by `blame_deviation`, because
+    an operation skipped in another group also makes the operations in this group differ. `involved` are further ranks
+    that wait.
     """
     node, members = OpNode(divergence.group, divergence.seq), divergence.members
     deviations = [d for m in members if (d := context.programs.deviation(m)) and d.kind is not HangClass.MISMATCH]

@@ -101,8 +101,9 @@ def blame_order(context: HangContext, ranks: list[int], nodes: list[OpNode], wai
 def find_minority(context: HangContext, ranks: list[int], nodes: list[OpNode]) -> list[int]:
     """Return the ranks of a cycle that are not in the operation that most of its ranks are in; empty if a tie.
 
-    If the cycle itself has no majority, the ranks outside that are in the same operations count, too: of ranks 2 and
-    3, which wait for each other, rank 3 is in the minority if ranks 0 and 1 are in the operation of rank 2.
+    `nodes` are the operations in the cycle. If the cycle itself has no majority, the ranks outside that are in the
+    same operations count, too: of ranks 2 and 3, which wait for each other, rank 3 is in the minority if ranks 0 and
+    1 are in the operation of rank 2.
     """
     inside = set(ranks)
     arrived = sorted((set(context.graph.arrived(node)) for node in nodes), key=len)

@@ -66,7 +66,10 @@ def dead(cause: Cause) -> str:
 
 
 def without_end(cause: Cause, ranks: str, when: str) -> str:
-    """Return the title of a finding on ranks of which no file says how they ended."""
+    """Return the title of a finding on ranks of which no file says how they ended.
+
+    `ranks` names them, as `rank 3`; `when` is a phrase to put after the verb, as ` at step 6 before all_reduce #412`.
+    """
     if cause.node:
         return f"{named(cause.node)} was lost{when}: nothing has come from it since {cause.node.last_time}"
     if cause.reason is Reason.RAS_DEAD:

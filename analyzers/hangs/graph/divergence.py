@@ -127,7 +127,7 @@ def accuse(
 
     The majority is right. Without a majority, the strongest evidence counts that shows some of the operations, but
     not all of them, to be wrong. `variants` has each operation with the ranks that issued it, that of most ranks
-    first.
+    first; `tables` has the collectives of each member of `group` by sequence number.
     """
     # One rank errs more often than most of a group at once, so the majority is right, whichever rank is lowest.
     if len(variants[0].ranks) > len(variants[1].ranks):
@@ -143,7 +143,8 @@ def find_odd_variants(
 ) -> Iterator[tuple[Reason, list[IssuedOp]]]:
     """Yield (kind of evidence, variants that it shows to be wrong) for each kind of evidence, the strongest kind first.
 
-    A variant is one of the different operations under number `seq`, with the ranks that issued it.
+    A variant is one of the different operations under number `seq`, with the ranks that issued it. `tables` has the
+    collectives of each member of `group` by sequence number.
     """
     members = len(job.groups[group].ranks)
     yield Reason.SIZE_RULE, [variant for variant in variants if breaks_size_rule(job.signature(variant.op), members)]

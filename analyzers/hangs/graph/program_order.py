@@ -103,7 +103,7 @@ class Programs:
         return self._cached[rank]
 
     def _number(self, operation: tuple[str, int, int]) -> int:
-        """Return the key of an operation, which is the same on all ranks for the same line of the program.
+        """Return the key of an operation: a number that is the same on all ranks for the same line of the program.
 
         `operation` is (group description, signature, stack); the last two are indexes in the job's lists.
         """

@@ -185,7 +185,7 @@ def timed_out(stall: Collection, later: Collection) -> bool:
 
 
 def newest_s(rounds: Rounds) -> float:
-    """Return when the last dump of a set was written, in seconds since the epoch."""
+    """Return when the last dump of a set was written, in seconds since the epoch; `rounds` has its dump files."""
     return max(artefact.path.stat().st_mtime for artefacts in rounds.values() for artefact in artefacts)
 
 

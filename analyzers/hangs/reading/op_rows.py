@@ -81,7 +81,7 @@ class OpRows:
         return [self._one_operation([op for _, op in pairs]) for _, pairs in together]
 
     def _one_operation(self, ops: list[Op]) -> Op:
-        """Return collectives that NCCL launched together (coalesced) as a single operation.
+        """Return the collectives `ops`, which NCCL launched together (coalesced), as a single operation.
 
         They have one sequence number in the dump.
         """

@@ -48,7 +48,10 @@ class GroupRegistry:
                 self._known.setdefault(name, []).append(KnownGroup(frozenset(members), source))
 
     def number(self, rank: int, name: str, desc: str) -> int:
-        """Return the index in `Job.groups` of a process group that `rank` has used; append the group if it is new."""
+        """Return the index in `Job.groups` of a process group that `rank` has used; append the group if it is new.
+
+        The group is known by its name and by `desc`, its description, as a dump has them.
+        """
         known = next((group for group in self._known.get(name, ()) if rank in group.members), None)
         if known is None:
             return self._inferred_number(rank, name, desc)

@@ -158,8 +158,9 @@ def in_other_groups(logs: Logs) -> bool:
 def behind_by_steps(silent: list[int], waiting: list[int], logs: Logs) -> list[int]:
     """Return the silent ranks whose last printed step is lower than the highest step of the ranks that timed out.
 
-    The list is empty without printed steps. It is also empty if several ranks are silent and all are behind, because
-    a rank that the launcher ended loses the last lines that it printed.
+    `silent` are the ranks that reported neither a timeout nor a lost connection, `waiting` those that timed out. The
+    list is empty without printed steps. It is also empty if several ranks are silent and all are behind, because a
+    rank that the launcher ended loses the last lines that it printed.
     """
     steps = {rank: logs.ranks[rank].last_step for rank in (*silent, *waiting) if rank in logs.ranks}
     reached = max((s for rank in waiting if (s := steps.get(rank)) is not None), default=None)

@@ -67,7 +67,7 @@ class Roster:
                         self.note(raw[:LONGEST_TEXT], labelled, number, is_error=bool(triggers.search(raw)))
 
     def note(self, raw: bytes, labelled: bool, number: int, *, is_error: bool) -> None:
-        """Record the rank, the step and the text of one line of the log; `number` is its line number.
+        """Record the rank, the step and the text of one line of the log (`raw`); `number` is its line number.
 
         If the line reports an error (`is_error`), a rank named in its text is not taken as the rank that printed it.
         `labelled` says whether srun labelled the lines.

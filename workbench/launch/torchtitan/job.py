@@ -51,7 +51,8 @@ def plan_torchtitan(request: Request) -> Plan:
 def environment(request: Request, settings: Settings) -> dict[str, str]:
     """Return the environment variables that attach the recorders to the ranks, and on a CPU patch torchtitan.
 
-    The variables of Flight Recorder are not among them, because torchtitan sets them itself.
+    `settings` has what torchtitan makes of its options, such as the dump folder. The variables of Flight Recorder are
+    not in the result, because torchtitan sets them itself.
     """
     recorded = {
         "folder": str(Path(settings.dump_folder).resolve()),

@@ -110,7 +110,10 @@ def box_lines(output: str) -> Iterator[str]:
 
 
 def hint_of(advice: list[str]) -> str:
-    """Return the hint for an option that tyro does not know: a similar option in its message, or where to look."""
+    """Return the hint for an option that tyro does not know: a similar option in its message, or where to look.
+
+    `advice` has the lines of this message of tyro, torchtitan's option parser.
+    """
     options = [line.split()[0] for line in advice if line.startswith("--")]
     return f"did you mean {options[0]}?" if options else "list its options: python -m torchtitan.train --help"
 

@@ -24,7 +24,10 @@ def record_history() -> None:
 
 
 def save(folder: Path, error: BaseException, *, finished_step: int) -> None:
-    """Write a memory snapshot to a folder below `folder` if `error` reports a failed allocation and CUDA is in use."""
+    """Write a memory snapshot to a folder below `folder` if `error` reports a failed allocation and CUDA is in use.
+
+    `finished_step` is the last step that has ended; it is in the name of the folder.
+    """
     if not is_out_of_memory(error) or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return
     snapshot = torch.cuda.memory._snapshot()  # noqa: SLF001

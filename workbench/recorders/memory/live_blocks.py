@@ -211,6 +211,9 @@ def segment(start: int, stop: int, inside: list[Block]) -> Segment:
 
 
 def block_entry(address: int, size: int, state: str, frames: list[Frame]) -> SegmentBlock:
-    """Return a block of a segment in PyTorch's format; `state` is "active_allocated" (live) or "inactive" (free)."""
+    """Return a block of a segment in PyTorch's format; `state` is "active_allocated" (live) or "inactive" (free).
+
+    `size` is in bytes; `frames` is the call stack of its allocation, innermost frame first (empty for a free block).
+    """
     requested = size if state == "active_allocated" else 0
     return {"address": address, "size": size, "requested_size": requested, "state": state, "frames": frames}

@@ -78,7 +78,11 @@ def note_errors() -> None:
 
 
 def patch_optimizer(module: ModuleType) -> None:
-    """Register the functions `before_step` and `after_step` as hooks on all optimizers, to measure training steps."""
+    """Register the functions `before_step` and `after_step` as hooks on all optimizers, to measure training steps.
+
+    `module` is `torch.optim.optimizer`, which has just been imported. Nothing is done if the launcher wants no
+    record.
+    """
     if not settings().record:
         return
     module.register_optimizer_step_pre_hook(before_step)

@@ -261,7 +261,10 @@ class StepRecorder:
 
 
 def header(rank_info: RankInfo, device: str) -> dict[str, object]:
-    """Return the header line of a step log as a dict; a restarted rank appends another header to the same log."""
+    """Return the header line of a step log as a dict; a restarted rank appends another header to the same log.
+
+    It says which rank and process writes the log, on which `device` (cpu or cuda), and since when.
+    """
     return {
         "schema": "workbench.steps/1",
         "rank": rank_info.rank,

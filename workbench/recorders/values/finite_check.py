@@ -187,7 +187,7 @@ def json_number(value: float) -> float | str:
 def check_finite(model: nn.Module, folder: str | Path = "outputs") -> FiniteCheck:
     """Check from now on whether this rank's values are finite, and return the check, which `close` ends.
 
-    The first operation whose result is not finite is written to `folder`/not_finite. Call this function once, before
-    the first step.
+    The gradients and parameters of `model` are checked in each step. The first operation whose result is not finite
+    is written to `folder`/not_finite. Call this function once, before the first step.
     """
     return FiniteCheck(model, folder)

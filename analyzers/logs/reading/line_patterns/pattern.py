@@ -41,12 +41,18 @@ class Pattern(NamedTuple):
 
 
 def pattern(word: str, expression: str, build: Build) -> Pattern:
-    """Return a `Pattern` of lines that contain `word` and match `expression`; `build` returns the event of a match."""
+    """Return a `Pattern` of lines that contain `word` and match the regular expression `expression`.
+
+    `build` returns the event of a match.
+    """
     return Pattern(word, re.compile(expression), build)
 
 
 def plain(word: str, kind: EventKind, reason: Reason | None = None, expression: str = "") -> Pattern:
-    """Return a `Pattern` whose event is always the same; without `expression` a line only has to contain `word`."""
+    """Return a `Pattern` whose event always has this `kind` and `reason`, and no facts from the line.
+
+    Without `expression` a line only has to contain `word`.
+    """
     found = Found(kind, Facts(reason=reason))
     return Pattern(word, re.compile(expression or re.escape(word)), lambda _: found)
 
