@@ -242,9 +242,9 @@ def is_shifted(
 ) -> bool:
     """Return whether the ranks of `variant` differ from the others because they skipped one operation.
 
-    That is so if, from `seq` on, their operations equal those that the ranks of each other variant issued one
-    sequence number later. A variant is one of the different operations under number `seq`, with the ranks that issued
-    it.
+    A variant is one of the different operations under number `seq`, with the ranks that issued it. The ranks of
+    `variant` skipped one if their collectives, from `seq` on, equal those that the ranks of each other variant issued
+    one sequence number later. `tables` has the collectives of each member by sequence number.
     """
     others = [other for other in variants if other is not variant]
     return all(has_skipped(job, seq, tables[variant.ranks[0]], tables[other.ranks[0]]) for other in others)

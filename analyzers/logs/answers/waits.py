@@ -294,8 +294,8 @@ def known_ranks(logs: Logs) -> list[int]:
 def is_first(failure: Failure, logs: Logs) -> bool:
     """Return whether the operation that timed out is the first of its process group.
 
-    Then the ranks may be unable to communicate at all. Without reports of the watchdog on its progress, the sequence
-    numbers in `failure` decide, and the absence of printed steps.
+    The ranks may then be unable to communicate at all. If the watchdog did not report how far each group got, the
+    result depends on two other things: the sequence numbers in `failure` are low, and no rank printed a step.
     """
     states = [e for e in logs.events if e.kind is EventKind.WATCHDOG_STATUS and e.facts.completed is not None]
     if states:

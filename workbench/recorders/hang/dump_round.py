@@ -82,15 +82,19 @@ def unanswered(worker: RankProcess) -> Answer:
 
 
 def send_recv_counts(worker: RankProcess, _answer: Answer, folder: Path) -> None:
-    """Store the rank's counts of sends and receives, read from a file; this needs no answer from the rank."""
+    """Write the counts of sends and receives of the rank `worker` to `folder`.
+
+    They are read from a file of the rank, so that it need not answer.
+    """
     if counts := worker.send_recv_counts:
         write_bytes(folder / f"p2p_{worker.rank}.bin", counts)
 
 
 def flight_recorder_dump(worker: RankProcess, answer: Answer, folder: Path) -> None:
-    """Store the rank's Flight Recorder dump: a pickle with stack frames, or else JSON without frames.
+    """Write the Flight Recorder dump of the rank `worker` to `folder`: a pickle with stack frames, else JSON without.
 
-    Making the pickle needs the GIL, making the JSON does not.
+    Making the pickle needs the GIL of the rank, making the JSON does not. A stopped process is not asked. The outcome
+    is recorded in `answer`.
     """
     # A stopped process never answers: asking it would only keep the other ranks waiting.
     if answer["status"] != "timeout" or answer["process"] == "stopped":
@@ -126,7 +130,10 @@ def fetch(worker: RankProcess, answer: Answer, folder: Path, channel: str, timeo
 
 
 def stacks_by_http(worker: RankProcess, answer: Answer, folder: Path) -> None:
-    """Store the Python stacks of all threads of the rank, which its HTTP server returns; this needs the rank's GIL."""
+    """Write the Python stacks of all threads of the rank `worker` to `folder`, and record that in `answer`.
+
+    The HTTP server of the rank returns them, for which it needs the rank's GIL.
+    """
     if answer["status"] != "ok" or worker.holds_gil:
         return
     try:
@@ -143,9 +150,10 @@ def needs_stacks(worker: RankProcess, answer: Answer) -> bool:
 
 
 def stacks_by_py_spy(worker: RankProcess, answer: Answer, folder: Path) -> None:
-    """Store the Python stacks that py-spy reads from outside the process, if no stacks are stored yet.
+    """Write the Python stacks that py-spy reads from outside the process to `folder`, if there are no stacks yet.
 
-    It works for a rank that holds the GIL or is stopped, but py-spy must be installed.
+    It works for a rank that holds the GIL or is stopped, but py-spy must be installed. `answer` says whether there
+    are stacks, and records them.
     """
     tool = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
     if not needs_stacks(worker, answer) or worker.side_file is None or not tool:
@@ -161,7 +169,7 @@ def stacks_by_py_spy(worker: RankProcess, answer: Answer, folder: Path) -> None:
 
 
 def stacks_by_signal(worker: RankProcess, answer: Answer, folder: Path) -> None:
-    """Store the Python stacks that the rank writes when it gets a signal, if its stacks were not stored before."""
+    """Write the Python stacks that the rank prints on a signal to `folder`, if `answer` says there are none yet."""
     if not needs_stacks(worker, answer):
         return
     try:
@@ -174,6 +182,6 @@ def stacks_by_signal(worker: RankProcess, answer: Answer, folder: Path) -> None:
 
 
 def stacks_of_children(worker: RankProcess, _answer: Answer, folder: Path) -> None:
-    """Store the command lines and stacks of the rank's child processes, such as data-loader workers."""
+    """Write the command lines and stacks of the rank's child processes, such as data-loader workers, to `folder`."""
     if content := describe_children(worker):
         write_bytes(folder / f"children_{worker.rank}.txt", content)

@@ -29,7 +29,7 @@ class CudaHistory:
         hooks.start()
 
     def begin(self, step: int) -> None:  # noqa: ARG002
-        """Write a note on each weight, gradient and optimizer state, because their addresses may have changed."""
+        """Write a note on what each weight, gradient and optimizer state is, as their addresses may have changed."""
         self._hooks.note_long_lived_tensors()
 
     def skip(self) -> None:
