@@ -1,7 +1,7 @@
 """Write profiler traces of several kinds, so that the reader is not tuned on one of them.
 
-`cuda` is the job of `benchmarks.traced_job`. `foreign` has other names, another order of keys in each event, and no
-event twice. `gloo` is a job on CPUs. `stacks`, the kind that is kept aside, is mostly functions of Python.
+`cuda` is the job of `benchmarks.traced_job`. `foreign` has 3000 other names, another order of keys in each event, and
+no event twice. `gloo` is a job on CPUs. `stacks`, the kind that is kept aside, is mostly functions of Python.
 """
 
 import gzip
@@ -25,11 +25,12 @@ def foreign(events: int) -> Iterator[str]:
     """Yield events of which each has a name, an order of arguments and lengths of numbers of its own."""
     dice, now = random.Random(4), 5_112_345_678
     letters = string.ascii_letters + "_:<>, "
-    words = ["".join(dice.choices(letters, k=dice.randrange(3, 30))) for _ in range(4000)]
+    words = ["".join(dice.choices(letters, k=dice.randrange(3, 30))) for _ in range(400)]
+    kernels = [f"{dice.choice(words)}{dice.choice(words)}<{dice.choice(words)}>" for _ in range(2000)]
+    operators = [f"{dice.choice(words)}::{dice.choice(words)}" for _ in range(1000)]
     for number in range(events // 3):
         now += dice.randrange(4_000, 40_000)
         duration, correlation = dice.randrange(900, 900_000), number * 3 + 17
-        name = f"{dice.choice(words)}{dice.choice(words)}<{dice.choice(words)}>"
         args = {
             "stream": dice.choice((7, 13, 20)), "device": 0, "correlation": correlation, "context": 1,
             "grid": [dice.randrange(1, 4096), 1, 1], "block": [dice.choice((64, 128, 512)), 1, 1],
@@ -38,8 +39,8 @@ def foreign(events: int) -> Iterator[str]:
         }  # fmt: skip
         shapes = [[dice.randrange(1, 9000), dice.randrange(1, 9000)], [dice.randrange(1, 9000)]]
         host = {"External id": number, "Input Dims": shapes, "Input type": ["float", "float"], "Ev Idx": number}
-        yield event(dice, "kernel", name, (0, args["stream"]), now + 3_000, duration, args)
-        yield event(dice, "cpu_op", f"{dice.choice(words)}::{dice.choice(words)}", (91, 91), now, 3_900, host)
+        yield event(dice, "kernel", dice.choice(kernels), (0, args["stream"]), now + 3_000, duration, args)
+        yield event(dice, "cpu_op", dice.choice(operators), (91, 91), now, 3_900, host)
         call = {"correlation": correlation, "External id": number, "cbid": 211}
         yield event(dice, "cuda_runtime", "cudaLaunchKernelExC", (91, 91), now + 1_100, 2_000, call)
 

@@ -50,12 +50,13 @@ def growing_stacks(replay: Replay, guess: Guess) -> list[Growth]:
     # A guessed category depends on how long a block lives: the last blocks of a queue have one of their own.
     origin = stack_and_category(replay.lifetimes, guess) if guess.exact else replay.lifetimes.allocating_stack
     group = np.unique(origin, return_inverse=True)[1].reshape(-1)
-    live = live_bytes_at(replay, group, instants)
     # Something small always grows; a leak must matter at the scale of what is alive.
     worthwhile = max(BYTES_AT_LEAST, SHARE_AT_LEAST * replay.end)
-    lasting = np.zeros(live.shape[1], np.int64)
-    for k in np.flatnonzero(live[-1] - live.min(axis=0) >= worthwhile).tolist():
-        lasting[k] = growing_steps(live[:, k])
+    # No group can have grown by more than it has at the end: few of a million need a closer look.
+    is_large = live_bytes_at(replay, group, instants[-1:])[0] >= worthwhile
+    group = np.where(is_large, np.cumsum(is_large) - 1, -1)[group]
+    live = live_bytes_at(replay, group, instants)
+    lasting = np.array([growing_steps(series) for series in live.T], np.int64)
     total = live[-1] - live[len(steps) - lasting, np.arange(live.shape[1])]
     candidates = [k for k in np.argsort(-total, kind="stable").tolist() if total[k] >= worthwhile]
     return [
@@ -105,11 +106,11 @@ def growth(
 def live_bytes_at(replay: Replay, group: Integers, instants: Sequence[int]) -> Integers:
     """Return the live bytes of each group of blocks after each entry in `instants`: an array (instant, group).
 
-    `group` has the number of the group of each row in `Lifetimes`.
+    `group` has the number of the group of each row in `Lifetimes`; rows of group -1 are left out.
     """
     lives = replay.lifetimes
     count = int(group.max(initial=-1)) + 1
-    alive = [lives.alive(instant) for instant in instants]
+    alive = [rows[group[rows] >= 0] for rows in map(lives.alive, instants)]
     live = [np.bincount(group[rows], weights=lives.size[rows], minlength=count) for rows in alive]
     return np.array(live, np.int64).reshape(len(instants), count)
 

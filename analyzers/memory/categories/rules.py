@@ -97,11 +97,12 @@ def apply_rules(trace: DeviceTrace, lives: Lifetimes) -> Column:
     The first matching rule decides. After that, blocks of uncertain category may get the category of blocks that they
     replaced, or one that follows from their size.
     """
+    signs = stack_signs(trace.snapshot)
     rule = np.zeros(len(lives.born), np.int8)
     # Backwards, so that the weightier rules overwrite the others.
-    for name, mask in reversed(list(matches(trace, lives))):
+    for name, mask in reversed(list(matches(trace, lives, signs))):
         rule[mask] = NUMBER_OF[name]
-    phases = PhaseTimeline(phase_of_entries(trace, stack_signs(trace.snapshot)))
+    phases = PhaseTimeline(phase_of_entries(trace, signs))
     chains = Replacements(lives, phases, CATEGORY[rule], np.isin(rule, WEAK))
     inherit(rule, chains)
     # Sizes may tell what a chain is that no rule knows, so that it inherits afterwards.
@@ -114,9 +115,11 @@ def apply_rules(trace: DeviceTrace, lives: Lifetimes) -> Column:
     return rule
 
 
-def matches(trace: DeviceTrace, lives: Lifetimes) -> Iterator[RuleMatch]:
-    """Yield each rule's name and a mask of the blocks that match it, the strongest rule first."""
-    signs = stack_signs(trace.snapshot)
+def matches(trace: DeviceTrace, lives: Lifetimes, signs: Mapping[Sign, Mask]) -> Iterator[RuleMatch]:
+    """Yield each rule's name and a mask of the blocks that match it, the strongest rule first.
+
+    `signs` has, for each kind of code, a mask of the stacks that show it.
+    """
     made = {sign: flags[lives.stack] & ~lives.freed_stack for sign, flags in signs.items()}
     freed = {sign: flags[lives.stack] & lives.freed_stack for sign, flags in signs.items()}
     phases = PhaseTimeline(phase_of_entries(trace, signs))

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from analyzers.columns import Column, Integers, Mask
+from analyzers.columns import Column, Mask
 from analyzers.frames import Origin, origin_of
 from analyzers.memory.reading.operations import operation_of
 
@@ -89,7 +89,7 @@ class Frames:
         If no frame of the stack is in the user's code, return the names of all its functions.
         """
         start, end = self._bounds(stack)
-        first = min(int(self._next_user[start]), end) if start < end else end
+        first = self._first_user(start, end)
         return [self.frame(number)[0] for number in self._stack_frames[start:first].tolist()]
 
     def innermost(self, stack: int) -> Frame | None:
@@ -101,7 +101,7 @@ class Frames:
         start, end = self._bounds(stack)
         if start == end:
             return None
-        first = int(self._next_user[start])
+        first = self._first_user(start, end)
         if first >= end and (operation := self.operation(stack)):
             return operation, "", 0
         first = first if first < end else start + self._allocator_frames(start, end)
@@ -133,13 +133,7 @@ class Frames:
         files, inverse = np.unique(self._file, return_inverse=True)
         return np.array([not is_internal(self.text(file)) for file in files.tolist()], bool)[inverse]
 
-    @cached_property
-    def _next_user(self) -> Integers:
-        """For each position in `stack_frames`, the first position at or after it that has a frame of the user's.
-
-        The value is the length of `stack_frames` if no such position follows. One more value stands for the end of
-        the column.
-        """
-        count = len(self._stack_frames)
-        user = np.where(self._is_user[self._stack_frames], np.arange(count), count)
-        return np.minimum.accumulate(np.append(user, count)[::-1])[::-1]
+    def _first_user(self, start: int, end: int) -> int:
+        """Return the first position from `start` on whose frame in `stack_frames` is the user's; `end` if none is."""
+        found = np.flatnonzero(self._is_user[self._stack_frames[start:end]])
+        return start + int(found[0]) if len(found) else end

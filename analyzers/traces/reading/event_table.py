@@ -193,7 +193,7 @@ class EventTable:
         tables: dict[str, list[tuple[int, ...]]] = {
             "shape": [(i, self.shape_id(a)) for i, a in args if a.dims],
             "autograd": [(i, bounded(a.autograd), bounded(a.forward_thread)) for i, a in args if a.autograd >= 0],
-            "copy": [(i, size) for i, a in args if (size := copied_bytes(a)) >= 0],
+            "copy": [(i, size) for i, a in args if (a.bytes >= 0 or a.size) and (size := copied_bytes(a)) >= 0],
             "graph": [(i, bounded(a.graph)) for i, a in args if a.graph > 0],
             "unfinished": [(i,) for i, a in args if not a.finished],
             "occupancy": [(i, self.occupancy_id(a)) for i, a in args if a.occupancy or a.limits],
