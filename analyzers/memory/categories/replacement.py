@@ -158,10 +158,18 @@ def pair_up(lives: Lifetimes, category: Column, events: list[Event], open_rows: 
 
 
 def may_replace(lives: Lifetimes, open_rows: Mask, older: int, newer: Event) -> bool:
-    """Return whether block `newer` was allocated after block `older`, and the category of one of them is uncertain."""
+    """Return whether the block of the event `newer` may have taken the place of the block at row `older` of `lives`.
+
+    It must have been allocated later, and the category of one of the two must be uncertain; `open_rows` is a mask of
+    the blocks of uncertain category.
+    """
     return bool(lives.born[older] < newer.entry and (open_rows[older] or open_rows[newer.row]))
 
 
 def may_return(category: Column, open_rows: Mask, row: int) -> bool:
-    """Return whether a block is certain to hold weights or optimizer state, which scripts move away and back."""
+    """Return whether a block is certain to hold weights or optimizer state, which scripts move away and back.
+
+    `row` is its row in `Lifetimes`. `category` has the category of each block, `open_rows` is a mask of the blocks of
+    uncertain category.
+    """
     return not open_rows[row] and category[row] in (Category.PARAMETERS, Category.OPTIMIZER_STATE)

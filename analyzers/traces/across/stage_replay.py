@@ -39,7 +39,10 @@ class Task:
 
 @dataclass
 class RankProgram:
-    """The tasks of a rank in order of their launches; `index` has the task of each communicating kernel."""
+    """The tasks of a rank in order of their launches.
+
+    `index` is {index of a communicating kernel among the rank's collectives: index of its task}.
+    """
 
     tasks: list[Task]
     index: dict[int, int] = field(default_factory=dict)

@@ -62,7 +62,10 @@ def in_this_process(create: Callable[..., None]) -> Callable[..., None]:
 
 
 def as_array(values: StatedValues, numpy: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `numpy`, which is `Tensor.numpy`, changed to give an array of fixed values for a tensor without values."""
+    """Return `numpy`, which is `Tensor.numpy`, changed to give an array of fixed values for a tensor without values.
+
+    The fixed values come from `values`.
+    """
 
     def array(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         if isinstance(tensor, FakeTensor):
