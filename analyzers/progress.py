@@ -13,7 +13,7 @@ class Progress:
     """
 
     def __init__(self) -> None:
-        self.wanted = self.read = self.cached = self.answered = 0
+        self.wanted = self.read = self.cached = self.failed = self.answered = 0
         self.sentence = ""
         # Threads wait for the processes that read.
         self._lock = threading.Lock()
@@ -25,7 +25,12 @@ class Progress:
         It is never more than the number that is needed, even if files were read again because reading a set of them
         failed.
         """
-        return min(self.wanted, self.read + self.cached)
+        return min(self.wanted, self.kept + self.failed)
+
+    @property
+    def kept(self) -> int:
+        """The number of files that have been read or were in the cache, and are there now."""
+        return self.read + self.cached
 
     def want(self, files: int) -> None:
         """Record that `files` more files are to be read."""
@@ -37,6 +42,11 @@ class Progress:
         with self._lock:
             self.read += 0 if cached else files
             self.cached += files if cached else 0
+
+    def fail(self, files: int) -> None:
+        """Record that some files cannot be read."""
+        with self._lock:
+            self.failed += files
 
     def answer(self, files: int, sentence: str) -> None:
         """Record `sentence`, the verdict on the first `files` files."""

