@@ -169,7 +169,7 @@ def main() -> None:
         os.environ |= {"WORKBENCH_CACHE": f"{home}/cache", "PYTHONPYCACHEPREFIX": f"{home}/bytecode"}
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled once, as an installation does
         for name in asked.only:
-            measured(KINDS[name], 4, asked.jobs, Path(home, name))  # compiles the modules
+            measured(KINDS[name], 64 if name == "dumps" else 4, asked.jobs, Path(home, name))  # compiles the modules
             print(f"\n{name}, load {os.getloadavg()[0]:.0f}\n| {' | '.join(HEAD)} |\n|{'--:|' * len(HEAD)}", flush=True)
             rows = []
             for ranks in asked.ranks:
