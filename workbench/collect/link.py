@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from workbench.collect.parcel import PATH, SIGNATURE
 from workbench.collect.token import is_signed, signature
 
-ANSWER_S = 20.0
+ANSWER_S = 60.0
 """How long the receiver may take to answer."""
 REPLY_BYTES = 1 << 20
 

@@ -8,6 +8,7 @@ import errno
 import hashlib
 import os
 import shutil
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,10 +30,14 @@ HEARTBEAT = "heartbeat_"
 
 
 class NodeFolder:
-    """The folder that has the files of one node; `files` and `bytes` say how much was accepted."""
+    """The folder that has the files of one node; `files` and `bytes` say how much was accepted.
+
+    Hold `lock` while adding parts.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.lock = threading.Lock()
         self._incoming = folder / INCOMING
         self._sizes = {
             str(path.relative_to(folder)): path.stat().st_size
@@ -100,14 +105,16 @@ class NodeFolder:
         self._incoming.mkdir(exist_ok=True)
         draft = self._incoming / f"{name}.{part.version}"
         have = draft.stat().st_size if draft.exists() else 0
-        if part.offset != have:
+        # A receiver that was killed may have left a whole draft, which was not renamed yet.
+        if have not in (part.offset, part.size):
             return Result(have)
         for other in self._incoming.glob(f"{name}.*"):
             if other != draft:
                 other.unlink()
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644), "wb") as file:
-            file.write(part.data)
-            have += len(part.data)
+            if part.offset == have:
+                file.write(part.data)
+                have += len(part.data)
             if have == part.size and HEARTBEAT not in part.path:
                 # Heartbeats are replaced every few seconds: to flush those of many nodes would keep the disk busy.
                 file.flush()

@@ -12,7 +12,7 @@ from analyzers.nodes.received import LIST, NODES, Node, NodeList, read_node_list
 from analyzers.writing import replacing
 from workbench.collect.artefact_names import is_plain
 from workbench.collect.node_folder import NodeFolder
-from workbench.collect.parcel import Incident, Parcel, Reply
+from workbench.collect.parcel import Incident, Parcel, Reply, Result
 
 MOST_NODES = 4096
 ONE_INCIDENT_S = 15.0
@@ -54,26 +54,33 @@ class Receiver:
         Raises:
             Refusal: The parcel repeats an old one, or is of a node too many.
         """
-        # One at a time: two connections of a sender, one of which it gave up, must not write the same file.
         with self._lock:
             name = self._name_of(parcel)
             if parcel.number <= self._numbers.get(parcel.session, 0):
                 raise Refusal("this parcel came before")
             self._numbers[parcel.session] = parcel.number
             folder = self._folder(name)
+        # Of each node one at a time: a connection that the sender gave up must not write the same file. Nodes do not
+        # wait for each other, because a disk takes long to say that a file is safe.
+        with folder.lock:
             results = [folder.add(part) for part in parcel.parts]
-            node = self._list.nodes[name]
-            for part, result in zip(parcel.parts, results, strict=True):
-                if result.refused and len(node.refused) < MOST_REFUSALS:
-                    node.refused[part.path[:200]] = result.refused
-            has_ended = parcel.ended and not node.ended
-            node.last_ns, node.ended, node.at_home = self._clock(), parcel.ended, parcel.at_home
-            node.files, node.bytes = folder.files, folder.bytes
-            self._note_incident(name, parcel.incident)
-            if has_ended or time.monotonic() - self._written > LIST_S:
-                self._write()
+        with self._lock:
+            self._note_parcel(name, parcel, results, folder)
             next_s = max(1.0, len(self._list.nodes) / NODES_PER_S)
             return Reply(parcel.number, self._list.home, next_s, self._ask(name), results)
+
+    def _note_parcel(self, name: str, parcel: Parcel, results: list[Result], folder: NodeFolder) -> None:
+        """Note in the list of nodes what a parcel brought."""
+        node = self._list.nodes[name]
+        for part, result in zip(parcel.parts, results, strict=True):
+            if result.refused and len(node.refused) < MOST_REFUSALS:
+                node.refused[part.path[:200]] = result.refused
+        has_ended = parcel.ended and not node.ended
+        node.last_ns, node.ended, node.at_home = self._clock(), parcel.ended, parcel.at_home
+        node.files, node.bytes = folder.files, folder.bytes
+        self._note_incident(name, parcel.incident)
+        if has_ended or time.monotonic() - self._written > LIST_S:
+            self._write()
 
     def close(self) -> None:
         """Write the list of nodes, and that the receiver has ended."""

@@ -17,7 +17,8 @@ from workbench.collect.token import is_signed, signature
 from workbench.console import note
 from workbench.errors import UsageProblem
 
-THREADS = 4
+THREADS = 16
+"""Most of them wait for the disk."""
 MOST_CONNECTIONS = 1000
 SILENCE_S = 30
 HEADER_BYTES = 8 << 10

@@ -294,6 +294,17 @@ def test_a_file_is_whole_or_absent(tmp_path):
         assert (other.have, target.read_bytes()) == (3, b"abcdef")
 
 
+def test_a_whole_draft_of_a_killed_receiver_becomes_the_file(tmp_path):
+    target = tmp_path / "home" / "nodes" / "n1" / "dumps" / "rank_0"
+    with served(tmp_path / "home") as (link, _):
+        exchange(link, parcel(part("dumps/rank_0", b"abc", size=6)))
+    [draft] = (tmp_path / "home" / "nodes" / "n1" / ".incoming").iterdir()
+    draft.write_bytes(b"abcdef")
+    with served(tmp_path / "home") as (link, _):
+        [result] = exchange(link, parcel(part("dumps/rank_0", b"abc", size=6))).results
+    assert (result.have, target.read_bytes(), draft.exists()) == (6, b"abcdef", False)
+
+
 def test_logs_grow_and_a_replaced_log_is_sent_again(tmp_path):
     node, home = tmp_path / "node", tmp_path / "home"
     log = write(node / "logs" / "stdout.log", "one\n" * 5000)
@@ -353,6 +364,7 @@ def test_a_receiver_that_is_killed_loses_nothing(tmp_path):
     with receiving(home, port):
         assert sender.wait(PATIENCE_S) == 0
     assert target.read_bytes() == content
+    assert (home / "nodes" / "n1" / "run.json").read_bytes() == (node / "run.json").read_bytes()
     assert not list(home.glob("nodes/n1/.incoming/*"))
 
 
