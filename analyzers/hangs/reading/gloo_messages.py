@@ -88,8 +88,8 @@ def in_message(frames: list[Frame]) -> bool:
 def add_messages(job: Job, side: SideFiles) -> None:
     """Add to each rank whose stack is in a send or receive the gloo messages for which it waits.
 
-    Flight Recorder left these out. Added are the sends and receives for which the peer has not issued the
-    counterpart. They come before all recorded pending operations.
+    Flight Recorder left these out. A message is added if the peer has not issued its counterpart, or else if it waits
+    with another tag. The messages come before all recorded operations in the rank's `pending`.
     """
     known = {rank: read_message_counts(path) for rank, path in side.message_files.items()}
     stacks = {rank: side.main_stack(rank) for rank in job.ranks if known.get(rank)}

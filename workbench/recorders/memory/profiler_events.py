@@ -106,14 +106,17 @@ class ProfilerSession:
             self.allocations.append(Allocation(event.start_time_ns, fields.ptr, fields.alloc_size, self._stack(path)))
 
     def _stack(self, path: Path) -> list[Frame]:
-        """Return the frames of an allocation's call path, innermost first; the same path gives the same list object."""
+        """Return the frames of the profiler events in `path`, innermost first; the same path gives the same list.
+
+        A path is the chain of nested calls that led to an allocation.
+        """
         known = self._stacks.get(id(path))
         if known is None:
             known = self._stacks[id(path)] = path, self._frames.stack(self._unwind(path))
         return known[1]
 
     def _unwind(self, path: Path) -> list[Frame]:
-        """Compute the frames of a call path, innermost first; `_stack` caches the result."""
+        """Return the frames of a chain of nested calls (`path`), innermost first; `_stack` caches the result."""
         frames: list[Frame] = []
         # Operations come before the innermost Python frame, the only one whose own line is known.
         while path is not None and path[2] is not None:
