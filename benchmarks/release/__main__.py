@@ -42,7 +42,7 @@ def uv(*words: str | Path) -> str:
     """
     settings = {**os.environ, "UV_PYTHON_DOWNLOADS": "never"}
     ended = subprocess.run(
-        [shutil.which("uv") or "uv", "--quiet", *words],
+        ["uv", "--quiet", *words],
         cwd=ROOT,
         env=settings,
         capture_output=True,
@@ -111,6 +111,8 @@ def main() -> None:
     parser.add_argument("--torch")
     parser.add_argument("--keep", type=Path, metavar="FOLDER")
     settings = parser.parse_args()
+    if shutil.which("uv") is None:
+        sys.exit("error: uv is not on the PATH\nhint: python3 dev.py run python -m benchmarks.release")
     with tempfile.TemporaryDirectory() as folder:
         archive, wheel = build(Path(folder))
         worked = list(parts(archive, wheel, settings))
