@@ -1,5 +1,6 @@
 """The bytes of a timeline's events, read back as the browser does."""
 
+import gzip
 import json
 import struct
 from pathlib import Path
@@ -60,6 +61,10 @@ def test_the_browser_asks_for_events_once(slow):
     part, fewer = decoded(client.get("/events/0.bin?from=1000000&to=3000000").data)
     assert 0 < len(fewer["start"]) < len(columns["start"])
     assert part["n"] == len(fewer["start"])
+    short = client.get("/events/0.bin", headers={"Accept-Encoding": "gzip"})
+    assert short.headers["Content-Encoding"] == "gzip"
+    assert len(short.data) < len(answer.data) / 2
+    assert gzip.decompress(short.data) == answer.data
     path, pieces = decoded(client.get("/path/0.bin").data)
     assert path["lines"][0][0] == "critical path"
     assert pieces["dur"].sum() > 0

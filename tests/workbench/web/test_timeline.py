@@ -251,7 +251,7 @@ def test_joined_events_are_replaced_as_one_zooms_in(serving, page_of, tmp_path, 
     from workbench.web.pages import trace_timeline
 
     monkeypatch.setattr(trace_timeline, "slices", lambda *asked: slices(*asked, 3000))
-    trace_timeline.bytes_of.cache_clear()
+    trace_timeline.packed_events.cache_clear()
     script("traced_job").large(tmp_path / "rank0_trace.json.gz", 40_000)
     run = discover(tmp_path)
     exact = slices(run.of(Kind.TRACE)[0])
@@ -265,7 +265,7 @@ def test_joined_events_are_replaced_as_one_zooms_in(serving, page_of, tmp_path, 
         zoom_timeline(page, [middle, middle + 1_000_000])
         page.wait_for_function(f"() => {TIMELINE}.sources[0].part !== null")
         assert page.evaluate(f"{TIMELINE}.sources[0].events({TIMELINE}.view).joined") == 0
-    trace_timeline.bytes_of.cache_clear()
+    trace_timeline.packed_events.cache_clear()
 
 
 def test_steps_in_the_header_move_the_timeline(timeline):

@@ -8,7 +8,7 @@ window.timeline = window.timeline || {};
   const KEPT = 6;
   const HUES = 5;
   const SHORTEST = 20;
-  const BLOCK = 32;
+  const BLOCK = 8;
 
   // The events of one file, or of a part of its time. Columns are in order of line, then of start; `count` is null where
   // each slice is one event. `shift` is added to all times, so that files of several ranks have one clock.
