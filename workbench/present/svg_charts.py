@@ -114,7 +114,7 @@ def stacked_chart(title: str, layers: pd.DataFrame, colours: Mapping[str, str]) 
         f'<path d="{outline((below[:, i] * scale).tolist(), (above[:, i] * scale).tolist())}" fill="{colours[name]}"/>'
         for i, name in enumerate(names)
     ]
-    return figure(title, "".join(bands), {name.replace("_", " "): colours[name] for name in names})
+    return figure(title, "".join(bands), {name: colours[name] for name in names})
 
 
 def outline(low: Sequence[float], high: Sequence[float]) -> str:

@@ -272,7 +272,7 @@ def test_steps_are_drawn_by_rank_and_phase(slow_site, page_of):
     for chart in ("#times .scatterlayer .trace", "#phases .barlayer .point", "#loss .scatterlayer .trace"):
         page.wait_for_selector(chart)
     assert "Phases of each step of rank 1" in page.locator("main").inner_text()
-    assert page.locator("#phases .legend").text_content().count("data wait") == 1
+    assert page.locator("#phases .legend").text_content().count("data_wait") == 1
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def layer(name: str, frame: pd.DataFrame, colour: str) -> FigurePart:
         "x": frame["x"].tolist(),
         "customdata": frame["entry"].tolist(),
         **amounts(frame[name]),
-        "name": plain(name).replace("_", " "),
+        "name": plain(name),
         "stackgroup": "memory",
         "line": {"shape": "hv", "width": 0.5, "color": colour},
         "fillcolor": colour,
@@ -237,7 +237,7 @@ def rank_matrix(frame: pd.DataFrame) -> go.Figure:
     figure = go.Figure(
         go.Heatmap(
             z=amounts.to_numpy(),
-            x=[name.replace("_", " ") for name in amounts.columns],
+            x=list(amounts.columns),
             y=[f"rank {rank}, device {device}" for rank, device in zip(frame["rank"], frame["device"], strict=True)],
             text=[[size(int(count)) for count in row] for row in amounts.to_numpy()],
             texttemplate="%{text}",

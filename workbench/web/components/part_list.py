@@ -17,7 +17,7 @@ def part_list(parts: Mapping[str, float], colours: Mapping[str, str], text: Call
     rows = [
         html.Li(
             [
-                html.Span(clean(name).replace("_", " ")),
+                html.Span(clean(name)),
                 html.Span(className="bar", style={"width": f"{100 * amount / most:.1f}%", "background": colours[name]}),
                 html.Span(text(amount), className="n"),
                 html.Span(share(amount, total), className="n"),

@@ -24,6 +24,8 @@ from workbench.web.theme import theme
 MOST_RANKS = 12
 MOST_STEPS = 1000
 FEW = 12
+SMALLEST_SHARE, FEWEST_GATHERED = 0.005, 2
+OTHER_PHASES = "other phases"
 LOW_TICKS = 4
 """The most ticks on the vertical axis of a low chart; the labels of more ticks would overlap."""
 SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle-down")
@@ -91,18 +93,29 @@ def duration_axis(longest_s: float, most: int = MOST_TICKS) -> FigurePart:
 def phase_stack(phases: pd.DataFrame) -> go.Figure:
     """Return a stacked chart of the phases of one rank's steps, with the largest phase at the bottom.
 
-    `phases` has a row per step and a column per phase, in seconds.
+    `phases` has a row per step and a column per phase, in seconds. Phases too short to be seen are one layer.
     """
-    thin = thinned(phases)
+    thin = small_gathered(thinned(phases))
     figure = go.Figure(layout=plain_layout())
     for i, name in enumerate(sorted(thin.columns, key=lambda column: -thin[column].sum())):
         if thin[name].any():
-            title = plain(name).replace("_", " ")
-            figure.add_trace(go.Bar(x=thin.index, y=thin[name], name=title, marker=phase_marker(name, i)))
+            figure.add_trace(go.Bar(x=thin.index, y=thin[name], name=plain(name), marker=phase_marker(name, i)))
     if len(thin) <= FEW:
         figure.update_xaxes(dtick=1)
     figure.update_layout(barmode="stack", bargap=0.05, height=220, legend=ABOVE, margin=LOW)
     return figure.update_layout(yaxis=duration_axis(float(thin.sum(axis=1).max()) if len(thin) else 0.0))
+
+
+def small_gathered(phases: pd.DataFrame) -> pd.DataFrame:
+    """Return `phases` with those that take less than `SMALLEST_SHARE` of all time, in sum and in each step, as one.
+
+    Each would only be an entry of the legend. A single small phase keeps its name.
+    """
+    most = (phases.sum(axis=1) * SMALLEST_SHARE).to_numpy()[:, None]
+    small = phases.columns[(phases.fillna(0) < most).all() & phases.any()]
+    if len(small) < FEWEST_GATHERED:
+        return phases
+    return phases.drop(columns=small).assign(**{OTHER_PHASES: phases[small].sum(axis=1)})
 
 
 def phase_bars(phases: pd.DataFrame) -> list[html.Ul]:
@@ -113,12 +126,12 @@ def phase_bars(phases: pd.DataFrame) -> list[html.Ul]:
 
 def phase_colour(phase: str, index: int) -> str:
     """Return the fixed colour of a phase, or the colour number `index` for a phase that has none."""
-    return theme().phases.get(phase, theme().nth(index))
+    return theme().phases.get("other" if phase == OTHER_PHASES else phase, theme().nth(index))
 
 
 def phase_marker(phase: str, index: int) -> FigurePart:
     """Return the Plotly marker of a phase: its fixed colour; for an unknown phase, colour number `index`, hatched."""
-    hatched = {} if phase in HUE_OF_PHASE else {"pattern": {"shape": "/"}}
+    hatched = {} if phase in {*HUE_OF_PHASE, OTHER_PHASES} else {"pattern": {"shape": "/"}}
     return {"color": phase_colour(phase, index), **hatched}
 
 

@@ -80,7 +80,7 @@ def block_facts(block: "Row", history: pd.DataFrame, device: Device, query: Quer
     """Yield state, category, location and lifetime of a block, and its stack with links to the source."""
     same = (history["address"] == block["address"]) & (history["born"] == block["born"])
     life = history[same].iloc[0]
-    state, category = str(block["state"]).replace("_", " "), str(block["category"]).replace("_", " ")
+    state, category = str(block["state"]).replace("_", " "), str(block["category"])
     yield labelled("State", [f"{state}, {block['requested']:,} bytes requested"])
     yield labelled("Category", [" of ".join(filter(None, (category, str(block["label"] or ""))))])
     yield labelled("Location", [f"stream {block['stream']}, pool {block['pool']}, {share_of_segment(block)}"])

@@ -1,0 +1,32 @@
+"""The chart of phases: what it draws, and how its legend names it."""
+
+import pandas as pd
+import pytest
+
+from workbench.web.components.step_charts import phase_stack
+from workbench.web.theme import theme
+
+STEPS = {
+    "fwd": [1.0, 1.0],
+    "loss_sync": [0.5, 0.5],
+    "gc": [0.001, 0.02],
+    "log": [0.001, 0.001],
+    "optim": [0.002, 0.001],
+    "zero": [0.0, 0.0],
+}
+
+
+def test_phases_too_short_to_be_seen_share_one_entry_of_the_legend():
+    """A phase that is long in one step keeps its entry; the heights of the columns stay."""
+    phases = pd.DataFrame(STEPS, index=[3, 4])
+    drawn = {bar.name: bar for bar in phase_stack(phases).data}
+    assert list(drawn) == ["fwd", "loss_sync", "gc", "other phases"]
+    assert drawn["other phases"].marker.color == theme().phases["other"]
+    assert not drawn["other phases"].marker.pattern.shape
+    heights = pd.DataFrame({name: list(bar.y) for name, bar in drawn.items()}).sum(axis=1)
+    assert heights.tolist() == pytest.approx(phases.sum(axis=1).tolist())
+
+
+def test_a_single_short_phase_keeps_its_name():
+    phases = pd.DataFrame({"fwd": [1.0], "log": [0.001]}, index=[3])
+    assert [bar.name for bar in phase_stack(phases).data] == ["fwd", "log"]
