@@ -93,9 +93,9 @@ class RunSubject:
         if data.hang:
             panes["hang"] = HangPane(data.hang, run, options)
         if data.trace:
-            panes["trace"] = TracePane(data.trace, run, options)
+            panes["trace"] = TracePane(data.trace, run, options, report.verdict.ranks)
         if data.steps:
-            panes["steps"] = StepsPane(data.steps, run, options)
+            panes["steps"] = StepsPane(data.steps, run, options, report.verdict.ranks)
         if data.logs:
             panes["logs"] = LogsPane(data.logs, report.findings)
         if manifest := run.manifest():

@@ -92,6 +92,15 @@ async def test_a_chart_of_the_evidence_stands_beside_the_verdict(fixtures, name)
             assert piece in shown(app)
 
 
+async def test_a_healthy_run_shows_its_steps_and_ranks(fixtures):
+    app = app_on(fixtures / "healthy_4ranks")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(app, pilot)
+        assert "Time of each phase in the steps of rank 0" in shown(app)
+        assert "▼ longest" in shown(app)
+        assert "median step" in shown(app)
+
+
 async def test_a_low_screen_has_a_sparkline_in_place_of_the_chart(fixtures):
     app = app_on(fixtures / "stuck_4ranks")
     async with app.run_test(size=(80, 24)) as pilot:

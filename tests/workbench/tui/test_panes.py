@@ -31,7 +31,9 @@ async def test_a_hang_is_explained_below_its_matrix(fixtures):
     """Its views are stacks as a tree (`i` adds library frames), operations side by side, and where each rank waits."""
     app = app_on(fixtures / "stuck_4ranks", "hang")
     async with app.run_test(size=(100, 36)) as pilot:
-        assert "rank 3" not in await press(app, pilot, "")
+        text = await press(app, pilot, "")
+        assert "Stack of rank 3, innermost frame first" in text
+        assert "loop_in_python  trainer/faults.py:138" in text
         text = await press(app, pilot, "v")
         assert "loop_in_python  trainer/faults.py:138  rank 3" in text
         assert "forward_backward  trainer/train.py:154  ranks 0-2" in text
@@ -43,6 +45,30 @@ async def test_a_hang_is_explained_below_its_matrix(fixtures):
         assert "rank 0-2" in text
         assert "all_gather" in text
         assert "3 ranks in all_gather" in await press(app, pilot, "v")
+
+
+async def test_traces_and_steps_begin_with_the_rank_that_the_verdict_names(fixtures):
+    app = app_on(fixtures / "straggler_data_4ranks")
+    async with app.run_test(size=(80, 24)) as pilot:
+        assert "longest kernels of rank 3" in await press(app, pilot, "", "4")
+    app = app_on(fixtures / "nan_4ranks")
+    async with app.run_test(size=(80, 24)) as pilot:
+        assert "rank 3 (4 of 4)" in await press(app, pilot, "", "5")
+
+
+async def test_a_narrow_screen_keeps_source_lines_and_the_keys_of_every_view(fixtures):
+    """The stacks of 80 columns name file, line and function, the wider ones the folder, too; nothing is scrolled to."""
+    app = app_on(fixtures / "oom_4ranks", "memory")
+    async with app.run_test(size=(80, 24)) as pilot:
+        text = await press(app, pilot, "")
+        assert "model.py:61 forward: silu" in text
+        assert "trainer/models/llama3/model.py:61" not in text
+        assert "? Help  q Quit  ^p Palette" in text.splitlines()[-1]
+        assert not app.query_one(Grid).show_horizontal_scrollbar
+        await pilot.resize_terminal(140, 40)
+        text = await press(app, pilot, "")
+        assert "layers.0.feed_forward, trainer/models/llama3/model.py:61 forward: silu" in text
+        assert "history of address 0x7fe92a7ff040" in await press(app, pilot, *"vvvv")
 
 
 async def test_the_steps_of_a_straggler_come_first(fixtures):
@@ -74,9 +100,9 @@ async def test_a_trace_as_bars_kernels_and_events(fixtures, size):
     app = app_on(fixtures / "straggler_data_2ranks", "trace")
     async with app.run_test(size=size) as pilot:
         text = await press(app, pilot, "")
-        one = app.report.data.ranks[0]
+        one, late = app.report.data.ranks
         assert share(one.exposed_communication_ns, one.span_ns) in text
-        assert one.kernels[0].name[:20] in text
+        assert late.kernels[0].name[:20] in text
         await press(app, pilot, "v")
         gantt = app.query_one(Gantt)
         whole = gantt._window
@@ -87,8 +113,8 @@ async def test_a_trace_as_bars_kernels_and_events(fixtures, size):
         assert "ProfilerStep" in shown(app)
         await press(app, pilot, "0")
         assert gantt._window == whole
-        assert "of rank 1 (2 of 2)" in await press(app, pilot, "]")
-        assert "Work by phase that launched it, rank 1" in await press(app, pilot, "V", "V")
+        assert "of rank 0 (1 of 2)" in await press(app, pilot, "]")
+        assert "Work by phase that launched it, rank 0" in await press(app, pilot, "V", "V")
         assert "gloo:" in await press(app, pilot, "V")
         path = [row.split("\t") for row in app.query_one("#critical", Grid).lines]
         assert {kind for _, kind, *_ in path} >= {"compute", "communication", "host"}
@@ -244,3 +270,12 @@ async def test_no_thread_looks_at_where_widgets_are(fixtures, monkeypatch, incid
     async with app.run_test(size=(100, 36)) as pilot:
         await press(app, pilot, "", "v", "v", "v")
     assert asked_by == {threading.get_ident()}
+
+
+async def test_a_very_low_screen_names_the_current_view_in_one_line(fixtures):
+    app = app_on(fixtures / "oom_4ranks", "memory")
+    async with app.run_test(size=(40, 12)) as pilot:
+        text = await press(app, pilot, "", "v")
+        assert "\n tree   tree by module after entry" in text
+        assert "reserved" not in text
+        assert "154.5 MiB allocated" in "\n".join(text.splitlines()[-4:])

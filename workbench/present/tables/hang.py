@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from analyzers.hangs import views
-from analyzers.hangs.model import Culprit, Frame, HangData, user_frame
-from analyzers.words import rank_ranges, source_line
+from analyzers.hangs.model import Culprit, Frame, HangData, is_library, user_frame
+from analyzers.words import rank_names, rank_ranges, source_line
 from workbench.present.table import Table, table
 
 if TYPE_CHECKING:
@@ -50,6 +50,20 @@ def waits(data: HangData) -> Table:
         for w in data.waits
     )
     return table("Who waits for whom", "rank> | waits for | group | seq>", rows)
+
+
+def culprit_stacks(found: Sequence[Culprit]) -> list[Table]:
+    """Return, for each set of culprit ranks with a recorded stack, a table of its frames outside libraries.
+
+    The innermost frame comes first. A stack that consists of library frames alone is shown whole.
+    """
+    tables = []
+    for culprit in found:
+        frames = [frame for frame in culprit.frames if not is_library(frame)] or culprit.frames
+        rows = [(frame.name, source_line(frame.filename, frame.line)) for frame in frames]
+        title = f"Stack of {rank_names(culprit.ranks)}, innermost frame first"
+        tables += [table(title, "function | source line", rows, ROWS)] if rows else []
+    return tables
 
 
 def class_name(culprit: Culprit) -> str:

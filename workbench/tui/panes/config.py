@@ -11,7 +11,7 @@ from workbench.tui.widgets.tables import Grid
 
 
 class ConfigPane(Vertical):
-    """A searchable table of every setting: its origin, its value, and why it was ignored or translated.
+    """A searchable table of every setting: its value, its origin, and why it was ignored or translated.
 
     A sign before the origin shows how the setting was handled. Settings with their default value come last.
     """
@@ -22,5 +22,5 @@ class ConfigPane(Vertical):
 
     def compose(self) -> ComposeResult:
         settings = sorted(run_settings(self._manifest), key=lambda setting: setting.origin == "default")
-        rows = ((s.key, f"{SIGNS.get(s.cls, '')} {s.origin}", s.value, s.reason) for s in settings)
-        yield Grid(table("", "setting | from | value | why", rows, len(settings)), id="settings")
+        rows = ((s.key, s.value, f"{SIGNS.get(s.cls, '')} {s.origin}".strip(), s.reason) for s in settings)
+        yield Grid(table("", "setting | value | from | why", rows, len(settings)), id="settings")

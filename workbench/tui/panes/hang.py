@@ -18,7 +18,7 @@ from analyzers.store import Options
 from analyzers.words import rank_ranges
 from workbench.console import clean
 from workbench.evidence_link import EvidenceLink
-from workbench.present.tables.hang import current_positions, hang_tables, operations
+from workbench.present.tables.hang import culprit_stacks, current_positions, hang_tables, operations
 from workbench.tui.background import ask_in_background
 from workbench.tui.widgets.charts.collective_matrix import CollectiveMatrix, legend
 from workbench.tui.widgets.tables import Grid, TableList
@@ -31,7 +31,7 @@ ROWS_AT_MOST = 32
 OTHER_LINES = 4
 """Lines besides the rows of the ranks: title, legend, and the matrix's own heading and scroll bar."""
 TITLES = {
-    "chain": "culprits, and which rank waits for which",
+    "chain": "culprits, which rank waits for which, and where the culprits are",
     "stacks": "stacks of all ranks, merged",
     "operations": "operations of the ranks side by side, around the first difference",
     "standing": "current position of each rank",
@@ -126,7 +126,8 @@ class HangViews(ViewSwitcher):
 
     def widgets(self) -> Iterable[Widget]:
         """Yield the widget of each view in `TITLES`."""
-        yield TableList([content for content in hang_tables(self._data)[:2] if content.rows], id="chain")
+        chain = [*hang_tables(self._data)[:2], *culprit_stacks(self._data.culprits)]
+        yield TableList([content for content in chain if content.rows], id="chain")
         yield StackTree(id="stacks")
         yield Grid(id="operations")
         yield Grid(id="standing")

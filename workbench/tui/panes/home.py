@@ -71,7 +71,7 @@ class HomePane(Vertical):
 
     def compose(self) -> ComposeResult:
         yield VerdictBanner(self._report)
-        with Container(id="home-body"):
+        with Container(id="home-body", classes="" if self._report.findings else "calm"):
             with Vertical(id="home-list"):
                 if self._report.findings:
                     lines = (
@@ -136,6 +136,8 @@ class HomeViews(ViewSwitcher):
     def __init__(self, report: Report[object], runs: tuple[Run, ...]) -> None:
         super().__init__(TITLES)
         self._report, self._runs = report, runs
+        if not report.findings:
+            self.view = "ranks"
         self._text = Static(Text("no findings", style="dim"), id="finding-text")
 
     def widgets(self) -> Iterable[Widget]:

@@ -105,12 +105,18 @@ class HomePicture(Vertical):
 
 
 def home_picture(report: Report[object], run: Run, options: Options) -> HomePicture | None:
-    """Return the picture of the first finding that has one: the finding of the verdict, then the others in order."""
+    """Return the picture of the first finding that has one: the finding of the verdict, then the others in order.
+
+    Without such a finding it is the time of the steps, or else the memory; None if neither is recorded.
+    """
     return next((HomePicture(picture) for picture in pictures(report, run, options)), None)
 
 
 def pictures(report: Report[object], run: Run, options: Options) -> Iterator[Picture]:
-    """Yield a `Picture` for each finding whose evidence can be drawn, beginning with the finding of the verdict."""
+    """Yield a `Picture` for each finding whose evidence can be drawn, beginning with the finding of the verdict.
+
+    The last ones are of the steps and the memory in general, for runs without such findings.
+    """
     data, lead = room_data(report), report.lead()
     for finding in [*([lead] if lead else []), *report.findings]:
         at = evidence_link(finding)
@@ -125,6 +131,10 @@ def pictures(report: Report[object], run: Run, options: Options) -> Iterator[Pic
             picture = steps_picture(data.steps, run, options, at)
         if picture:
             yield picture
+    if data.steps and (picture := steps_picture(data.steps, run, options, EvidenceLink("steps", ""))):
+        yield picture
+    if data.memory and (picture := memory_picture(data.memory, run, options, EvidenceLink("memory", ""))):
+        yield picture
 
 
 def memory_picture(data: MemoryData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:

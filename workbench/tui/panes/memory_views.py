@@ -192,6 +192,9 @@ class MemoryViews(ViewSwitcher):
         return self._grid("list", content)
 
     def _history(self, at: Instant) -> Drawing | None:
+        """Return the drawing of the chosen address; before one is chosen, it is that of the largest live block."""
+        if self._address is None:
+            self._address = next(iter(block_list(self._state(at))[1]), None)
         if self._address is None:
             return None
         frame = views.blocks_of_address(at.artefact, self._address, self._options, at.device)
@@ -233,7 +236,7 @@ class MemoryViews(ViewSwitcher):
 
     def _detail(self) -> str:
         if self.view == "life":
-            return ": choose a block in the list" if self._address is None else f" {self._address:#x}"
+            return ": no block is live" if self._address is None else f" {self._address:#x}"
         if self.view == "changes" and self._mark is not None:
             return f" at entry {self._mark.entry},"
         return {"tree": f" {self._grouping}", "places": f" {self._allocated_by} (b: by another key)"}.get(self.view, "")
@@ -260,8 +263,13 @@ def known_integer(value: float | None) -> int | None:
 
 def peak_head(categories: Sequence[str]) -> Text:
     """Return the heading line of the list of the ranks' peaks."""
-    names = "".join(f" {name.replace('_', ' ')[: CELL_WIDTH - 1]:>{CELL_WIDTH - 1}}" for name in categories)
+    names = "".join(f" {name:>{cell_width(name) - 1}}" for name in categories)
     return Text(f"  rank device  step {'peak':>{CELL_WIDTH}}{names}", style="dim")
+
+
+def cell_width(category: str) -> int:
+    """Return the width of a category's cells in the list of the ranks' peaks, with the blank before each."""
+    return max(CELL_WIDTH, len(category) + 1)
 
 
 def peak_line(peak: PeakOfRank, categories: Sequence[str]) -> Text:
@@ -271,7 +279,7 @@ def peak_line(peak: PeakOfRank, categories: Sequence[str]) -> Text:
     for name in categories:
         level = round((len(LEVELS) - 1) * peak.categories[name] / max(1, peak.peak))
         shade = HEAT[level * (len(HEAT) - 1) // (len(LEVELS) - 1)]
-        cell = f" {LEVELS[level]}{size(peak.categories[name]):>{CELL_WIDTH - 2}}"
+        cell = f" {LEVELS[level]}{size(peak.categories[name]):>{cell_width(name) - 2}}"
         line.append(cell, f"{text_colour(shade)} on {shade}")
     return line
 

@@ -40,7 +40,8 @@ TIMES_HEAD = f"{'rank':>6} {'fastest':>9} {'median':>9} {'slowest':>9}  steps"
 class StepsPane(Vertical):
     """A chart of the phases of one rank's steps, above views of all ranks.
 
-    `[` and `]` change the rank. A straggler, a rank that the others wait for, is shown first.
+    `[` and `]` change the rank. A straggler, a rank that the others wait for, is shown first; if there is none, a rank
+    that the verdict names, one of `blamed`.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -51,12 +52,13 @@ class StepsPane(Vertical):
         *VIEW_KEYS,
     ]
 
-    def __init__(self, data: StepsData, run: Run, options: Options) -> None:
+    def __init__(self, data: StepsData, run: Run, options: Options, blamed: Sequence[int] = ()) -> None:
         super().__init__()
         self._data, self._options = data, options
         self._logs = run.of(*ROOMS["steps"])
         self._ranks = [rank.rank for rank in data.ranks]
-        self._at = self._ranks.index(data.stragglers[0].rank) if data.stragglers else 0
+        named = (*(straggler.rank for straggler in data.stragglers), *blamed)
+        self._at = next((self._ranks.index(rank) for rank in named if rank in self._ranks), 0)
 
     def compose(self) -> ComposeResult:
         yield Static(id="steps-title")

@@ -1,6 +1,6 @@
 """The pane for traces: a bar for the time of each rank, and below it kernels, waits, steps, events and calls."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -49,7 +49,10 @@ OTHER_COLUMNS = 27
 
 
 class TracePane(Vertical):
-    """A bar per traced rank, above views of a single rank; `[` and `]` change the rank, `v` the view."""
+    """A bar per traced rank, above views of a single rank; `[` and `]` change the rank, `v` the view.
+
+    The first of the ranks `blamed`, those that the verdict names, is shown first.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left_square_bracket", "rank(-1)", "Previous rank", id="trace.previous", show=False),
@@ -58,10 +61,10 @@ class TracePane(Vertical):
         *VIEW_KEYS,
     ]
 
-    def __init__(self, data: TraceData, run: Run, options: Options) -> None:
+    def __init__(self, data: TraceData, run: Run, options: Options, blamed: Collection[int] = ()) -> None:
         super().__init__()
         self._data = data
-        self._views = TraceViews(data, run, options)
+        self._views = TraceViews(data, run, options, blamed)
 
     def compose(self) -> ComposeResult:
         yield Static(legend(), id="trace-title")
@@ -94,12 +97,12 @@ class TracePane(Vertical):
 class TraceViews(ViewSwitcher):
     """The views of one traced rank, and the views of waits and opportunities, which are about all ranks."""
 
-    def __init__(self, data: TraceData, run: Run, options: Options) -> None:
+    def __init__(self, data: TraceData, run: Run, options: Options, blamed: Collection[int]) -> None:
         with_memory = any(rank.device_memory for rank in data.ranks)
         super().__init__({name: title for name, title in TITLES.items() if with_memory or name != "held"})
         self._data, self._options = data, options
         self._artefacts = {str(artefact.path): artefact for artefact in run.of(Kind.TRACE)}
-        self._at = 0
+        self._at = next((at for at, rank in enumerate(data.ranks) if rank.rank in blamed), 0)
         self._window: tuple[int, int] | None = None
         self._by = CALLS_BY[0]
 

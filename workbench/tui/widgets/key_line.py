@@ -1,31 +1,60 @@
 """A footer line with the keys that currently work."""
 
+from collections.abc import Iterable
+
 from rich.style import Style
 from rich.text import Text
+from textual.events import Resize
 from textual.screen import Screen
 from textual.widgets import Static
 
+ALWAYS = ("help", "quit")
+"""The ids of the keys that are shown on a screen of any width, before the key of the command palette."""
+
 
 class KeyLine(Static):
-    """A footer with the keys of the focused widget.
+    """A footer with the keys of the focused widget; keys for which there is no room are left out.
 
     Textual's own footer has a widget per key, which is slow to redraw.
     """
 
     DEFAULT_CSS = "KeyLine { dock: bottom; height: 1; background: $footer-background; color: $footer-foreground; }"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._keys: list[Text] = []
+        self._last = Text()
+
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, self._update_keys)
         self._update_keys(self.screen)
 
+    def on_resize(self, event: Resize) -> None:
+        self._lay_out(event.size.width)
+
     def _update_keys(self, screen: Screen[object]) -> None:
         """Show each action once, with its key; a click has the same effect as the key."""
-        line, actions = Text(no_wrap=True, overflow="ellipsis"), set()
+        keys: dict[str, tuple[str | None, Text]] = {}
         for _, binding, enabled, _ in screen.active_bindings.values():
-            if binding.show and enabled and binding.action not in actions:
-                actions.add(binding.action)
+            if binding.show and enabled and binding.action not in keys:
                 click = Style(meta={"@click": f"app.simulate_key('{binding.key}')"})
-                line.append(f" {self.app.get_key_display(binding)} ", Style(bold=True) + click)
-                line.append(f"{binding.description} ", click)
-        line.append(" ^p ", "bold").append("Palette")
-        self.update(line)
+                key = (f" {self.app.get_key_display(binding)} ", Style(bold=True) + click)
+                keys[binding.action] = binding.id, Text.assemble(key, (f"{binding.description} ", click))
+        self._keys = [text for name, text in keys.values() if name not in ALWAYS]
+        always = (text for name, text in keys.values() if name in ALWAYS)
+        self._last = Text.assemble(*always, (" ^p ", "bold"), "Palette")
+        self._lay_out(self.size.width)
+
+    def _lay_out(self, width: int) -> None:
+        self.update(Text.assemble(*fitting(self._keys, width - self._last.cell_len), self._last, no_wrap=True))
+
+
+def fitting(keys: Iterable[Text], width: int) -> list[Text]:
+    """Return the first of `keys` that fit into `width` columns."""
+    shown = []
+    for key in keys:
+        width -= key.cell_len
+        if width < 0:
+            break
+        shown.append(key)
+    return shown

@@ -1,6 +1,7 @@
 """Widgets for the tables of a report: a single searchable table, or several tables one below the other."""
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Unpack
 
 from rich.cells import cell_len
@@ -11,6 +12,7 @@ from textual.containers import VerticalScroll
 from textual.widget import Widget
 from textual.widgets import DataTable, Label
 
+from analyzers.traces.kernel_names import shortened, without_middle
 from workbench.console import clean
 from workbench.present.table import Table
 from workbench.tui.widgets.key_bindings import CURSOR_KEYS, SEARCH_KEYS
@@ -19,6 +21,11 @@ from workbench.tui.widgets.widget_options import WidgetOptions
 HIGHEST_LINES = 16
 ROWS_AT_MOST = 2000
 """The most rows that a table shows: more take seconds to lay out, and `--json` prints all data."""
+NAMES = ("name", "module", "source line", "source lines", "operation")
+"""The headings of columns that become narrower if the table is wider than the screen; others have to be scrolled to."""
+SHORTEST_NAME, LONG_NAME = 18, 32
+SOURCE_LINE = re.compile(r"[^/\s,]+:\d+\b")
+"""Matches the file name and the line of a source line, such as `model.py:61`."""
 
 
 class TableList(VerticalScroll):
@@ -53,6 +60,8 @@ class Grid(DataTable[Text]):
         super().__init__(cursor_type="row", zebra_stripes=True, **options)
         self._content = content
         self._text = ""
+        self._whole: dict[str, int] = {}
+        self._widths: list[int] = []
 
     def on_mount(self) -> None:
         if self._content is not None:
@@ -65,11 +74,31 @@ class Grid(DataTable[Text]):
         rows = [[clean(cell) for cell in row] for row in content.rows[:ROWS_AT_MOST]]
         heads = [clean(head) for head in content.columns]
         # Widths are given: Textual measures cells later, and leaves lines that it has drawn as narrow as their heads.
-        for head, *cells in zip(heads, *rows, strict=True):
-            self.add_column(Text(head), width=max(map(cell_len, [head, *cells])))
+        whole = [max(map(cell_len, cells)) for cells in zip(heads, *rows, strict=True)]
+        self._widths = fitted_widths(heads, whole, self._room(len(rows)))
+        for head, width in zip(heads, self._widths, strict=True):
+            self.add_column(Text(head), width=width)
         for row in rows:
-            justified = ((cell, "right" if i in content.numeric else "left") for i, cell in enumerate(row))
+            cells = (shortened_name(cell, width) for cell, width in zip(row, self._widths, strict=True))
+            justified = ((cell, "right" if i in content.numeric else "left") for i, cell in enumerate(cells))
             self.add_row(*(Text(cell, justify=side) for cell, side in justified))  # type: ignore[arg-type]  # the two sides are literals
+        self._whole = dict(zip(heads, whole, strict=True))
+
+    def _room(self, rows: int) -> int:
+        """Return how many columns of the screen the cells of a table of `rows` rows have, without their padding."""
+        bar = self.styles.scrollbar_size_vertical if rows + 1 > self.outer_size.height else 0
+        padding = 2 * self.cell_padding * len(self._content.columns) if self._content else 0
+        return self.outer_size.width - bar - padding
+
+    def on_resize(self) -> None:
+        """Shorten the names anew if the screen now has room for more or for less of them."""
+        if self._content is None:
+            return
+        room = self._room(min(len(self._content.rows), ROWS_AT_MOST))
+        if fitted_widths(list(self._whole), list(self._whole.values()), room) != self._widths:
+            row = self.cursor_row
+            self.show(self._content)
+            self.move_cursor(row=row)
 
     @property
     def lines(self) -> list[str]:
@@ -92,6 +121,38 @@ class Grid(DataTable[Text]):
             return
         at = rows.index(self.cursor_row) + by if self.cursor_row in rows else 0
         self.move_cursor(row=rows[at % len(rows)])
+
+
+def fitted_widths(heads: Sequence[str], widths: Sequence[int], room: int) -> list[int]:
+    """Return the widths of columns such that the table fits into `room`; only columns of names become narrower.
+
+    `widths` are those that show all cells whole. The widest column of names gives way first, down to `SHORTEST_NAME`;
+    a table that would not fit then either is scrolled, and its names remain `LONG_NAME` wide.
+    """
+    fitted, names = list(widths), [i for i, head in enumerate(heads) if head in NAMES]
+    least = sum(min(width, SHORTEST_NAME) if i in names else width for i, width in enumerate(widths))
+    shortest = SHORTEST_NAME if least <= room else LONG_NAME
+    while names and sum(fitted) > room > 0:
+        widest = max(names, key=fitted.__getitem__)
+        if fitted[widest] <= shortest:
+            break
+        fitted[widest] -= 1
+    return fitted
+
+
+def shortened_name(text: str, width: int) -> str:
+    """Return a name cut to `width` characters; of a source line, the file, line and function are kept.
+
+    >>> shortened_name("trainer/models/llama3/model.py:61 forward", 24)
+    '…ma3/model.py:61 forward'
+    """
+    if cell_len(text) <= width:
+        return text
+    if (line := SOURCE_LINE.search(text)) is None:
+        return without_middle(text, width)
+    before, rest = text[: line.start()], text[line.start() :]
+    kept = before[len(before) - max(0, width - len(rest) - 1) :] if before else ""
+    return shortened(f"…{kept}{rest}" if before and len(rest) < width else rest, width)
 
 
 def titled(tables: Iterable[Table]) -> Iterator[Widget]:

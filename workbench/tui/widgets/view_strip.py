@@ -22,12 +22,15 @@ NAMES = {
 
 
 GAP = "   "
+FEWEST_LINES = 16
+"""Screen height, in lines, below which only the current view is named, so that lines remain for the view itself."""
 
 
 class ViewStrip(Widget):
     """A line with the names of all views, the current one highlighted, followed by the title of the current view.
 
-    The title has a line of its own where the screen is too narrow for both.
+    The title has a line of its own where the screen is too narrow for both. A very low screen has room for one line:
+    the name and title of the current view.
     """
 
     DEFAULT_CSS = "ViewStrip { height: auto; max-height: 3; }"
@@ -41,10 +44,11 @@ class ViewStrip(Widget):
 
     def __init__(self) -> None:
         super().__init__()
-        self._names, self._title = Text(), ""
+        self._names, self._current, self._title = Text(), Text(), ""
 
     def show(self, titles: Mapping[str, str], view: str, title: str) -> None:
         """Show the names of all views in `titles`, and the title of `view`, the current one."""
+        self._current = name_of(view, shown=True)
         self._names, self._title = Text("  ").join(name_of(one, shown=one == view) for one in titles), title
         self.refresh(layout=True)
 
@@ -56,6 +60,10 @@ class ViewStrip(Widget):
         return len(self._lines(width).wrap(self.app.console, max(1, width)))
 
     def _lines(self, width: int) -> Text:
+        if self.app.size.height < FEWEST_LINES:
+            line = Text.assemble(self._current, GAP, (self._title, "dim"))
+            line.truncate(width, overflow="ellipsis")
+            return line
         fits = self._names.cell_len + len(GAP) + len(self._title) <= width
         return Text.assemble(self._names, GAP if fits else "\n", (self._title, "dim"))
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.widgets import Static
 
@@ -13,6 +14,7 @@ from workbench.present.bar import bar
 WIDE = 110
 """Screen width, in columns, from which on the parts are listed next to the chart."""
 SMALLEST_SHARE = 0.005
+GAP = "  "
 
 
 class Part(NamedTuple):
@@ -29,8 +31,11 @@ class CursorBreakdown(Static):
     def show(self, head: str, parts: Sequence[Part], written: Callable[[float], str]) -> None:
         """Show `head` and the parts that are not zero; `written` formats a value with its unit."""
         ranked = sorted((part for part in parts if part.value > 0), key=lambda part: -part.value)
-        lay_out = beside if self.app.size.width >= WIDE else below
-        self.update(lay_out(Text(head, style="bold"), ranked, written))
+        title = Text(head, style="bold")
+        if self.app.size.width >= WIDE:
+            self.update(beside(title, ranked, written))
+        else:
+            self.update(below(title, ranked, written, self.size.width or self.app.size.width - 2))
 
 
 def beside(head: Text, parts: Sequence[Part], written: Callable[[float], str]) -> Text:
@@ -47,15 +52,18 @@ def beside(head: Text, parts: Sequence[Part], written: Callable[[float], str]) -
     return Text("\n").join([head, *lines])
 
 
-def below(head: Text, parts: Sequence[Part], written: Callable[[float], str]) -> Text:
-    """Return the parts as a legend below the chart: `head`, then colour, name and value of each part."""
+def below(head: Text, parts: Sequence[Part], written: Callable[[float], str], width: int) -> Text:
+    """Return the parts as a legend below the chart, in lines of `width`: `head`, then colour, name, value of each."""
     total = sum(part.value for part in parts)
-    # No-break spaces, because a legend that wraps must not separate a name from its value.
     pieces = (
-        Text.assemble(
-            ("█", part.colour), f" {clean(part.name)} {written(part.value)}".replace(" ", "\N{NO-BREAK SPACE}")
-        )
+        Text.assemble(("█", part.colour), f" {clean(part.name)} {written(part.value)}")
         for part in parts
         if part.value >= SMALLEST_SHARE * total
     )
-    return Text("  ").join([head, *pieces])
+    # Wrapped here: Textual would separate a name from its value, even at a no-break space.
+    line, used = head.copy(), cell_len(head.plain.splitlines()[-1])
+    for piece in pieces:
+        fits = used + len(GAP) + piece.cell_len <= width
+        line.append(GAP if fits else "\n").append(piece)
+        used = used + len(GAP) + piece.cell_len if fits else piece.cell_len
+    return line

@@ -74,7 +74,8 @@ class MemoryTimeline(StackedChart):
         """Return the line below the chart: the range of entries, the chart's height, and the meaning of the signs."""
         first, last = int(self.instants["entry"].iloc[0]), int(self.instants["entry"].iloc[-1])
         top = size(int(self.instants["allocated"].max()))
-        return f"entry {first} … {last}   top {top}   ▼ peak  {FAILURE} allocation failed  │ cursor"
+        failed = f"  {FAILURE} allocation failed" if self.failed else ""
+        return f"entry {first} … {last}   top {top}   ▼ peak{failed}  │ cursor"
 
 
 class AllocatedByTimeline(StackedChart):
@@ -93,7 +94,10 @@ class AllocatedByTimeline(StackedChart):
         return size(int(value))
 
     def ruler(self) -> str:
-        """Return the line below the chart: bytes of each pool, stream or phase at the cursor, lowest layer first."""
+        """Return the line below the chart: bytes of each pool, stream or phase at the cursor, lowest layer first.
+
+        The number that names a pool or stream could be taken for bytes, so it is followed by a colon.
+        """
         row = self.instants.iloc[max(0, self.cursor)]
-        parts = "   ".join(f"{clean(name)} {size(int(row[name]))}" for name in self.names)
-        return f"entry {int(row['entry'])}: {size(int(row['allocated']))} = {parts}"
+        parts = "   ".join(f"{clean(name)}: {size(int(row[name]))}" for name in self.names)
+        return f"entry {int(row['entry'])}   {size(int(row['allocated']))} allocated   {parts}"

@@ -72,7 +72,8 @@ class LossChart(StackedChart):
     def ruler(self) -> str:
         """Return the line below the chart: the ranges of steps and of the loss, and the meaning of the signs."""
         losses = self.instants["loss"]
-        return ruler(self.instants, f"loss {losses.min():.4f} … {losses.max():.4f}   {FAILURE} not finite  │ cursor")
+        broken = f"{FAILURE} not finite  " if self.signs() else ""
+        return ruler(self.instants, f"loss {losses.min():.4f} … {losses.max():.4f}   {broken}│ cursor")
 
 
 def ruler(frame: pd.DataFrame, legend: str) -> str:

@@ -11,6 +11,9 @@ from workbench.present.bar import bar
 from workbench.tui.widgets.trees.lazy_tree import LazyTree
 from workbench.tui.widgets.widget_options import WidgetOptions
 
+ENGINE = "autograd::engine::"
+"""The namespace of all calls of the backward pass, which would leave no room for their names on a narrow screen."""
+
 
 class CallTree(LazyTree):
     """The tree that `traces.views.tree` returns, with the device time of each call, or host time without a device."""
@@ -42,5 +45,5 @@ class CallTree(LazyTree):
         entry = self._frame.iloc[row]
         spent = int(entry[self._clock])
         longest = int(self._frame[self._clock].iloc[self.children_of(self.parent_of(row))[0]])
-        count, name = int(entry["count"]), clean(entry["name"])
+        count, name = int(entry["count"]), clean(entry["name"]).removeprefix(ENGINE)
         return Text(f"{bar(spent, longest, 8):<8} {duration_ns(spent):>9} {count:>7} x  {name}")
