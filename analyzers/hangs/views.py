@@ -71,7 +71,8 @@ def operations(
 
     The table has a row for each sequence number and a column for each rank with a dump; each cell is an `IssuedAt`.
     `group` is a name or description, by default the group in which most ranks wait. `around` is how many numbers
-    before and after the first difference are shown.
+    before and after the first difference are shown. Numbers before a rank's first record are no difference: its ring
+    buffer has dropped them.
     """
     job, _ = open_job(run, options)
     number = group_number(job, group)
@@ -79,7 +80,10 @@ def operations(
         return pd.DataFrame(index=pd.Index([], name="seq"))
     tables = {m: by_seq(job, m, number) for m in job.groups[number].ranks if m in job.ranks}
     every = sorted(set().union(*tables.values()))
-    differing = (s for s in every if any(s not in table for table in tables.values()) or differ(job, tables, s))
+    # A rank without any record takes part in nothing.
+    begins = {member: min(table, default=-1) for member, table in tables.items()}
+    lacks = {s: any(s not in table and s > begins[m] for m, table in tables.items()) for s in every}
+    differing = (s for s in every if lacks[s] or differ(job, tables, s))
     first = next(differing, None)
     middle = every.index(first) if first is not None else len(every)
     shown = every[max(0, middle - around) : middle + around + 1]

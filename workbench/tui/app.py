@@ -22,7 +22,7 @@ from workbench.source_files import find_source
 from workbench.tui.command_palette import commands
 from workbench.tui.dashboard_process import Dashboard
 from workbench.tui.panes.home import EvidenceWanted
-from workbench.tui.protocols import HasCursorText, PreparesSearch, ShowsEvidence
+from workbench.tui.protocols import HasCursorText, HasPaletteCommands, PreparesSearch, ShowsEvidence
 from workbench.tui.reader_processes import end_reader_processes
 from workbench.tui.source_screen import SourceScreen
 from workbench.tui.subject import Subject
@@ -134,6 +134,9 @@ class WorkbenchApp(TerminalApp[None]):
         widgets = (widget for tabs in self.query(ViewTabs) for widget in tabs.shown_widgets)
         shown = [widget for widget in widgets if isinstance(widget, ViewSwitcher)]
         yield from commands(self, self._subject.views, shown)
+        for tabs in self.query(ViewTabs):
+            if isinstance(tabs.pane, HasPaletteCommands):
+                yield from tabs.pane.palette_commands()
         yield from super().get_system_commands(screen)
 
     async def action_view(self, number: int) -> None:

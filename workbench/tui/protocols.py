@@ -1,6 +1,9 @@
 """Interfaces of panes and widgets that show evidence, can be searched, or have a text at the cursor."""
 
+from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
+
+from textual.app import SystemCommand
 
 from workbench.evidence_link import EvidenceLink
 
@@ -19,6 +22,14 @@ class PreparesSearch(Protocol):
 
     async def before_search(self) -> None:
         """Show a view that can be searched."""
+
+
+@runtime_checkable
+class HasPaletteCommands(Protocol):
+    """A pane with commands of its own in the command palette."""
+
+    def palette_commands(self) -> Iterator[SystemCommand]:
+        """Yield the commands."""
 
 
 @runtime_checkable

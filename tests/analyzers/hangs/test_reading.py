@@ -460,6 +460,15 @@ def test_views(folder, world):
     assert len(views.matrix(found, limit=3).columns) == 3
 
 
+def test_what_a_ring_buffer_has_dropped_is_no_difference(folder, recorder):
+    """Rank 1 still has the first records, rank 0 not; they first differ where rank 1 stops."""
+    kept = {0: range(20, 61), 1: range(1, 60)}
+    folder.write({rank: recorder.dump([recorder.entry(PG, seq) for seq in kept[rank]], GROUPS) for rank in kept})
+    side_by_side = views.operations(run.discover(folder.path), around=3)
+    assert list(side_by_side.index) == [57, 58, 59, 60]
+    assert not side_by_side.loc[60, 1].operation
+
+
 def test_views_of_absent_things(folder, pair):
     found = run.discover(folder.write({0: pair[0]}).path)
     assert views.matrix(found, "nothing").empty

@@ -47,6 +47,15 @@ async def test_a_hang_is_explained_below_its_matrix(fixtures):
         assert "3 ranks in all_gather" in await press(app, pilot, "v")
 
 
+async def test_the_palette_shows_any_process_group(fixtures):
+    app = app_on(fixtures / "mismatch_shape_4ranks", "hang")
+    async with app.run_test(size=(100, 36)) as pilot:
+        assert "group 1 (fault_0)" in await press(app, pilot, "")
+        choices = {command.title: command.callback for command in app.get_system_commands(app.screen)}
+        choices["Show group 0 (default_pg), ranks 0-3"]()
+        assert "group 0 (default_pg), ranks 0-3   1 of 2" in await press(app, pilot, "")
+
+
 async def test_traces_and_steps_begin_with_the_rank_that_the_verdict_names(fixtures):
     app = app_on(fixtures / "straggler_data_4ranks")
     async with app.run_test(size=(80, 24)) as pilot:

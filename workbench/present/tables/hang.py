@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROWS = 40
+SINGLE_WAITS = 32
+"""The most waiting ranks that have a row each."""
 
 
 def hang_tables(data: HangData) -> list[Table]:
@@ -42,14 +44,28 @@ def culprits(found: Sequence[Culprit]) -> Table:
 
 
 def waits(data: HangData) -> Table:
-    """Return a table with a row for each waiting rank and the ranks that it waits for."""
+    """Return a table with a row for each waiting rank and the ranks that it waits for.
+
+    If there are many, those that wait in the same operation of groups with the same description share a row, such as
+    `0-511` that wait for `512-1023`: each waits for those of its own group.
+    """
     # Groups are numbered by PyTorch; the description (`mesh_tp`) is what the user gave them.
     names = {group.name: group.desc or group.name for group in data.groups}
-    rows = (
-        (w.rank, rank_ranges(w.waits_for) or "no rank: all have arrived", names.get(w.group, w.group), w.seq)
-        for w in data.waits
+    together: dict[tuple[object, ...], tuple[list[int], set[int]]] = {}
+    many = len(data.waits) > SINGLE_WAITS
+    for w in data.waits:
+        name = names.get(w.group, w.group)
+        key = (name, w.seq, w.operation, bool(w.waits_for)) if many else (name, w.seq, w.rank)
+        ranks, awaited = together.setdefault(key, ([], set()))
+        ranks.append(w.rank)
+        awaited.update(w.waits_for)
+    # Those that wait for the fewest come first: they are nearest to the cause.
+    rows = sorted(together.items(), key=lambda item: len(item[1][1]) if many else 0)
+    cells = (
+        (rank_ranges(ranks), rank_ranges(sorted(awaited)) or "no rank: all have arrived", name, seq)
+        for (name, seq, *_), (ranks, awaited) in rows
     )
-    return table("Who waits for whom", "rank> | waits for | group | seq>", rows)
+    return table("Who waits for whom", f"{'ranks' if many else 'rank>'} | waits for | group | seq>", cells)
 
 
 def culprit_stacks(found: Sequence[Culprit]) -> list[Table]:

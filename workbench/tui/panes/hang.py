@@ -1,12 +1,12 @@
 """The pane for hangs: a matrix of ranks and collectives, and below it views that explain the hang."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import ClassVar
 
 import pandas as pd
 from rich.text import Text
-from textual.app import ComposeResult
+from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widget import Widget
@@ -82,6 +82,16 @@ class HangPane(Vertical):
 
     def action_group(self, by: int) -> None:
         self._at = (self._at + by) % max(1, len(self._data.groups))
+        self._show_group()
+
+    def palette_commands(self) -> Iterator[SystemCommand]:
+        """Yield a command for each process group, because there may be hundreds of them."""
+        for at, group in enumerate(self._data.groups):
+            name = f"{clean(group.name)} ({clean(group.desc)}), ranks {rank_ranges(group.ranks)}"
+            yield SystemCommand(f"Show group {name}", "key b turns to the next", partial(self._choose_group, at))
+
+    def _choose_group(self, at: int) -> None:
+        self._at = at
         self._show_group()
 
     async def action_turn(self, by: int) -> None:

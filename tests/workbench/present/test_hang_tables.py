@@ -1,0 +1,30 @@
+"""The tables of a hang: which rank waits for which."""
+
+from analyzers.hangs.model import Group, HangData, Wait
+from workbench.present.tables.hang import waits
+
+MESHES = [Group(name=str(i), desc="mesh_pp", ranks=[i, i + 512]) for i in range(512)]
+
+
+def job(waiting):
+    groups = [*MESHES, Group(name="900", desc="mesh_tp", ranks=[640, 641, 642])]
+    return HangData(world_size=1024, ranks_with_dump=[], groups=groups, culprits=[], waits=waiting)
+
+
+def test_many_waiting_ranks_share_rows_and_the_nearest_to_the_cause_come_first():
+    pipeline = [Wait(rank=i, waits_for=[i + 512], group=str(i), seq=20, operation="recv") for i in range(512)]
+    beside = [Wait(rank=rank, waits_for=[643], group="900", seq=110, operation="all_reduce") for rank in (640, 642)]
+    assert waits(job([*pipeline, *beside])).rows == (
+        ("640, 642", "643", "mesh_tp", "110"),
+        ("0-511", "512-1023", "mesh_pp", "20"),
+    )
+
+
+def test_few_waiting_ranks_have_a_row_each():
+    beside = [Wait(rank=rank, waits_for=[643], group="900", seq=110, operation="all_reduce") for rank in (640, 642)]
+    gathered = Wait(rank=641, waits_for=[], group="900", seq=111, operation="all_gather")
+    assert waits(job([*beside, gathered])).rows == (
+        ("640", "643", "mesh_tp", "110"),
+        ("642", "643", "mesh_tp", "110"),
+        ("641", "no rank: all have arrived", "mesh_tp", "111"),
+    )
