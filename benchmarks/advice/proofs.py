@@ -67,7 +67,7 @@ CASES = [
          (COPIES, "1", SHARDS, "2"), ranks=2),
     Case("leak", "grew", (BATCH, "64", "--faults.name", "leak", "--faults.step", "2", "--training.steps", "20"),
          ("--faults.name", "healthy")),
-    Case("one batch of 64 times the size", "inputs", ("--faults.name", "oom")),
+    Case("one batch of 64 times the size", "inputs", ("--faults.name", "oom", "--faults.step", "2")),
     Case("batch of the validation", "validation", (*FULL, BATCH, "4", *EVAL, "512"), (*EVAL[-1:], "128")),
     Case("script with --batch-size", "--batch-size", ("--batch-size", "64"), ("--batch-size", "32"), script=True),
     Case("script without a flag", "no flag", (), ("--batch-size", "32"), script=True),

@@ -13,8 +13,9 @@ from analyzers.store import Options
 from trainer.config import load
 from workbench.commands.prove import rerun
 from workbench.commands.prove.changes import changes, halved
-from workbench.commands.prove.command import decided, prove
+from workbench.commands.prove.command import decided, prove, scaled
 from workbench.commands.prove.margin import margin, usable_share
+from workbench.commands.prove.recorded_run import RecordedRun
 from workbench.commands.prove.report import proof_report
 from workbench.commands.prove.rerun import configuration
 from workbench.commands.prove.script import batch_flag, changed_command, launch_options
@@ -63,6 +64,16 @@ def test_weights_in_bfloat16_compute_in_bfloat16_too():
     config = CONFIG | {"training": CONFIG["training"] | {"mixed_precision_param": "float32"}}
     change = next(changes(run_with({"optimizer_state": 9}, config)))
     assert change == {"training.dtype": "bfloat16", "training.mixed_precision_param": "bfloat16"}
+
+
+def test_in_a_validation_temporary_tensors_grow_with_its_batch():
+    """A validation has no forward phase; its tensors were not counted, and no smaller batch seemed to fit."""
+    oom = SimpleNamespace(
+        categories={"temporary": 80, "parameters": 10}, requested_bytes=40, allocated_bytes=90, device_free_bytes=5
+    )
+    manifest = {"config": {"validation": {"local_batch_size": 8}}}
+    run = RecordedRun(Path(), manifest, SimpleNamespace(oom=oom, savings=[]), "memory.oom")
+    assert scaled(run, {"validation.local_batch_size": 2}) == 130 - 90
 
 
 def test_a_change_that_the_trainer_refuses_is_left_out():

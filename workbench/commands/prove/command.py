@@ -155,4 +155,4 @@ def scaled(run: RecordedRun, change: Settings) -> int:
     before = run.manifest["config"]["validation"]["local_batch_size"] if key == EVAL_BATCH else named[2] if named else 1
     oom = run.device.oom
     total = oom.allocated_bytes + oom.requested_bytes if oom else run.device.peak_allocated_bytes
-    return total - round(run.growing_bytes() * (1 - int(value) / before))
+    return total - round(run.growing_bytes(in_validation=key == EVAL_BATCH) * (1 - int(value) / before))

@@ -50,12 +50,17 @@ class RecordedRun:
         oom = self.device.oom
         return oom.allocated_bytes + oom.device_free_bytes if oom else self.device.limit_bytes or 0
 
-    def growing_bytes(self) -> int:
-        """Return how many of the bytes in use or requested at the failure grow with the batch."""
+    def growing_bytes(self, *, in_validation: bool = False) -> int:
+        """Return how many of the bytes in use or requested at the failure grow with the batch.
+
+        In a validation there is no forward phase, so all tensors of the categories that may grow are counted.
+        """
         half = next((saving for saving in self.device.savings if saving.remedy is Remedy.HALF_BATCH), None)
         oom = self.device.oom
-        requested = oom.requested_bytes if oom else 0
-        return (half.of_bytes if half else 0) + requested
+        growing = half.of_bytes if half else 0
+        if oom and in_validation:
+            growing = sum(oom.categories.get(name, 0) for name in GROWING_CATEGORIES)
+        return growing + (oom.requested_bytes if oom else 0)
 
 
 def recorded_run(run: Run, options: Options) -> RecordedRun:
