@@ -107,12 +107,12 @@ def phase_stack(phases: pd.DataFrame) -> go.Figure:
 
 
 def small_gathered(phases: pd.DataFrame) -> pd.DataFrame:
-    """Return `phases` with those that take less than `SMALLEST_SHARE` of all time, in sum and in each step, as one.
+    """Return `phases` with those as one that in each step take less than `SMALLEST_SHARE` of the longest step.
 
-    Each would only be an entry of the legend. A single small phase keeps its name.
+    They are less than a pixel high, and would only be entries of the legend. A single one keeps its name.
     """
-    most = (phases.sum(axis=1) * SMALLEST_SHARE).to_numpy()[:, None]
-    small = phases.columns[(phases.fillna(0) < most).all() & phases.any()]
+    least = phases.sum(axis=1).max() * SMALLEST_SHARE
+    small = phases.columns[(phases.fillna(0) < least).all() & phases.any()]
     if len(small) < FEWEST_GATHERED:
         return phases
     return phases.drop(columns=small).assign(**{OTHER_PHASES: phases[small].sum(axis=1)})
