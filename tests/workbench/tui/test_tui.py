@@ -91,7 +91,7 @@ async def test_the_matrix_has_a_hole_where_the_culprit_is_missing(stuck, size):
         assert app.query_one(TabbedContent).active == "hang"
         matrix = app.query_one(CollectiveMatrix)
         rows = [matrix.render_line(y).text for y in range(matrix.size.height)]
-        assert "·" in next(row for row in rows if row.startswith("0"))
+        assert "○" in next(row for row in rows if row.startswith("0"))
         assert "✗" in next(row for row in rows if row.startswith("1"))
 
 
