@@ -111,7 +111,7 @@ def small_gathered(phases: pd.DataFrame) -> pd.DataFrame:
 
     They are less than a pixel high, and would only be entries of the legend. A single one keeps its name.
     """
-    least = phases.sum(axis=1).max() * SMALLEST_SHARE
+    least = float(phases.sum(axis=1).max()) * SMALLEST_SHARE
     small = phases.columns[(phases.fillna(0) < least).all() & phases.any()]
     if len(small) < FEWEST_GATHERED:
         return phases
