@@ -54,8 +54,10 @@ class Progress:
 
 
 def is_milestone(files: int, total: int) -> bool:
-    """Return whether an analyzer should answer when `files` of its `total` files are read: at 32, 64, 128, ...
+    """Return whether an analyzer should give a partial answer after `files` of its `total` files.
 
-    The answers then together cost about as much as the last one. With few files there is only the last one.
+    It should after 32, 64, 128 and so on, so that all partial answers together cost about as much as the final one.
+    The
+    final answer is no milestone, and an analysis of few files has none.
     """
     return total > MANY_FILES and 32 <= files < total and files.bit_count() == 1

@@ -181,7 +181,7 @@ def merge(same: Sequence[Finding]) -> Finding:
     also = [rank for rank in ranks if rank not in first.ranks]
     own = rank_names(first.ranks) if first.ranks else "a recording that names no rank"
     numbers = "" if is_equal else ", with other numbers"
-    text = f"these numbers are those of {own}; the same is true of {rank_names(also)}{numbers}"
+    text = f"the numbers here are from {own}; the finding is also true of {rank_names(also)}{numbers}"
     others_too = f" {capitalised(text)}." if also else ""
     why = first.why + others_too
     return msgspec.structs.replace(first, ranks=ranks, evidence=evidence[:EVIDENCE_AT_MOST], why=why)

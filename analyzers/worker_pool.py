@@ -58,9 +58,10 @@ class Order:
 
 
 def read_order(order: Order) -> EntryFiles | Refusal:
-    """Read the files that an order names, and return the files of the resulting cache entry; this runs in a worker.
+    """Read the files that `order`, one unit of work for a worker, names; this runs in the worker.
 
-    The result is a `Refusal` if the worker cannot read them.
+    Return the names and contents of the files of the resulting cache entry, because the worker may share no disk with
+    the caller; a `Refusal` if the worker cannot read the files.
     """
     if order.version != importlib.import_module(order.reader).VERSION:
         return Refusal.OTHER_VERSION

@@ -159,7 +159,7 @@ def bisect(
     ] = None,
     fail_on: opt.FailOnOption = None,
 ) -> None:
-    """Name the first operation that gets the same in two recorded runs and returns something else.
+    """Name the first operation of two recorded runs that has the same inputs in both and different outputs.
 
     Record both runs with --debug.record_tensors, or with two lines in any script, before the first step:
 

@@ -223,7 +223,10 @@ def qwen3_with_experts(_: object, written: Values) -> Translation | None:
 
 
 def flavor_with_experts(value: object, written: Values) -> Translation | None:
-    """Convert model.flavor from a qwen3 flavor to one of qwen3_moe, if model.name in `written` is qwen3."""
+    """Translate a flavor of qwen3 with experts, such as `30B-A3B`, to the name that it has in qwen3_moe.
+
+    `written` has all keys that the user wrote, {key: value}. Return None for any other flavor or model.
+    """
     ours = WITH_EXPERTS.get(str(value), value)
     if written.get("model.name") == "qwen3" and ours != value:
         return Translation("model.flavor", ours, "so is it called in qwen3_moe")
@@ -258,7 +261,10 @@ CONVERTED: dict[str, Converter] = {
 
 
 def translate(key: str, value: object, written: Values) -> Translation | None:
-    """Return this trainer's key and value for a key of another torchtitan version; None if it needs no translation."""
+    """Return this trainer's key and value for a key of another torchtitan version; None if it needs no translation.
+
+    `written` has all keys that the user wrote, {key: value}, because some translations depend on another key.
+    """
     if convert := CONVERTED.get(key):
         return convert(value, written)
     return Translation(RENAMED[key], value) if key in RENAMED else None

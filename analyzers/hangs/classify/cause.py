@@ -56,14 +56,18 @@ class HostState:
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause of a hang: its culprit, and the facts that show that this is the culprit.
+    """One cause of a hang: the culprits, which are ranks, and the facts that show that they are the cause.
 
-    `reason` says which kind of evidence blames the culprit; most other facts are set only for some reasons. `sides`
-    are the different operations that ranks issued where all should have issued the same one, each with its ranks.
-    `issued` is the operation of the culprits, `expected` that of the other ranks. `elements` are two sizes that
-    differ: the elements that an all_to_all sends and receives in total or, for a rank that gloo aborted, the bytes
-    received and expected. `completed` is how many of the `members` of the process group have completed the operation.
-    `end` is how the culprit ended, `host` the state of its process, `node` its node if that was lost.
+    `reason` says which kind of evidence blames them; most of the other fields are set for some reasons only. `sides`
+    are
+    the different operations that ranks issued where all should have issued the same one, each with its ranks.
+    `issued` is
+    the operation of the culprits, `expected` that of the other ranks. `elements` are two sizes that differ: for an
+    all_to_all the numbers of elements that are sent and received in total; for a rank that gloo aborted the bytes
+    that it
+    received and expected. Of the process group's `members` (a number), `completed` have completed the operation.
+    `end` is
+    how the culprit's process ended, `host` whether and where it still runs, `node` its node if that was lost.
     """
 
     culprit: Culprit

@@ -75,9 +75,10 @@ class StackCause:
 
 
 def find_places(side: SideFiles) -> list[Place]:
-    """Return the `Place` of each rank that has a stack, which is what the first sample of its stack shows.
+    """Return what the stack of each rank shows: what it does, in which operation it waits, and the user's line.
 
-    Later samples only show whether the rank moved.
+    `side` has the stack files of the job. The first sample of a stack decides; later ones only show whether the rank
+    moved.
     """
     return [place for rank in sorted(side.stack_files) if (place := find_place(side.stack_files[rank], rank))]
 

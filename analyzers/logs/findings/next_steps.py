@@ -58,7 +58,7 @@ STARTUP = {
     " closed kernel modules instead of the open ones",
     Reason.NO_GPU: "check `nvidia-smi` and CUDA_VISIBLE_DEVICES on that node, and that PyTorch was built for its GPU",
     Reason.BAD_ARGUMENTS: "correct the command line; the script's own arguments come after its name",
-    Reason.NO_SCRIPT: "correct the path of the script. Where it ends in `python`, that word was taken for the script:"
+    Reason.NO_SCRIPT: "correct the path of the script. If it ends in `python`, that word was taken for the script:"
     " write `torchrun script.py`, not `torchrun python script.py`",
 }
 WORKERS = {
@@ -90,6 +90,11 @@ RECOMPUTED = (
     "pass `use_reentrant=False` to torch.utils.checkpoint, because reentrant recomputation of a layer that is used"
     " twice reaches its parameters twice. If nothing is recomputed, use the parameters only within the wrapped"
     " forward(), or pass `static_graph=True` to DistributedDataParallel if all steps have the same graph"
+)
+NOT_IMPORTED = (
+    "install the module in the environment that this rank uses. If other ranks import it, compare the environments:"
+    " `python -c 'import sys; print(sys.executable, sys.path)'` on both nodes, and look for a file of that name beside"
+    " the script"
 )
 DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT=1 and TORCH_FR_BUFFER_SIZE=2000"
 TIMEOUTS = {
@@ -152,6 +157,8 @@ def for_crash(cause: Cause) -> str:
             "run once with CUDA_LAUNCH_BLOCKING=1, so that the traceback points to the failing kernel, or under"
             f" compute-sanitizer; {suspects}"
         )
+    if cause.lead.message.startswith(("ModuleNotFoundError", "ImportError")):
+        return NOT_IMPORTED
     return RECOMPUTED if READY_TWICE in cause.lead.message else STEPS[LogClass.CRASHED]
 
 

@@ -39,7 +39,7 @@ class LineFilter:
         fresh = shapes - self.boring
         meaningless = FILTER.without_words(fresh)
         for shape in meaningless:
-            self.forget(shape)
+            self.skip(shape)
         return fresh.difference(meaningless)
 
     def matters(self, shape: bytes) -> bool:
@@ -54,20 +54,20 @@ class LineFilter:
             return False
         if TRIGGERS.search(shape):
             return True
-        self.forget(shape)
+        self.skip(shape)
         return False
 
-    def forget(self, shape: bytes) -> None:
-        """Remember that lines of this shape (the line without its digits) hold no event, so that they are skipped."""
+    def skip(self, shape: bytes) -> None:
+        """Skip lines of this shape (a line without its digits) from now on, because they hold no event."""
         if len(shape) <= KNOWN_BYTES:
             if len(self.boring) >= KNOWN_AT_MOST:
                 self.boring.clear()
             self.boring.add(shape)
 
-    def forget_unless_digits_matter(self, shape: bytes) -> None:
+    def skip_unless_digits_matter(self, shape: bytes) -> None:
         """Have lines of this shape skipped, after one reported no event, unless another may because of its digits.
 
         A shape is a line without its digits.
         """
         if not self.left_to_parse and not DEPENDS_ON_DIGITS.search(shape) and b"Error" not in shape:
-            self.forget(shape)
+            self.skip(shape)

@@ -171,7 +171,7 @@ class Scanner:
         elif FRAME.search(body) or "most recent call" in body:
             self.filter.read_on()
         else:
-            self.filter.forget_unless_digits_matter(shape)
+            self.filter.skip_unless_digits_matter(shape)
 
     def follow_box(self, key: str, body: str) -> bool:
         """Parse a line if it belongs to a traceback that is drawn in a box of characters; return whether it does.

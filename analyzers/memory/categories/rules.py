@@ -37,7 +37,7 @@ class Rule(NamedTuple):
 # The confidences are set by hand, by what `benchmarks/blocks/categories.py` measures where tags are hidden.
 RULES = (
     Rule("none", Category.UNKNOWN, 0.0, "nothing says what these blocks are"),
-    Rule("noted", None, 1.0, "the recorder noted them while the job ran"),
+    Rule("noted", None, 1.0, "the recorder of workbench wrote down what each tensor is while the job ran"),
     Rule("workspace", Category.WORKSPACE, 0.8, "allocated by a library for its own use"),
     Rule("zeroed", Category.GRADIENTS, 0.8, "older than the trace, freed by zero_grad"),
     Rule("optimizer_init", Category.OPTIMIZER_STATE, 0.9, "allocated where the optimizer sets up its state"),

@@ -61,7 +61,7 @@ def columns_note(log: MappedLog) -> Finding:
 
 NEXT = (
     "nothing, if this is right. If a column is taken for the wrong quantity, name the right one, such as"
-    " --map loss=COLUMN (may be repeated)"
+    " --map loss=COLUMN of `workbench steps` (may be repeated)"
 )
 
 
@@ -101,7 +101,10 @@ def row_facts(log: MappedLog) -> list[str]:
     if log.timed_by_clock:
         facts.append("no column has the duration of a step, so step times are the intervals between rows")
     if log.duplicates:
-        facts.append(f"{quantity(log.duplicates, 'row')} ignored, because a later row has the same step")
+        facts.append(
+            f"{quantity(log.duplicates, 'row')} ignored, because a later row has the same step, as where several ranks"
+            " write to one log: the last row of a step counts"
+        )
     if log.restarts:
         facts.append(f"the step goes back {quantity(log.restarts, 'time')}: the job was resumed, the later rows count")
     if log.dropped:

@@ -49,7 +49,14 @@ def pieces_of(ids: Column, vocabulary: Vocabulary) -> Pieces:
 
 
 def padding_of(sample: Sample, vocabulary: Vocabulary | None) -> Mask:
-    """Return a mask of the padding: the tokens that the attention mask leaves out, or a run of padding tokens."""
+    """Return a mask of the padding tokens of a row.
+
+    They are the tokens that the attention mask leaves out. Where it leaves out none, or there is no such mask, they
+    are
+    the runs of the vocabulary's padding token at the two ends of the row; without a vocabulary, a long run of one
+    token
+    at its end.
+    """
     ids = sample.ids
     if sample.attention is not None and not sample.attention.all():
         return np.asarray(sample.attention == 0)

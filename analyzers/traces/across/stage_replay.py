@@ -85,12 +85,14 @@ def program_of(recording: Recording, messages: Sequence[Message], ahead: int) ->
 
 @dataclass
 class ProgramBuilder:
-    """Collects the tasks (blocks of computing and communications) of one rank in the order of their launches.
+    """Collects the tasks of one rank in the order of their launches: blocks of computing, and communications.
 
-    `receives` are the communications whose result the following computing needs, as indices among the rank's
-    collectives. If the rank computes on its host (`on_host`), these are all but its sends, and the next communication
-    needs their results, too. `pending` has the communications that no block waits for yet, as {index of the task: its
-    recorded end}.
+    `receives` are the communications, as indices among the rank's collectives, whose result the computing after them
+    needs. For a rank that computes on its host (`on_host`) they are all communications but sends, and such a rank
+    also
+    needs their result before its next communication. `pending` has the communications that no block of computing
+    waits
+    for yet, as {index of the task: its recorded end}.
     """
 
     receives: set[int]

@@ -73,21 +73,12 @@ def time_findings(account: RankTrace, problems: Sequence[Problem] = ()) -> Itera
 
 def exposed_finding(account: RankTrace) -> Finding:
     exposed, span = account.exposed_communication_ns, account.span_ns
-    waiting = "the program" if account.source == "cpu" else "a kernel that was already launched"
-    blocked = duration_ns(account.blocking_communication_ns)
-    blocking = (
-        f" For {blocked} of this, {waiting} was blocked until a collective ended."
-        if account.blocking_communication_ns
-        else ""
-    )
     return account_finding(
         account,
         "trace.exposed_communication",
         f"Communication without compute (exposed communication) takes {share(exposed, span)} of the"
         f" {recorded_time(account)}",
-        f"Collectives ran for {duration_ns(account.communication_ns)}; during {duration_ns(exposed)} of this time"
-        " nothing"
-        f" was computed.{blocking}{HOST_ONLY if account.source == 'cpu' else ''}",
+        f"{exposed_times(account)}{HOST_ONLY if account.source == 'cpu' else ''}",
         "If this report also names a straggler, fix that first: the other ranks wait for it inside their collectives."
         f" {hide_advice(account)}",
         severity=Severity.WARNING,
@@ -99,6 +90,21 @@ def exposed_finding(account: RankTrace) -> Finding:
     )
 
 
+def exposed_times(account: RankTrace) -> str:
+    """Return sentences on how long collectives ran, without compute, and blocking; equal times are written once."""
+    whole, exposed = duration_ns(account.communication_ns), duration_ns(account.exposed_communication_ns)
+    blocked = duration_ns(account.blocking_communication_ns) if account.blocking_communication_ns else None
+    nothing = "nothing was computed"
+    first = (
+        f" for {whole}, and {nothing} meanwhile" if whole == exposed else f" for {whole}; for {exposed} of it {nothing}"
+    )
+    waiting = "the program" if account.source == "cpu" else "a kernel that was already launched"
+    part = "all of that time" if blocked == exposed else f"{blocked} of that"
+    return f"Collectives ran{first}." + (
+        f" For {part}, {waiting} was blocked until a collective ended." if blocked else ""
+    )
+
+
 def hide_advice(account: RankTrace) -> str:
     """Return how to hide collectives behind computing, or how to need fewer if there is too little computing.
 
@@ -106,9 +112,10 @@ def hide_advice(account: RankTrace) -> str:
     """
     free = account.compute_ns - account.overlapped_communication_ns
     if free < account.exposed_communication_ns:
+        alone = "alone" if account.source == "cpu" else "alone (nccl-tests does this for NCCL)"
         return (
             f"Otherwise overlap will not help much: this rank computes for only {duration_ns(max(free, 0))} outside of"
-            " collectives. Time the longest collective alone, for NCCL with nccl-tests. If it is fast there, ranks"
+            f" collectives. Time the longest collective {alone}. If it is fast there, ranks"
             " wait for each other: compare the traces of all ranks. If it is slow there, the network is slow:"
             " communicate less often, for example with gradient accumulation."
         )
@@ -136,9 +143,11 @@ def longest_collectives(account: RankTrace) -> list[str]:
     Example: `all_gather of mesh_fsdp, 1.5 MiB each: 12 calls, 81.0 ms in total`.
     """
     longest = sorted(account.collectives, key=lambda collective: -collective.total_ns)[:COLLECTIVES_AT_MOST]
+    parallel = sum(collective.total_ns for collective in longest) > account.communication_ns
+    note = " (calls ran at the same time as others)" if parallel else ""
     return [
         f"{collective_text(collective)}: {quantity(collective.count, 'call')}, {duration_ns(collective.total_ns)} in"
-        " total"
+        f" total{note}"
         for collective in longest
     ]
 
@@ -291,8 +300,8 @@ def cpu_finding(account: RankTrace) -> Finding:
         account,
         "trace.cpu_only",
         "The trace shows only work of the CPU: it has no device kernels that this tool recognises",
-        "The numbers are therefore those of the CPU: its operators count as compute, and its collectives (gloo) as"
-        " communication.",
+        "All times in this report are therefore times of the CPU: its operators count as compute, and its collectives"
+        " (gloo) as communication.",
         "If the job uses a GPU, add ProfilerActivity.CUDA to the activities of the profiler, and record again. If the"
         " job runs on CPUs only, there is nothing to do.",
         severity=Severity.INFO,

@@ -93,7 +93,10 @@ def unused_finding(account: RankTrace, memory: DeviceMemory, reserved: MemoryMom
         " reason. Against fragmentation set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         severity=Severity.WARNING if large else Severity.INFO,
         confidence=0.7,
-        facts=[f"highest allocated size: {moment_fact(account, memory.peak)}"],
+        facts=[
+            f"highest reserved size: {size(reserved.bytes)}",
+            f"highest allocated size: {moment_fact(account, memory.peak)}",
+        ],
     )
 
 

@@ -84,7 +84,10 @@ def gpu_errors(since_s: float) -> bytes:
 
 
 def kernel_records(path: Path) -> Iterator[tuple[float, str]]:
-    """Yield (seconds since boot, message) of each record in the kernel's log, oldest first."""
+    """Yield (seconds since boot, message) of each record in the log of the operating system's kernel, oldest first.
+
+    `path` is the device file of that log, `/dev/kmsg`.
+    """
     log = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         for _ in range(MOST_RECORDS):

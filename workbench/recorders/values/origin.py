@@ -56,11 +56,13 @@ def intended(operations: Sequence[Operation], ranges: Sequence[Range]) -> list[b
 
 
 def origin(operations: Sequence[Operation], ranges: Sequence[Range], broken: Iterable[int]) -> int | None:
-    """Return the index of the operation that produced the first NaN or unintended infinity behind `broken`.
+    """Return the index of the operation that produced the first NaN or unintended infinity in the results `broken`.
 
-    `operations` is the log in the order of time, `ranges` has the range of each result, and `broken` has indices in
-    the log. Only operations on which these depend are searched, because a NaN that nothing uses does no harm. The
-    result is None if all results of `broken` are finite or intended infinities.
+    `operations` is the log in the order of time, `ranges` has the range of each operation's result, and `broken` has
+    indices in the log. Only operations that `broken` depends on are searched, because a NaN that nothing uses does no
+    harm. An infinity is intended where an operation fills a tensor with it, as in an attention mask. The result is
+    None
+    if `broken` has neither a NaN nor an unintended infinity.
     """
     wanted, seen = intended(operations, ranges), set[int]()
     waiting = [number for number in broken if not ranges[number].is_finite and not wanted[number]]

@@ -35,7 +35,9 @@ class PhaseChart(StackedChart):
         return duration(value)
 
     def ticks(self) -> dict[int, str]:
-        """Return the labels of the steps below the chart as {index of a table row: label}."""
+        """Return the labels of the steps below the chart as {index of a row of `instants`, which has a row per step:
+        label}.
+        """
         return step_ticks(self.instants)
 
     def ruler(self) -> str:
@@ -66,7 +68,9 @@ class LossChart(StackedChart):
         return f"{self._lowest + (value - BASE) * self._span:.3f}"
 
     def ticks(self) -> dict[int, str]:
-        """Return the labels of the steps below the chart as {index of a table row: label}."""
+        """Return the labels of the steps below the chart as {index of a row of `instants`, which has a row per step:
+        label}.
+        """
         return step_ticks(self.instants)
 
     def ruler(self) -> str:
