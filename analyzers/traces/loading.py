@@ -114,8 +114,8 @@ def load(
         else:
             share_equal(columns.meta, known)
             recordings += recordings_of(artefact, Trace(columns), options.peak_flops)
-            # What the recordings have of it is kept once.
-            del columns.meta["accounts"]
+            # The recordings have all else, which would be kept twice.
+            columns.meta["accounts"] = [{"device": account["device"]} for account in columns.meta["accounts"]]
     return recordings, failures
 
 
