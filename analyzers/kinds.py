@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from analyzers.files import open_regular
-from analyzers.step_log_signs import is_console, is_metrics_json, is_metrics_table
+from analyzers.log_signs.step_logs import is_console, is_metrics_json, is_metrics_table
 
 HEAD_BYTES = 1 << 16
 """How many bytes of a file are read to recognise its kind."""

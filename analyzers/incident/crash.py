@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from analyzers import hangs
 from analyzers.frames import is_library
 from analyzers.hangs import ExitFile, Frame
-from analyzers.relayed import first_error
+from analyzers.log_signs.relayed_errors import first_error
 from analyzers.run import Run
 
 LONGEST_MESSAGE = 300

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.model import Culprit, Frame, HangClass, Reason, user_frame
-from analyzers.hangs.reading.thread_stacks import read_threads
+from analyzers.hangs.reading.stacks.thread_stacks import read_threads
 
 CONFIDENCE = 0.8
 

@@ -9,8 +9,8 @@ from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.findings.wording import format_call
 from analyzers.hangs.model import HangClass, Reason, is_library, user_frame
-from analyzers.hangs.reading.child_stacks import Child, read_children
 from analyzers.hangs.reading.side_files import SideFiles
+from analyzers.hangs.reading.stacks.child_stacks import Child, read_children
 from analyzers.hangs.reading.step_times import measure_phase, read_step_times
 from analyzers.hangs.reading.torchrun_workers import read_last_lines
 from analyzers.report import Evidence

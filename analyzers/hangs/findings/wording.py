@@ -7,7 +7,7 @@ from analyzers.hangs.graph.locations import Location
 from analyzers.hangs.model import Culprit, Frame, operation_text, user_frame
 from analyzers.hangs.reading.exits import Ending, RankEnd
 from analyzers.hangs.reading.side_formats import ExitFile
-from analyzers.relayed import first_error
+from analyzers.log_signs.relayed_errors import first_error
 from analyzers.words import agree, exit_reason, rank_names, source_line
 
 EXCEPTION_LENGTH = 200

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.side_formats import ExitFile
-from analyzers.relayed import failed_ranks
+from analyzers.log_signs.relayed_errors import failed_ranks
 
 ORDERLY_SIGNALS = (-15, -2)
 """The exit codes of processes ended by SIGTERM or SIGINT, the signals by which a launcher ends the remaining ranks."""

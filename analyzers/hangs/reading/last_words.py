@@ -13,7 +13,7 @@ from analyzers.damage import BEAT
 from analyzers.files import open_regular
 from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.side_formats import GroupsFile, ThreadError, read_side
-from analyzers.hangs.reading.thread_stacks import read_main_thread
+from analyzers.hangs.reading.stacks.thread_stacks import read_main_thread
 
 DONE_PHASE = "done"
 """The phase in the last heartbeat of a rank whose training ended cleanly."""

@@ -26,7 +26,7 @@ from analyzers.hangs.reading.side_formats import (
     Struct,
     read_side,
 )
-from analyzers.hangs.reading.thread_stacks import read_main_thread
+from analyzers.hangs.reading.stacks.thread_stacks import read_main_thread
 from analyzers.hangs.reading.torchrun_workers import find_log_files, read_gloo_sizes, read_last_errors
 from analyzers.nodes.gaps import NodeGaps
 from analyzers.nodes.health import NodeHealth, Process, read_health

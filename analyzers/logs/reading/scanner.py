@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from analyzers.log_signs.relayed_errors import failed_ranks
 from analyzers.logs.model import EventKind, Facts, LogEvent
 from analyzers.logs.reading.aftermath import (
     is_handled,
@@ -38,7 +39,6 @@ from analyzers.logs.reading.tracebacks import (
     Tracebacks,
     user_frame,
 )
-from analyzers.relayed import failed_ranks
 
 GZIP_RATIO = 50
 LINES_AT_MOST = 100_000

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.commands.live_stacks import py_spy
+from workbench.commands.running_job.stacks import py_spy
 
 ROOT = Path(__file__).parents[3]
 JOB = """

@@ -16,7 +16,7 @@ from pathlib import Path
 from analyzers.errors import InputError, MissingExtra
 from analyzers.words import quantity, rank_names
 from analyzers.writing import write_whole
-from workbench.commands.rank_processes import RankProcess, find_ranks, torch_processes
+from workbench.commands.running_job.rank_processes import RankProcess, find_ranks, torch_processes
 from workbench.console import note
 
 PY_SPY_TIMEOUT_S = 30

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from analyzers.errors import InputError
-from workbench.commands.live_stacks import stacks_of_job
-from workbench.commands.rank_processes import descendants, environ, read_proc
+from workbench.commands.running_job.rank_processes import descendants, environ, read_proc
+from workbench.commands.running_job.stacks import stacks_of_job
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.python_path import command, environment

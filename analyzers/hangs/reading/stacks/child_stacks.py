@@ -10,7 +10,7 @@ from pathlib import Path
 
 from analyzers.files import open_regular
 from analyzers.hangs.model import Frame
-from analyzers.hangs.reading.thread_stacks import TEXT_BYTES, main_thread_of
+from analyzers.hangs.reading.stacks.thread_stacks import TEXT_BYTES, main_thread_of
 
 START_OF_CHILD = "_bootstrap"
 PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.*)$", re.MULTILINE)
