@@ -51,7 +51,8 @@ def completed_by_bash(words, folder):
         (("inspect", ""), set()),
         (("inspect", "--output", ""), set()),
     ],
-    ids=" ".join,
+    # In the order of the words, as a set has another one in each process.
+    ids=lambda words: " ".join(sorted(words)),
 )
 def test_bash_offers_what_the_command_knows(words, offered, tmp_path):
     """It has nothing to say about files, so that bash completes and quotes their names itself."""
