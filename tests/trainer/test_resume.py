@@ -127,3 +127,13 @@ def test_a_checkpoint_of_another_model_is_refused_before_it_is_read(train: Train
     run = train(tmp_path, 1, *flags)
     assert run.returncode == 1
     assert "holds the weights of llama3 debugmodel, and this run trains llama3 debugmodel_large" in run.output
+
+
+@pytest.mark.slow
+def test_a_run_whose_checkpoints_hold_weights_only_says_that_it_starts_anew(train: Train, tmp_path: Path) -> None:
+    saving = ["--training.steps", "1", "--checkpoint.enable"]
+    assert "Not resumed" not in train(tmp_path, 1, *saving).output
+    again = train(tmp_path, 1, *saving)
+    assert "Not resumed" in again.output
+    assert "--checkpoint.no_last_save_model_only" in again.output
+    assert again.returncode == 0
