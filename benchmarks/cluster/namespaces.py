@@ -32,6 +32,7 @@ class Cluster:
     def __init__(self, folder: Path, nodes: int) -> None:
         self.folder, self.names = folder, [f"n{number}" for number in range(nodes)]
         self._holders: list[subprocess.Popen[bytes]] = []
+        self._started: list[subprocess.Popen[bytes]] = []
         self._inside: dict[str, int] = {}
         hosts = folder / "hosts"
         folder.mkdir(parents=True, exist_ok=True)
@@ -51,6 +52,8 @@ class Cluster:
         for holder in self._holders:
             holder.kill()
             holder.wait()
+        for process in self._started:
+            process.wait()
 
     def address(self, name: str) -> str:
         """Return the IPv4 address of a node."""
@@ -70,7 +73,7 @@ class Cluster:
             "XDG_CACHE_HOME": str(self.home(name) / "cache"),
         }
         enter = ["nsenter", "--target", str(self._inside[name]), *NAMESPACES, f"--wdns={self.home(name)}"]
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*enter, "--", *command],
             env={**os.environ, **own, **environment},
             stdin=subprocess.DEVNULL,
@@ -78,6 +81,8 @@ class Cluster:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        self._started.append(process)
+        return process
 
     def kill(self, name: str) -> None:
         """Kill all processes of a node at once, as when its power fails."""
