@@ -109,9 +109,9 @@ class Checkpointer:
             return self._load(path, ("model",)) if path.name == SEED else self._resume(path)
         if weights := self._complete_steps():
             logger.warning(
-                "Not resumed: the checkpoints in %s hold weights only, so training starts at step 1. To resume after the"
-                " last step of a run, save with --checkpoint.no_last_save_model_only; to begin with the newest weights,"
-                " give --checkpoint.initial_load_path %s and another --checkpoint.folder",
+                "Not resumed: the checkpoints in %s hold weights only, so training starts at step 1. To resume after"
+                " the last step of a run, save with --checkpoint.no_last_save_model_only; to begin with the newest"
+                " weights, give --checkpoint.initial_load_path %s and another --checkpoint.folder",
                 self.folder,
                 self.folder / f"step-{weights[-1]}",
             )
