@@ -50,7 +50,7 @@ class Options:
     leaves nothing on the disk. `peak_flops` is the floating-point operations per second of a device that no table of
     this project lists. `columns` says which column of another trainer's log has which quantity: pairs such as
     ("loss", "train/nll"). `workers` are processes, perhaps on other machines, that read traces and snapshots in place
-    of child processes. `progress` is told how many files have been read.
+    of child processes. `progress` counts the files that have been read.
     """
 
     rank: int | None = None

@@ -178,7 +178,7 @@ def template_markup(vocabulary: Vocabulary) -> Markup | None:
     These are a question, its answer and a second question with its answer. What the template writes between the first
     question and its answer is the end of the question and the opener of the answer; what it writes between the answer
     and the next question is the end of the answer and the opener of the question. The result is None if these cannot
-    be told apart.
+    be distinguished.
     """
     try:
         template = ChatTemplate(vocabulary)
