@@ -55,9 +55,14 @@ class Server:
         self.inner.run()
 
     def stop(self) -> None:
-        """Stop the server; this must be called from another thread than `run`."""
+        """Let `run`, which another thread must have called, close all connections and return."""
         for listener in self.listeners:
             listener.task_dispatcher.shutdown()
+        # Closed from here, a connection that the other thread is accepting would be left, and keep it running.
+        self.listeners[0].trigger.pull_trigger(self.close)
+
+    def close(self) -> None:
+        """Close the listeners and all connections; only the thread that calls `run` may call this meanwhile."""
         for channel in list(self.sockets.values()):
             if isinstance(channel, HTTPChannel):
                 channel.handle_close()

@@ -166,6 +166,33 @@ def test_connections_beyond_the_limit_wait_outside(monkeypatch):
         assert b" 403 " in status_line(server.port)
 
 
+def test_a_server_stops_while_connections_arrive():
+    """A browser opens connections until the end: one that is accepted in that moment keeps the server no longer."""
+    for _ in range(40):
+        kept, ended = [], threading.Event()
+        server = listening("127.0.0.1", 0, AccessControl(lambda environ, start: [], Door()))
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+
+        def connect(port=server.port, kept=kept, ended=ended):
+            with contextlib.suppress(OSError):
+                while not ended.is_set():
+                    kept.append(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S))
+
+        clients = [threading.Thread(target=connect) for _ in range(3)]
+        for client in clients:
+            client.start()
+        time.sleep(0.01)
+        server.stop()
+        thread.join(PATIENCE_S)
+        ended.set()
+        for client in clients:
+            client.join()
+        for connection in kept:
+            connection.close()
+        assert not thread.is_alive()
+
+
 def test_half_of_the_open_files_are_for_connections():
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
@@ -300,7 +327,7 @@ def test_only_a_socket_that_a_killed_server_left_gives_way(tmp_path):
         killed.bind(str(left))
     app = AccessControl(lambda environ, start: [], Door())
     with listening_on_socket(left, app) as server:
-        server.stop()
+        server.close()
         assert stat.S_IMODE(left.stat().st_mode) == 0o600
     assert not left.exists()
     (tmp_path / "notes").write_text("mine")
@@ -323,7 +350,7 @@ def test_a_unix_socket_is_at_no_moment_open_to_others(tmp_path, monkeypatch):
     before = os.umask(0)
     try:
         with listening_on_socket(tmp_path / "a.sock", AccessControl(lambda environ, start: [], Door())) as server:
-            server.stop()
+            server.close()
         assert os.umask(0) == 0
     finally:
         os.umask(before)
