@@ -29,7 +29,7 @@ SENT_AT_MOST = 256 << 20
 """The most bytes of an artefact that are sent to a worker which cannot see its files; larger ones are read here."""
 ASKED_EVERY_S = 0.5
 GIVEN_UP_S = 60.0
-"""How many seconds an artefact waits if there is no worker: a cluster may be replacing those that it has lost."""
+"""How many seconds artefacts wait if there is no worker: a cluster may be replacing those that it has lost."""
 
 
 class Refusal(Enum):
@@ -138,6 +138,7 @@ class WorkerPool:
         self._stopped = threading.Event()
         self._reported: set[object] = set()
         self._blind = False
+        self._seen = time.monotonic()
 
     def read(self, paths: Sequence[Path], reader: str, target: Path, max_memory: int | None) -> None:
         """Let a worker read `paths` with the module `reader`, and write the columns to the folder `target`.
@@ -196,13 +197,12 @@ class WorkerPool:
 
         Raises:
             Stopped: Reading was cancelled.
-            TimeoutError: There was no worker for too long.
+            TimeoutError: There has been no worker for too long.
         """
         if self._stopped.is_set():
             raise Stopped
-        self._has_workers()
+        self._look_for_workers()
         future = self._executor.submit(read_order, order)
-        alive = time.monotonic()
         while True:
             try:
                 return future.result(timeout=ASKED_EVERY_S)
@@ -211,11 +211,21 @@ class WorkerPool:
                     raise Stopped from None
                 if future.done():
                     raise
-            if self._has_workers():
-                alive = time.monotonic()
-            elif time.monotonic() - alive > GIVEN_UP_S:
+            try:
+                self._look_for_workers()
+            except TimeoutError:
                 future.cancel()
-                raise TimeoutError
+                raise
+
+    def _look_for_workers(self) -> None:
+        """Raise TimeoutError if there has been no worker for too long.
+
+        The time is one for all artefacts: the first waits, and the next are read here at once.
+        """
+        if self._has_workers():
+            self._seen = time.monotonic()
+        elif time.monotonic() - self._seen > GIVEN_UP_S:
+            raise TimeoutError("there is no worker")
 
     def _report_once(self, kind: object, what: Refusal | BaseException) -> None:
         if kind not in self._reported:

@@ -3,12 +3,13 @@
 import multiprocessing
 import os
 import signal
-from concurrent.futures import ProcessPoolExecutor
+import time
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from analyzers import store
+from analyzers import store, worker_pool
 from analyzers.errors import WorkbenchError
 from analyzers.worker_pool import Order, Refusal, WorkerPool, identities, read_order
 
@@ -110,3 +111,21 @@ def test_without_any_worker_left_the_files_are_read_here(artefacts):
         reports = []
         assert load_all(artefacts, workers=pool_of(executor, reports)) == load_all(artefacts)
     assert [type(report).__name__ for report in reports] == ["BrokenProcessPool"]
+
+
+class Workerless(Executor):
+    """An executor like that of a cluster which has lost all its workers: orders wait."""
+
+    def submit(self, call, /, *arguments, **options):
+        return Future()
+
+
+def test_a_cluster_without_workers_is_waited_for_once(artefacts, monkeypatch):
+    """Sixty seconds for each of 512 files would be a day's work."""
+    monkeypatch.setattr(worker_pool, "GIVEN_UP_S", 2)
+    reports = []
+    workers = WorkerPool(Workerless(), 1, 1, lambda: False, reports.append)
+    start = time.monotonic()
+    assert load_all(artefacts * 3, workers=workers) == load_all(artefacts * 3)
+    assert time.monotonic() - start < 2 + 12 * 1.5
+    assert [type(report) for report in reports] == [TimeoutError]

@@ -54,7 +54,7 @@ def connect(address: str, jobs: int) -> WorkerPool:
         return bool(client.scheduler_info().get("workers"))
 
     # Twice as many as there are threads: a worker need not wait for its next file.
-    size = max(1, min(2 * threads(), SIZE_AT_MOST))
+    size = max(jobs, min(2 * threads(), SIZE_AT_MOST))
     return WorkerPool(client.get_executor(pure=False), size, jobs, has_workers, report_failure)
 
 

@@ -34,10 +34,13 @@ def cluster(folder):
             process.communicate()
 
 
-@pytest.fixture(scope="module")
-def scheduler(tmp_path_factory):
-    """Fixture: the process and the address of a cluster."""
-    with cluster(tmp_path_factory.mktemp("cluster")) as started:
+@pytest.fixture
+def scheduler(tmp_path):
+    """Fixture: the process and the address of a cluster.
+
+    Each test has its own: a worker that is killed while it starts is not always replaced.
+    """
+    with cluster(tmp_path) as started:
         yield started
 
 
@@ -61,21 +64,27 @@ def workers_below(process):
 
 
 def inspect(run, cache, *options):
-    """Start `workbench inspect` with a cache of its own."""
+    """Start `workbench inspect` with a cache of its own; what it prints is in a file `out` beside the cache."""
     # A job that a shell started in the background ignores Ctrl-C, and so would its children.
-    return subprocess.Popen(
-        ["env", "--default-signal=INT", sys.executable, "-m", "workbench", "inspect", str(run), "--json", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"WORKBENCH_CACHE": str(cache)},
-    )
+    # Its output is longer than a pipe holds: nobody may read it before the end.
+    with output_of(cache).open("w") as out:
+        return subprocess.Popen(
+            ["env", "--default-signal=INT", sys.executable, "-m", "workbench", "inspect", str(run), "--json", *options],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"WORKBENCH_CACHE": str(cache)},
+        )
 
 
-def answer(process):
+def output_of(cache):
+    return cache.parent / f"{cache.name}.out"
+
+
+def answer(process, cache):
     """Return the output and the errors of a command at its end, without the progress that slow machines see."""
-    out, err = process.communicate()
-    return out, [line for line in err.splitlines() if not line.startswith("reading ")]
+    _, err = process.communicate()
+    return output_of(cache).read_text(), [line for line in err.splitlines() if not line.startswith("reading ")]
 
 
 def entries(cache):
@@ -106,8 +115,8 @@ def test_slurm_is_refused_with_a_hint(fixtures):
 
 @pytest.mark.slow
 def test_answer_and_cache_are_byte_for_byte_those_of_this_machine(run, tmp_path, scheduler):
-    near = answer(inspect(run, tmp_path / "near"))
-    far = answer(inspect(run, tmp_path / "far", "--cluster", scheduler[1]))
+    near = answer(inspect(run, tmp_path / "near"), tmp_path / "near")
+    far = answer(inspect(run, tmp_path / "far", "--cluster", scheduler[1]), tmp_path / "far")
     assert far == near
     assert len(entries(tmp_path / "far")) > FILES
     assert entries(tmp_path / "far") == entries(tmp_path / "near")
@@ -117,19 +126,19 @@ def test_answer_and_cache_are_byte_for_byte_those_of_this_machine(run, tmp_path,
 def test_files_at_a_url_are_read_by_the_cluster(run, tmp_path, scheduler, serve):
     """The cache of both commands is one, as paths in the answer are those of the copies."""
     url = serve(run).url
-    far = inspect(url, tmp_path / "cache", "--cluster", scheduler[1]).communicate()
-    assert "downloaded" in far[1]
+    _, err = inspect(url, tmp_path / "cache", "--cluster", scheduler[1]).communicate()
+    assert "downloaded" in err
+    far = output_of(tmp_path / "cache").read_text()
     for entry in (tmp_path / "cache").iterdir():
         if entry.name != "remote":
             shutil.rmtree(entry)
-    near = inspect(url, tmp_path / "cache").communicate()
-    assert far[0] == near[0]
+    assert answer(inspect(url, tmp_path / "cache"), tmp_path / "cache")[0] == far
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
 def test_killed_workers_are_replaced_and_change_nothing(run, tmp_path, scheduler, number):
-    near = answer(inspect(run, tmp_path / "near"))
+    near = answer(inspect(run, tmp_path / "near"), tmp_path / "near")
     process = inspect(run, tmp_path / "far", "--cluster", scheduler[1])
     chance, killed = random.Random(number), 0
     begun(process, tmp_path / "far")
@@ -139,17 +148,20 @@ def test_killed_workers_are_replaced_and_change_nothing(run, tmp_path, scheduler
             killed += 1
         time.sleep(chance.uniform(0, 1))
     assert killed
-    assert answer(process) == near
+    out, errors = answer(process, tmp_path / "far")
+    assert out == near[0]
+    # A file during which four workers died is read here, and a note says so.
+    assert [line for line in errors if not line.startswith("note: --cluster: ")] == near[1]
 
 
 @pytest.mark.slow
 def test_a_killed_scheduler_changes_nothing(run, tmp_path):
-    near = answer(inspect(run, tmp_path / "near"))
+    near = answer(inspect(run, tmp_path / "near"), tmp_path / "near")
     with cluster(tmp_path) as (process, address):
         far = inspect(run, tmp_path / "far", "--cluster", address)
         begun(far, tmp_path / "far")
         os.killpg(process.pid, signal.SIGKILL)
-        out, errors = answer(far)
+        out, errors = answer(far, tmp_path / "far")
     assert out == near[0]
     assert [line for line in errors if not line.startswith("note: --cluster: ")] == []
 
@@ -163,5 +175,5 @@ def test_an_interrupt_ends_the_command_and_its_orders(run, tmp_path, scheduler):
     assert process.returncode == 130
     assert "Traceback" not in err
     assert len(list((tmp_path / "far").glob("*/meta.json"))) < FILES - 1
-    near = answer(inspect(run, tmp_path / "near"))
-    assert answer(inspect(run, tmp_path / "far", "--cluster", scheduler[1])) == near
+    near = answer(inspect(run, tmp_path / "near"), tmp_path / "near")
+    assert answer(inspect(run, tmp_path / "far", "--cluster", scheduler[1]), tmp_path / "far") == near
