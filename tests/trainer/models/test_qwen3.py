@@ -45,7 +45,8 @@ def test_the_memory_of_tied_weights_is_foreseen(name: str, ranks: int, flags: li
     told = estimate(Request(module="qwen3", config="qwen3_debugmodel", nproc=ranks, overrides=overrides), None)
     [rank] = told.data.ranks
     for device in memory.analyze(run.discover(folder).of(run.Kind.SNAPSHOT)).data.devices:
-        assert rank.peak_bytes == pytest.approx(device.peak_allocated_bytes, rel=0.02)
+        # One buffer of 64 KiB more or less lives at the peak, as gloo ends collectives sooner or later.
+        assert rank.peak_bytes == pytest.approx(device.peak_allocated_bytes, rel=0.03)
         for category in ("parameters", "optimizer_state"):
             assert rank.categories[category] == pytest.approx(device.categories[category], rel=0.01), category
 
