@@ -26,7 +26,7 @@ NAMED_AT_MOST = 3
 NOTABLE_SHARE = 0.01
 """A phase is evidence for longer steps if it grew by more than this share of the growth of all phases."""
 MEASURE_NAMES: Mapping[Measure, str] = {
-    Measure.STEP_TIME: "step time",
+    Measure.STEP_TIME: "median step time",
     Measure.STEP_TIME_MEAN: "mean step time",
     Measure.STEP_TIME_P95: "the 95th percentile of the step time",
     Measure.PROCESSOR_TIME: "processor time",
@@ -246,7 +246,7 @@ def verdict(
 
 
 def unsure_text(change: MeasureChange) -> str:
-    """Return a change and why it is uncertain as a phrase: `step time +40 %, but 4 steps are too few`."""
+    """Return a change and why it is uncertain as a phrase: `median step time +40 %, but 4 steps are too few`."""
     return f"{MEASURE_NAMES[change.measure]} {signed_percent(change.change)}, but {doubt_text(change)}"
 
 

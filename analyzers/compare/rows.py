@@ -71,7 +71,7 @@ def measure_lines(a: Measures, b: Measures, changes: Sequence[MeasureChange]) ->
 
     step_time = ends(Measure.STEP_TIME) if Measure.STEP_TIME in by_measure else (a.step_s, b.step_s)
     lines = [
-        line("step time", Measure.STEP_TIME, duration, step_time),
+        line("median step time", Measure.STEP_TIME, duration, step_time),
         line("mean step time", Measure.STEP_TIME_MEAN, duration, ends(Measure.STEP_TIME_MEAN)),
         line("95th percentile", Measure.STEP_TIME_P95, duration, ends(Measure.STEP_TIME_P95)),
         line("processor time", Measure.PROCESSOR_TIME, duration, ends(Measure.PROCESSOR_TIME)),

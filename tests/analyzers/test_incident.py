@@ -168,7 +168,7 @@ def test_compare_finds_what_became_worse(tmp_path):
     assert report.verdict.kind == "regression"
     assert [f.id for f in report.findings] == ["compare.step_time"]
     assert [(r.what, r.a, r.b) for r in report.data.config] == [("optimizer.lr", "1", "2")]
-    assert {r.what: r.change for r in report.data.rows}["step time"] == "+30 %"
+    assert {r.what: r.change for r in report.data.rows}["median step time"] == "+30 %"
     assert compare.analyze(run.discover(a), run.discover(a)).verdict.kind == "healthy"
 
 

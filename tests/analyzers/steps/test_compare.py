@@ -93,7 +93,7 @@ def test_a_gate_on_the_step_time(pair, more_ms, ids):
     assert report.verdict.kind == ("regression" if ids else "healthy")
     if ids:
         assert report.findings[0].evidence[0].text.startswith("bwd takes 1")
-        assert {row.what: row.interval for row in report.data.rows}["step time"].startswith("+1")
+        assert {row.what: row.interval for row in report.data.rows}["median step time"].startswith("+1")
 
 
 def test_a_tighter_gate(pair):
@@ -144,7 +144,7 @@ def test_recorded_runs_of_nine_steps():
     runs = [run.discover(FIXTURES / name) for name in ("healthy_4ranks", "straggler_gc_4ranks")]
     report = compare.analyze(*runs)
     assert report.verdict.kind == "regression"
-    assert report.verdict.sentence.startswith("Step time of run B is 1")
+    assert report.verdict.sentence.startswith("Median step time of run B is 1")
     assert "rank 3 of run B makes the others wait: garbage collection" in [
         fact.text for fact in report.findings[0].evidence
     ]

@@ -15,6 +15,8 @@ MORE, LESS, WHOLE = "violet", "teal", "grey"
 SIDES = {"a": "grey", "b": "blue"}
 DASHES = {"a": "dot", "b": "solid"}
 BARS, NAME = 20, 34
+LEAST_SHARE = 0.002
+"""Changes below this share of the larger run's total have no bar of their own, which nobody would see."""
 ROW_PX = 26
 
 
@@ -40,7 +42,8 @@ def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], tex
     Each bar is one of the changes `parts` (name, amount) and starts where the bar above ends; `text` formats numbers.
     """
     # The rest is one bar, so that the bars still add up to the total of run b.
-    shown, rest = parts[:BARS], sum(change for _, change in parts[BARS:])
+    shown = [part for part in parts[:BARS] if abs(part[1]) >= LEAST_SHARE * max(ends)]
+    rest = sum(change for name, change in parts if (name, change) not in shown)
     bars = [*shown, *([("everything else", rest)] if rest else [])]
     figure = go.Figure(
         go.Waterfall(
