@@ -13,8 +13,9 @@ import pandas as pd
 from analyzers import store
 from analyzers.columns import Column, Integers, Mask, narrowed
 from analyzers.run import Artefact
+from analyzers.traces.columns.nesting import NONE
 from analyzers.traces.columns.phases import UNNAMED
-from analyzers.traces.columns.work import launching_rows
+from analyzers.traces.columns.work import launched_rows, launching_rows
 from analyzers.traces.loading import open_trace
 from analyzers.traces.reading.trace import DEVICE_LANE, HOST_LANE, Lane, Trace
 
@@ -284,9 +285,12 @@ class Event:
 def event(artefact: Artefact, row: int, options: store.Options | None = None) -> Event | None:
     """Return the event in a trace row; None if the trace has no such row."""
     trace = open_trace(artefact.path, options)
+    return event_of(trace, row) if 0 <= row < len(trace.columns["start"]) else None
+
+
+def event_of(trace: Trace, row: int) -> Event:
+    """Return the event in a row of a trace; the trace must have this row."""
     c = trace.columns
-    if not 0 <= row < len(c["start"]):
-        return None
     start, end = int(c["start"][row]), int(c["end"][row])
     inside = np.flatnonzero(np.asarray(c["parent"]) == row)
     covered = int((np.minimum(c["end"][inside], end) - c["start"][inside]).sum())
@@ -300,3 +304,49 @@ def event(artefact: Artefact, row: int, options: store.Options | None = None) ->
         dur_ns=end - start,
         self_ns=max(0, end - start - covered),
     )
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A call of the host and an event of a device that it launched: the trace row and the facts of each."""
+
+    call_row: int
+    call: Event
+    work_row: int
+    work: Event
+
+    @property
+    def wait_ns(self) -> int:
+        """The ns from the start of the call to the start of the work: how long the work waited in its stream."""
+        return self.work.start_ns - self.call.start_ns
+
+
+@dataclass(frozen=True)
+class Launches:
+    """The launches that an event of a trace takes part in, the first `MOST_LAUNCHES` of them; `count` is of all."""
+
+    launches: list[Launch]
+    count: int
+
+
+MOST_LAUNCHES = 50
+
+
+def launches_of(artefact: Artefact, row: int, options: store.Options | None = None) -> Launches:
+    """Return the launch of the device work in a trace row, or all launches inside the host event in this row.
+
+    They are in order of the start of the work. There are none if the trace does not link calls with work, or has no
+    such row.
+    """
+    trace = open_trace(artefact.path, options)
+    if not 0 <= row < len(trace.columns["start"]):
+        return Launches([], 0)
+    if row in trace.work:
+        work = np.array([row])
+        calls = launching_rows(trace, trace.columns["correlation"][work])
+    else:
+        work, calls = launched_rows(trace, row)
+    work, calls = work[calls != NONE], calls[calls != NONE]
+    pairs = zip(calls[:MOST_LAUNCHES].tolist(), work[:MOST_LAUNCHES].tolist(), strict=True)
+    facts = [(call, event_of(trace, call), one, event_of(trace, one)) for call, one in pairs]
+    return Launches([Launch(*fact) for fact in facts], len(work))

@@ -113,6 +113,22 @@ def launching_rows(trace: Trace, correlation: Column) -> Integers:
     return np.where(known[candidate] == correlation, calls[candidate], NONE)
 
 
+def launched_rows(trace: Trace, row: int) -> tuple[Integers, Integers]:
+    """Return the rows of the device work that an event of the host launched, and for each the row of its launching
+    call.
+
+    Calls inside the event count, as those of an operator or of a step do. The work is in order of its start.
+    """
+    c = trace.columns
+    start, end = c["start"], c["end"]
+    inside = (c["lane"] == c["lane"][row]) & (start >= start[row]) & (end <= end[row])
+    calls = inside & trace.category_matches(LAUNCHES) & (c["correlation"] >= 0)
+    correlation = c["correlation"][trace.work]
+    work = trace.work[np.isin(correlation, c["correlation"][calls])]
+    work = work[np.argsort(start[work], kind="stable")]
+    return work, launching_rows(trace, c["correlation"][work])
+
+
 def host_work(trace: Trace) -> Work:
     """Return the work of a host: its operators and the collectives that ran on it.
 

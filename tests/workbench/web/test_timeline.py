@@ -1,5 +1,6 @@
 """The timeline of the trace page: gestures, keys, search, selection, and that the picture agrees with the data."""
 
+import json
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -135,7 +136,7 @@ def test_keys_move_zoom_and_select(timeline):
     assert near < start < end < far
     page.keyboard.press("Enter")
     page.wait_for_selector("#callers")
-    assert page.locator("#callers").inner_text().startswith(f"Callers of {name}")
+    assert page.locator("#event").inner_text().startswith(name)
     see_timeline(page)
     assert page.evaluate("document.activeElement.getAttribute('role')") == "application"
     page.keyboard.press("Escape")
@@ -309,3 +310,53 @@ def test_a_telephone_shows_the_timeline(traced, page_of):
     see_timeline(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.locator(CANVAS).bounding_box()["width"] > 220
+
+
+@pytest.fixture(scope="module")
+def launching(serving, tmp_path_factory):
+    """Fixture: the address of a dashboard of a trace in which a call launches a kernel, 30 us before it begins."""
+    folder = tmp_path_factory.mktemp("launching")
+    runtime, operator = {"cat": "cuda_runtime", "tid": 9}, {"cat": "cpu_op", "tid": 9}
+    kernel = {"cat": "kernel", "tid": 7, "pid": 0}
+    events = [
+        {"name": "aten::mm", "ts": 100, "dur": 20, **operator},
+        {"name": "cudaLaunchKernel", "ts": 105, "dur": 5, **runtime, "args": {"correlation": 1}},
+        {"name": "gemm", "ts": 135, "dur": 50, **kernel, "args": {"correlation": 1, "device": 0, "stream": 7}},
+        {"name": "aten::add", "ts": 200, "dur": 10, **operator},
+    ]
+    text = json.dumps({"schemaVersion": 1, "traceEvents": [{"ph": "X", "pid": 8, **event} for event in events]})
+    (folder / "rank0_trace.json").write_text(text)
+    with serving(discover(folder), tmp_path_factory.mktemp("dropped")) as address:
+        yield address
+
+
+INK = """() => {
+    const { overlay } = document.querySelector("[data-timeline]").timeline;
+    const { data } = overlay.getContext("2d").getImageData(0, 0, overlay.width, overlay.height);
+    let drawn = 0;
+    for (let i = 3; i < data.length; i += 4) drawn += data[i] > 0;
+    return drawn;
+}"""
+"""Returns how many pixels above the slices are drawn."""
+
+
+def test_arrows_and_links_lead_from_a_call_to_what_it_launched(launching, page_of):
+    page = page_of(launching)
+    page.goto(f"{launching}/trace")
+    see_timeline(page)
+    click(page, "thread 9", 0, 101_000 - 100_000)
+    assert page.locator("#launches").inner_text() == "Launches 1 event on the device"
+    assert page.locator("#launches + ol").inner_text() == "gemm, 50.0 µs, begins 30.0 µs after its call"
+    with_arrow = page.evaluate(INK)
+    page.click("#launches + ol a")
+    page.wait_for_selector(".inspector :text('Launched by')")
+    see_timeline(page)
+    assert "cudaLaunchKernel, 30.0 µs before it began" in page.locator(".inspector").inner_text()
+    page.click(".inspector a:text('cudaLaunchKernel')")
+    page.wait_for_selector("#event:text-is('cudaLaunchKernel')")
+    # An event without a launch has no arrow: less is drawn.
+    click(page, "thread 9", 0, 101_000)
+    page.wait_for_selector("#event:text-is('aten::add')")
+    see_timeline(page)
+    assert page.locator("#launches").count() == 0
+    assert page.evaluate(INK) < with_arrow

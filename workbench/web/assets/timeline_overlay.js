@@ -4,6 +4,7 @@
 (function () {
   const own = () => window.timeline;
   const NAME_PX = 60;
+  const FEW = 12;
 
   // The time axis; `held` is the lower edge of the pinned tracks.
   function paintRuler(timeline, context, held) {
@@ -53,7 +54,10 @@
     for (const x of timeline.marked) context.fillRect(Math.round(x), 0, 1, timeline.height);
     context.globalAlpha = 1;
     if (timeline.range) paintRange(timeline, context, hues);
-    if (timeline.focus && timeline.focus.track) paintFocus(timeline, context, hues);
+    if (timeline.focus && timeline.focus.track) {
+      paintLaunches(timeline, context, hues);
+      paintFocus(timeline, context, hues);
+    }
     if (timeline.cursor) context.fillRect(Math.round(timeline.cursor.x), own().RULER, 1, timeline.height);
   }
 
@@ -85,6 +89,47 @@
       context.strokeStyle = colour;
       context.strokeRect(x0 - out, y - out, width + 2 * out, own().ROW - 1 + 2 * out);
     }
+  }
+
+  // Arrows from the calls to the work that they launched, if the outlined event is the clicked one.
+  function paintLaunches(timeline, context, hues) {
+    const { chosen } = timeline.config, { focus } = timeline;
+    if (!chosen || chosen.row !== focus.row || chosen.file !== focus.file) return;
+    const file = chosen.file;
+    context.save();
+    context.beginPath();
+    context.rect(0, own().RULER, timeline.width, timeline.height);
+    context.clip();
+    // Many arrows would hide what they lie on.
+    const many = chosen.launches.length > FEW;
+    context.globalAlpha = many ? 0.4 : 1;
+    for (const [colour, wide] of many ? [[hues.ink, 1]] : [[hues.page, 4], [hues.ink, 1.5]]) {
+      context.strokeStyle = colour;
+      context.lineWidth = wide;
+      context.beginPath();
+      for (const ends of chosen.launches) {
+        const [from, to] = ends.map((end) => placeOf(timeline, { ...end, file }));
+        if (from && to) arrow(context, from, to);
+      }
+      context.stroke();
+    }
+    context.restore();
+  }
+
+  // Where the left edge of an event is on the canvas; null if its track or line is not shown.
+  function placeOf(timeline, end) {
+    const track = timeline.tracks.of(end);
+    if (!track || end.depth >= own().rows(track)) return null;
+    return { x: timeline.x(end.start), y: timeline.tracks.top(track, timeline.scroll.scrollTop) + (end.depth + 0.5) * own().ROW };
+  }
+
+  function arrow(context, from, to) {
+    const bend = Math.max(12, Math.abs(to.x - from.x) / 3), HEAD = 5;
+    context.moveTo(from.x, from.y);
+    context.bezierCurveTo(from.x + bend, from.y, to.x - bend, to.y, to.x, to.y);
+    context.moveTo(to.x - HEAD, to.y - HEAD);
+    context.lineTo(to.x, to.y);
+    context.lineTo(to.x - HEAD, to.y + HEAD);
   }
 
   Object.assign(window.timeline, { paintRuler, paintOverlay });

@@ -17,16 +17,16 @@ from flask import Response, request
 from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.traces import views
-from analyzers.traces.slices import KINDS, Event, event, path_slices, slices
-from analyzers.words import duration_ns
+from analyzers.traces.slices import KINDS, Event, Launch, event, launches_of, path_slices, slices
+from analyzers.words import duration_ns, quantity
 from workbench.console import clean
 from workbench.web.components.elements import Elements
 from workbench.web.components.event_columns import event_bytes
 from workbench.web.components.figure import zoom_of
-from workbench.web.components.links import labelled, source_code
+from workbench.web.components.links import labelled, link, source_code
 from workbench.web.pages.trace_critical_path import path_of
 from workbench.web.pages.trace_events import LATEST_NS, clock_shift, event_query
-from workbench.web.query import Query, number, search_text
+from workbench.web.query import Query, address, number, search_text
 from workbench.web.query import window as window_in
 from workbench.web.served_run import ServedRun
 from workbench.web.step_marks import trace_marks
@@ -43,6 +43,7 @@ LABEL = (
     "The tab Longest events below has the same as a table."
 )
 PALETTE_SIZE = 8
+LISTED_LAUNCHES = 8
 HEADING_CHARACTERS = 120
 """The characters of an event's name that a heading shows."""
 
@@ -168,20 +169,26 @@ def legend(colour: str) -> list[tuple[str, str]]:
 def chosen_facts(served: ServedRun, file: int, chosen: Chosen | None) -> dict[str, object] | None:
     """Return where the browser draws the clicked event: its row, track (`lane`), depth, start and duration in ns.
 
-    The start is on the clock of the trace file with index `file`. Return None if no event was clicked or it does not
-    exist.
+    `launches` are the pairs of a call and the work that it launched, between which the browser draws arrows. Starts are
+    on the clock of the trace file with index `file`. Return None if no event was clicked or it does not exist.
     """
     found = facts(served, chosen) if chosen else None
     if chosen is None or found is None:
         return None
+    shift = shift_between(served, chosen.file, file)
+    found_launches = launches_of(served.traces[chosen.file], chosen.row, served.options).launches
     return {
         "file": str(chosen.file),
         "row": chosen.row,
-        "start": found.start_ns + shift_between(served, chosen.file, file),
+        **place_of(found, shift),
         "dur": found.dur_ns,
-        "lane": clean(found.lane),
-        "depth": found.depth,
+        "launches": [[place_of(one.call, shift), place_of(one.work, shift)] for one in found_launches],
     }
+
+
+def place_of(found: Event, shift: int) -> dict[str, object]:
+    """Return where the browser draws an event: its track (`lane`), depth and start, in ns with `shift` added."""
+    return {"start": found.start_ns + shift, "lane": clean(found.lane), "depth": found.depth}
 
 
 def facts(served: ServedRun, chosen: Chosen) -> Event | None:
@@ -231,8 +238,8 @@ def binary(content: bytes) -> Response:
     return answer
 
 
-def selected_event(served: ServedRun, chosen: Chosen) -> Elements:
-    """Return the clicked event with its times, and the events that enclose it as a list.
+def selected_event(served: ServedRun, chosen: Chosen, query: Query) -> Elements:
+    """Return the clicked event with its times, the events that enclose it as a list, and what it launched.
 
     Each item links to its source line if it names one. The list is empty if there is no such event.
     """
@@ -244,10 +251,57 @@ def selected_event(served: ServedRun, chosen: Chosen) -> Elements:
     whose = "" if artefact.rank is None else f"rank {artefact.rank}, "
     kind = ", ".join(word for word in (found.kind or "host", clean(found.category)) if word)
     return [
-        html.H2(f"Callers of {clean(names[0][:HEADING_CHARACTERS])}", id="callers"),
-        html.Ol([html.Li(source_code(name)) for name in names]),
+        html.H2(clean(names[0][:HEADING_CHARACTERS]), id="event"),
         labelled("Duration", [f"{duration_ns(found.dur_ns)}{inside}"]),
         labelled("Start", [duration_ns(found.start_ns)]),
         labelled("Track", [f"{whose}{clean(found.lane)}"]),
         labelled("Kind", [kind]),
+        *launch_list(served, chosen, query),
+        html.H2("The event and its callers", id="callers"),
+        html.Ol([html.Li(source_code(name)) for name in names]),
     ]
+
+
+def launch_list(served: ServedRun, chosen: Chosen, query: Query) -> Elements:
+    """Return the call that launched the clicked work of a device, or the first work that the clicked event launched.
+
+    Each links to the page with this event selected. The list is empty if the trace links none.
+    """
+    found = launches_of(served.traces[chosen.file], chosen.row, served.options)
+    if not found.launches:
+        return []
+    first = found.launches[0]
+
+    def selecting(launch: Launch, row: int) -> str:
+        return address(query_for(query, launch, row))
+
+    def timing(launch: Launch) -> str:
+        return f", {duration_ns(launch.work.dur_ns)}, begins {duration_ns(launch.wait_ns)} after its call"
+
+    if first.work_row == chosen.row:
+        to_call = link(clean(first.call.name), selecting(first, first.call_row), fixed=True)
+        return [labelled("Launched by", [to_call, f", {duration_ns(first.wait_ns)} before it began"])]
+    items = [
+        html.Li(
+            [link(clean(one.work.name[:HEADING_CHARACTERS]), selecting(one, one.work_row), fixed=True), timing(one)]
+        )
+        for one in found.launches[:LISTED_LAUNCHES]
+    ]
+    left = found.count - len(items)
+    return [
+        html.H2(f"Launches {quantity(found.count, 'event')} on the device", id="launches"),
+        html.Ol(items),
+        *([html.P(f"and {left} more", className="hint")] if left else []),
+    ]
+
+
+def query_for(query: Query, launch: Launch, row: int) -> Query:
+    """Return the query of the page with the event in `row` selected, and both ends of its launch in sight."""
+    low, high = launch.call.start_ns, launch.work.start_ns + launch.work.dur_ns
+    changed = {**query, "event": str(row)}
+    span = window_in(query, LATEST_NS)
+    if span is None or (span[0] <= low and high <= span[1]):
+        return changed
+    changed.pop("steps", None)
+    room = (high - low) // 4 + 1
+    return {**changed, "from": str(max(0, low - room)), "to": str(high + room)}
