@@ -122,7 +122,7 @@ def look(page: Page, address: str, entry: int) -> float:
 
     def go() -> None:
         page.goto(f"{address}/memory?entry={entry}")
-        page.wait_for_selector("#blocks .heatmaplayer")
+        page.wait_for_selector("#tree .icicle")
 
     return timed(go)
 
@@ -139,7 +139,8 @@ def watched(address: str) -> Iterator[Page]:
     errors: list[str] = []
     with sync_playwright() as p:
         options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        page = p.chromium.launch(executable_path=shutil.which("chromium"), args=options).new_page()
+        browser = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+        page = p.chromium.launch(executable_path=browser, args=options).new_page()
         page.on("request", lambda request: asked.append(request.url))
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
         yield page

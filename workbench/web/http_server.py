@@ -59,7 +59,8 @@ class Server:
         for listener in self.listeners:
             listener.task_dispatcher.shutdown()
         # Closed from here, a connection that the other thread is accepting would be left, and keep it running.
-        self.listeners[0].trigger.pull_trigger(self.close)
+        trigger: Any = self.listeners[0].trigger  # an int, according to its stubs
+        trigger.pull_trigger(self.close)
 
     def close(self) -> None:
         """Close the listeners and all connections; only the thread that calls `run` may call this meanwhile."""
