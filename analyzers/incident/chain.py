@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from analyzers.hangs import Culprit, HangClass, HangData, Wait
+from analyzers.hangs import Culprit, HangClass, Wait
 from analyzers.incident.analyzer_reports import AnalyzerReport, AnalyzerReports
 from analyzers.incident.crash import Crash, is_completed
 from analyzers.incident.model import IncidentClass
@@ -42,7 +42,7 @@ LOST = "incident.launcher_lost"
 
 @dataclass(frozen=True)
 class Waiting:
-    """The victims of a hang's culprit, and an operation in which one of them waits (None: not known).
+    """The victims of a hang's culprit, and an operation in which `count` of them wait (None: not known).
 
     `group` is the label of the operation's process group, such as `dp`.
     """
@@ -50,6 +50,7 @@ class Waiting:
     culprit: Culprit
     operation: Wait | None = None
     group: str = ""
+    count: int = 0
 
 
 @dataclass(frozen=True)
@@ -240,24 +241,27 @@ def is_hidden(data: LogsData, ranks: Collection[int]) -> bool:
 
 
 def waiting(reports: AnalyzerReports, culprit: Culprit) -> list[Event]:
-    """Return, in a list, the event that the victims of a hang's culprit wait, with an operation that one of them is in.
+    """Return, in a list, the event that the victims of a hang's culprit wait, with an operation that some are in.
 
-    An operation that waits for the culprit itself is preferred to one that waits for another victim. The list is
-    empty if the culprit has no victims.
+    The operation that the culprit lacks comes first, then one that waits for the culprit itself, then one that waits
+    for another victim. The list is empty if the culprit has no victims.
     """
     if not culprit.victims or reports.hang is None:
         return []
+    labels = {group.name: group.label for group in reports.hang.data.groups}
+
+    def what(wait: Wait) -> tuple[str, int, str]:
+        return labels.get(wait.group, wait.group), wait.seq, wait.operation
+
+    victims, missing = set(culprit.victims), (culprit.group, culprit.seq, culprit.operation)
+    waits = [w for w in reports.hang.data.waits if w.rank in victims]
     # Victims of a victim wait in operations that the culprit has no part in.
-    waits = [w for w in reports.hang.data.waits if w.rank in culprit.victims]
-    first = next((w for w in waits if set(w.waits_for) & set(culprit.ranks)), waits[0] if waits else None)
-    group = group_label(reports.hang.data, first.group) if first else ""
-    findings = [f"hang.{culprit.kind}"]
-    return [Event(IncidentClass.WAITING, culprit.victims, None, findings, waiting=Waiting(culprit, first, group))]
-
-
-def group_label(data: HangData, name: str) -> str:
-    """Return the label of the process group with this name; the name itself if it is not known."""
-    return next((g.label for g in data.groups if g.name == name), name)
+    direct = [w for w in waits if not set(culprit.ranks).isdisjoint(w.waits_for)]
+    lacking = [w for w in direct if (w.group, w.seq, w.operation) == missing]
+    first = next(iter(lacking or direct or waits), None)
+    count = len({w.rank for w in waits if first and what(w) == what(first)})
+    waited = Waiting(culprit, first, what(first)[0] if first else "", count)
+    return [Event(IncidentClass.WAITING, culprit.victims, None, [f"hang.{culprit.kind}"], waiting=waited)]
 
 
 def broken_loss(reports: AnalyzerReports) -> list[Event]:

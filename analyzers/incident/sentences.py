@@ -68,17 +68,18 @@ def launcher_text(launcher: Mapping[str, object]) -> str:
 def waiting_text(waiting: Waiting, *, with_operation: bool = True) -> str:
     """Return a phrase on victims that wait: `ranks 0-2 wait in all_reduce #412 of process group dp for it`.
 
-    The culprit is only called `it` or `them`, as the text before names it. Without `with_operation` the operation is
-    left out.
+    If only some of them wait in this operation, it is `ranks 0-2 wait for it, 1 of them in all_reduce #412 of ...`. The
+    culprit is only called `it` or `them`, as the text before names it. Without `with_operation` the operation is left
+    out.
     """
     victims, operation = waiting.culprit.victims, waiting.operation
     verb, whom = agree(victims, "waits", "wait"), agree(waiting.culprit.ranks, "it", "them")
-    where = (
-        f" in {operation.operation} #{operation.seq} of process group {waiting.group}"
-        if operation and with_operation
-        else ""
-    )
-    return f"{rank_names(victims)} {verb}{where} for {whom}"
+    if operation is None or not with_operation:
+        return f"{rank_names(victims)} {verb} for {whom}"
+    where = f"in {operation.operation} #{operation.seq} of process group {waiting.group}"
+    if waiting.count < len(victims):
+        return f"{rank_names(victims)} {verb} for {whom}, {waiting.count} of them {where}"
+    return f"{rank_names(victims)} {verb} {where} for {whom}"
 
 
 def launcher_finding(launcher: Mapping[str, object]) -> Finding:

@@ -121,9 +121,9 @@ def timing(side: SideFiles, rank: int) -> list[Evidence]:
     log = side.step_logs.get(rank)
     stay, steps = measure_phase(side, rank), read_step_times(log)
     phase = f"phase '{beat.phase}'" if (beat := side.last_beat(rank)) and beat.phase else "the same phase"
-    parts = [f"has been in {phase} for {duration(stay)}"] if stay else []
-    parts += [earlier_steps(steps)] if steps else []
-    return [Evidence(text=f"rank {rank} {'; '.join(parts)}", source=str(log or ""))] if parts else []
+    parts = [f"rank {rank} has been in {phase} for {duration(stay)}"] if stay else []
+    parts += [earlier_steps(steps) if stay else f"rank {rank}: {earlier_steps(steps)}"] if steps else []
+    return [Evidence(text="; ".join(parts), source=str(log or ""))] if parts else []
 
 
 def earlier_steps(steps: list[float]) -> str:

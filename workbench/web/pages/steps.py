@@ -98,9 +98,14 @@ def figures(served: ServedRun, data: StepsData, rank: int, steps: Span | None) -
     marked = nonfinite if nonfinite is not None and low <= nonfinite < high else None
     stragglers = [straggler.rank for straggler in data.stragglers]
     charts = step_durations(series, stragglers), phase_stack(phases), loss_chart(series, marked)
-    if steps:  # a bar reaches half a step to either side of its number
-        for chart in charts:
-            chart.update_xaxes(range=[low - 0.5, high - 0.5])
+    # A bar reaches half a step to either side of its number, and the same step is at the same place in all charts.
+    if steps:
+        axis: dict[str, object] = {"range": [low - 0.5, high - 0.5]}
+    else:
+        ends = [series["step"].min() - 0.5, series["step"].max() + 0.5] if len(series) else [0, 1]
+        axis = {"autorangeoptions": {"include": ends, "clipmin": ends[0], "clipmax": ends[1]}}
+    for chart in charts:
+        chart.update_xaxes(**axis)
     return charts
 
 
