@@ -106,7 +106,7 @@ def test_what_cannot_be_judged_is_neither_healthy_nor_a_pass(pair):
     report = compare.analyze(*runs)
     assert report.findings == []
     assert (report.verdict.status, report.verdict.kind) == ("unknown", "unknown")
-    assert "Step time +4" in report.verdict.sentence
+    assert "Median step time +4" in report.verdict.sentence
     assert "4 steps are too few" in report.verdict.sentence
     gated = compare.analyze(*runs, limits={"step_time": 0.05})
     assert [f.id for f in gated.findings] == ["compare.step_time_undecided"]
