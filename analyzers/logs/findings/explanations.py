@@ -41,7 +41,8 @@ WITHOUT_DUMPS = (
     Basis.THREADS,
 )  # fmt: skip
 """The kinds of evidence that leave doubts which Flight Recorder dumps would settle."""
-SHOWN = "no earlier line of the log explains this failure, so it is taken as the cause"
+ALONE = "the logs show no other failure"
+SHOWN = "no earlier line of the logs explains this failure, so it is taken as the cause"
 FEWER_STEPS = (
     "{ranks} printed fewer steps than {waiting}, and no error; logs cannot tell what else the silent ranks did"
 )
@@ -67,9 +68,24 @@ MECHANISMS: Mapping[LogClass, str] = {
     " its cause",
     LogClass.DISK_FULL: "a write stopped before all bytes were written, as on a full disk or beyond a quota",
     LogClass.TIME_LIMIT: "the job was still running when its time was used up",
+    LogClass.CRASHED: "an exception that nothing catches ends the process of its rank, and with it the job",
+    LogClass.TERMINATED: "such a signal comes from outside the job: from its scheduler, a user or a shell that ends",
     LogClass.NONFINITE_LOSS: "once a NaN is in the loss, its gradients and the updated weights become NaN, too",
 }
 """What a class of failure means, as a clause that precedes the evidence."""
+STARTUP_MECHANISMS: Mapping[Reason, str] = {
+    Reason.PORT_IN_USE: "rank 0 opens this port for the store through which all ranks find each other",
+    Reason.RENDEZVOUS_TIMEOUT: "torchrun starts no rank before all nodes have joined",
+    Reason.UNREACHABLE_MASTER: "all ranks find each other through a store that rank 0 opens",
+    Reason.NCCL_VERSIONS: "NCCL connects only ranks that use the same version of it",
+    Reason.NO_INTERFACE: "NCCL connects the ranks through a network interface, which NCCL_SOCKET_IFNAME may name",
+    Reason.DUPLICATE_GPU: "NCCL needs a GPU of its own for each rank of a process group",
+    Reason.DRIVER: "a build of PyTorch needs an NVIDIA driver that supports its version of CUDA",
+    Reason.NO_GPU: "the script asks for a GPU, and PyTorch finds none that it can use",
+    Reason.BAD_ARGUMENTS: "the script ended when it read its arguments, before it trained",
+    Reason.NO_SCRIPT: "Python was started with this path, and found no file there",
+}
+"""What the reason of a failed start means, as a clause that precedes the evidence."""
 EITHER_OF_TWO = (
     "PyTorch's message says that the other rank did not join. But with two ranks it may also be this one that called"
     " one collective too many"
@@ -78,6 +94,7 @@ BY_DRIVER = (
     "PyTorch's own allocator would say how much it tried to allocate; this message is that of a CUDA call, most often"
     " of the first one that uses the GPU"
 )
+BY_HOST = "PyTorch asked the system for this much host memory, and got none"
 LOST_DEVICE = "the GPU's driver no longer reaches the GPU over PCIe; the training program is not the cause"
 OTHER_MECHANISM = (
     Reason.HOST_ALLOCATOR, Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY, Reason.XID_SOFTWARE, Reason.SCALE_EXHAUSTED,
@@ -89,7 +106,7 @@ def explain(cause: Cause, answer: Answer, logs: Logs) -> str:
     """Return the sentences that say why `cause` is taken for the cause of the job's end."""
     parts = [
         mechanism_of(cause),
-        basis_of(cause, logs),
+        basis_of(cause, answer, logs),
         numbers_of(cause),
         chain_of(cause),
         survived_before(cause, logs),
@@ -107,21 +124,33 @@ def mechanism_of(cause: Cause) -> str:
     if cause.reason is Reason.FALLEN_OFF_BUS:
         address = cause.lead.facts.pci
         return LOST_DEVICE + (f", and the lines above this message name its address, {address}" if address else "")
+    if cause.reason is Reason.HOST_ALLOCATOR:
+        return BY_HOST
+    if cause.kind is LogClass.CRASHED and cause.lead.kind is not EventKind.EXCEPTION:
+        return ""
+    if cause.kind is LogClass.STARTUP:
+        return STARTUP_MECHANISMS.get(cause.reason, "") if cause.reason else ""
     return MECHANISMS.get(cause.kind, "") if cause.reason not in OTHER_MECHANISM else ""
 
 
-def basis_of(cause: Cause, logs: Logs) -> str:
+def basis_of(cause: Cause, answer: Answer, logs: Logs) -> str:
     """Return a clause on the evidence that shows the cause or the ranks to blame."""
     if cause.kind is LogClass.UNKNOWN:
         return unknown_basis(cause)
     if not cause.blame:
-        shown = "" if chain_of(cause) else SHOWN
-        return SAME_ON_ALL if is_everywhere(cause, logs) else driver_report(cause, logs) or shown
+        return SAME_ON_ALL if is_everywhere(cause, logs) else driver_report(cause, logs) or first_of(cause, answer)
     text = basis_text(cause, cause.blame)
     last = next((logs.ranks[r] for r in cause.ranks if r in logs.ranks and logs.ranks[r].last_line), None)
     if last and cause.blame.basis in (Basis.SILENT, Basis.BEHIND, Basis.NOT_LISTED):
         return f"{text}; {last_line(last)}"
     return text
+
+
+def first_of(cause: Cause, answer: Answer) -> str:
+    """Return a clause that says why a failure without ranks to blame is the cause; empty if other clauses say it."""
+    if not answer.others:
+        return ALONE if not chain_of(cause) else ""
+    return "" if chain_of(cause) or consequences_of(answer) else SHOWN
 
 
 def basis_text(cause: Cause, blame: Blame) -> str:
