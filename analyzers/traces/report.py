@@ -122,10 +122,11 @@ def trace_data(
     stragglers: list[Straggler],
     opportunities: list[Advice],
 ) -> TraceData:
-    """Return the tables of a report: the given ones, and those about the last recorded step from the last comparison.
+    """Return the tables of a report: the given ones, and those that the last of `comparisons` has.
 
-    Each of `comparisons` compares the ranks at one recorded step of the run. The tables from it (groups, axes,
-    longest waits, clocks) are empty without a comparison.
+    Each of `comparisons` compares the ranks at one recorded step of the run, so these are about the last such step:
+    process groups, axes of the device mesh, the longest waits, and the offsets between the clocks of the ranks. They
+    are empty without a comparison.
     """
     last = comparisons[-1] if comparisons else None
     return TraceData(

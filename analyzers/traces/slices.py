@@ -317,7 +317,7 @@ class Launch:
 
     @property
     def wait_ns(self) -> int:
-        """The ns from the start of the call to the start of the work: how long the work waited in its stream."""
+        """The ns from the start of the call to the start of the work: the launch itself, and the wait in the stream."""
         return self.work.start_ns - self.call.start_ns
 
 

@@ -52,8 +52,8 @@ class Degrees:
     def uses_fsdp(self) -> bool:
         """Whether FSDP, and not DDP, averages the gradients.
 
-        It does if weights are sharded or offloaded, or if copies of the model use tensor or pipeline parallelism: DDP
-        can neither average tensor-parallel shards nor wait for the last microbatch of a pipeline.
+        It does if weights are sharded or offloaded, and if there are several copies of the model, each split by tensor
+        or pipeline parallelism: this trainer does not combine DDP with these.
         """
         return self.offload or self.sharding > 1 or (self.dp_replicate > 1 and self.tp * self.pp > 1)
 

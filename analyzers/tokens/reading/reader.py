@@ -195,7 +195,7 @@ class Collected:
 
 
 def shown_labels(row: Analysed) -> Column:
-    """Return the labels of a row as its file has them; if it has none, those that a trainer would make."""
+    """Return the labels of a row as its file has them, else its tokens, with -100 where a token is not trained on."""
     if row.sample.labels is not None:
         return row.sample.labels
     return np.where(row.trained, row.sample.ids, -100)

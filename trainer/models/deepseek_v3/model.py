@@ -90,7 +90,10 @@ class DeepSeekV3(Llama4):
 
 
 def mixture(args: ModelArgs) -> MoE:
-    """Return a new mixture of experts with shared experts; its weights scale the outputs of the experts."""
+    """Return a new mixture-of-experts layer with shared experts.
+
+    The scores of its router multiply the outputs of the experts, not their inputs.
+    """
     return MoE(
         GroupedRouter(args.dim, args.n_experts, args.top_k, args.n_groups, args.top_groups, args.route_scale),
         Experts(args.dim, args.expert_dim, args.n_experts),

@@ -57,7 +57,10 @@ class Llama4(Llama3):
 
 
 def mixture(args: ModelArgs) -> MoE:
-    """Return a new mixture of experts with one shared expert; its weights scale the inputs of the experts."""
+    """Return a new mixture-of-experts layer with one shared expert.
+
+    The scores of its router multiply the inputs of the experts, not their outputs.
+    """
     return MoE(
         Router(args.dim, args.n_experts, args.top_k),
         Experts(args.dim, args.expert_dim, args.n_experts),

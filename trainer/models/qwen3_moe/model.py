@@ -23,7 +23,10 @@ class Qwen3Moe(Llama4):
 
 
 def mixture(args: ModelArgs) -> MoE:
-    """Return a new mixture of experts without a shared one; its weights scale the outputs of the experts."""
+    """Return a new mixture-of-experts layer without a shared expert.
+
+    The scores of its router multiply the outputs of the experts, not their inputs.
+    """
     return MoE(
         SoftmaxRouter(args.dim, args.n_experts, args.top_k, norm_weights=args.norm_weights),
         Experts(args.dim, args.expert_dim, args.n_experts),

@@ -95,7 +95,7 @@ class TracePane(Vertical):
 
 
 class TraceViews(ViewSwitcher):
-    """The views of one traced rank, and the views of waits and opportunities, which are about all ranks."""
+    """The views of a trace: most show one rank; two show all ranks, where they wait and what could be saved."""
 
     def __init__(self, data: TraceData, run: Run, options: Options, blamed: Collection[int]) -> None:
         with_memory = any(rank.device_memory for rank in data.ranks)
