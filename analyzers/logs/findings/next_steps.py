@@ -58,8 +58,7 @@ STARTUP = {
     " closed kernel modules instead of the open ones",
     Reason.NO_GPU: "check `nvidia-smi` and CUDA_VISIBLE_DEVICES on that node, and that PyTorch was built for its GPU",
     Reason.BAD_ARGUMENTS: "correct the command line; the script's own arguments come after its name",
-    Reason.NO_SCRIPT: "correct the path of the script. If it ends in `python`, that word was taken for the script:"
-    " write `torchrun script.py`, not `torchrun python script.py`",
+    Reason.NO_SCRIPT: "correct the path of the script, or check that this file exists on the node",
 }
 WORKERS = {
     Reason.SHARED_MEMORY: "give the container more shared memory (`--shm-size=16g`, or mount /dev/shm), or use fewer"
@@ -92,9 +91,9 @@ RECOMPUTED = (
     " forward(), or pass `static_graph=True` to DistributedDataParallel if all steps have the same graph"
 )
 NOT_IMPORTED = (
-    "install the module in the environment that this rank uses. If other ranks import it, compare the environments:"
-    " `python -c 'import sys; print(sys.executable, sys.path)'` on both nodes, and look for a file of that name beside"
-    " the script"
+    "install the module in the environment that this rank uses, or, if it is a file of your project, add its folder to"
+    " PYTHONPATH there. If other ranks import it, compare `python -c 'import sys; print(sys.executable, sys.path)'` on"
+    " their nodes and on that of this rank"
 )
 DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT=1 and TORCH_FR_BUFFER_SIZE=2000"
 TIMEOUTS = {
@@ -139,6 +138,8 @@ def for_network(cause: Cause) -> str:
 
 def for_startup(cause: Cause) -> str:
     """Return what to check for a job that did not start."""
+    if cause.reason is Reason.NO_SCRIPT and (cause.lead.facts.name or "").endswith("python"):
+        return "write `torchrun script.py`, not `torchrun python script.py`: torchrun took `python` for the script"
     return STARTUP.get(cause.reason or Reason.INVALID_USAGE, STARTUP[Reason.INVALID_USAGE])
 
 
@@ -246,6 +247,12 @@ def for_hardware(cause: Cause) -> str:
 
 def for_mismatch(cause: Cause) -> str:
     """Return how to find the branch of the program in which ranks differ."""
+    called = {(e.source, (e.facts.operation or "").partition(" [")[0]) for e in cause.failure.events}
+    if cause.reason is Reason.FINGERPRINTS and len(called) == 1 and cause.lead.source:
+        return (
+            "all ranks are in the same line, and what they pass differs: find out why, for example a last batch that is"
+            " smaller, or sequences that are not padded to one length"
+        )
     if cause.reason is Reason.FINGERPRINTS:
         return (
             f"compare the code that leads {who(cause.ranks, 'each rank')} to its call with that of the others: a"
@@ -283,8 +290,9 @@ def for_timeout(cause: Cause) -> str:
             " with `workbench launch`, or run `py-spy dump --pid PID` while it hangs"
         )
     return (
-        "read the logs of the other ranks. So that the next run records what every rank waits in, start it with"
-        f" `workbench launch`, or set {DUMPS}"
+        "look in the logs of the other ranks for one that failed before, printed no timeout, or timed out in a"
+        " different operation: that rank did not join. So that the next run records what every rank waits in, start"
+        f" it with `workbench launch`, or set {DUMPS} and give the dumps to `workbench hang`"
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from analyzers.memory.findings.evidence import fact, in_words, innermost, largest, ranks_of
-from analyzers.memory.findings.remedies import advice, remedy
+from analyzers.memory.findings.remedies import BATCH, SEQUENCE, advice, remedy
 from analyzers.memory.model import Device, FreeBlocks, Oom, OomPattern
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.words import capitalised, quantity, rank_names, share, size, uncapitalised
@@ -12,6 +12,12 @@ NEAR_LIMIT_SHARE = 0.9
 LARGE_REQUEST_SHARE = 0.25
 """A failed request of at least this share of the allocated bytes has a finding of its own."""
 LARGER_INPUTS_RATIO = 1.5
+CROWDED_SHARE = 0.7
+"""From this share of the allocated bytes on, recomputing the layer that holds them needs as much again."""
+ONE_LAYER = (
+    f"Use a smaller batch ({BATCH}) or sequence ({SEQUENCE}). Recomputing activations does not help: {{module}} alone"
+    " holds most of them, and needs them at once."
+)
 MODULES_SHOWN = POOLS_SHOWN = 3
 CHECK_BATCH = (
     "First check why this batch is so large (collation, packing, long samples that are not truncated), and cap the"
@@ -45,16 +51,27 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
         if (abnormal := abnormal_batch(oom))
         else title,
         why=f"{free_memory(device, oom)} {what_tensors_held(oom)}",
-        next=f"{CHECK_BATCH} {uncapitalised(advice(device, category))}."
-        if abnormal
-        else remedy(device, oom.categories)
-        if total
-        else WITHOUT_TENSORS,
+        next=next_step(device, oom, category) if total else WITHOUT_TENSORS,
         ranks=ranks_of(device),
         step=oom.step,
         evidence=list(oom_evidence(device, oom)),
         confidence=1.0,
     )
+
+
+def next_step(device: Device, oom: Oom, category: str) -> str:
+    """Return what to do about a failed request, as sentences; `category` takes most of the memory."""
+    module = crowded_layer(oom) if category == "activations" else ""
+    if abnormal_batch(oom):
+        text = ONE_LAYER.format(module=module) if module else f"{advice(device, category)}."
+        return f"{CHECK_BATCH} {uncapitalised(text)}"
+    return ONE_LAYER.format(module=module) if module else remedy(device, oom.categories)
+
+
+def crowded_layer(oom: Oom) -> str:
+    """Return the name of the layer, such as `layers.0`, that alone holds most of the memory; empty if none does."""
+    name, held = next(iter(oom.modules.items()), ("", 0))
+    return name if name.rpartition(".")[2].isdigit() and held >= CROWDED_SHARE * oom.allocated_bytes else ""
 
 
 def what_tensors_held(oom: Oom) -> str:
