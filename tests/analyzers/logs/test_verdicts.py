@@ -282,3 +282,25 @@ def test_the_reason_says_what_the_failure_means(name: str, why: str):
     report = logs.analyze(discover(Path(__file__).with_name("recorded") / f"{name}.log"))
     assert report.findings[0].why.startswith(why)
     assert ("show no other failure" in report.findings[0].why) == (name != "host_memory")
+
+
+@pytest.mark.parametrize(
+    ("name", "advice", "not_advised"),
+    [
+        ("mismatch", "All ranks are in the same line, and what they pass differs", "a branch"),
+        ("import_error", "if it is a file of your project, add its folder to PYTHONPATH", "beside the script"),
+        ("no_script", "Correct the path of the script", "torchrun python"),
+    ],
+)
+def test_the_advice_fits_the_case(name: str, advice: str, not_advised: str):
+    report = logs.analyze(discover(Path(__file__).with_name("recorded") / f"{name}.log"))
+    assert advice in report.findings[0].next
+    assert not_advised not in report.findings[0].next
+
+
+def test_python_that_torchrun_took_for_the_script_is_named(tmp_path: Path):
+    text = (Path(__file__).with_name("recorded") / "no_script.log").read_text()
+    (tmp_path / "job.log").write_text(text.replace("trian.py", "python"))
+    finding = logs.analyze(discover(tmp_path)).findings[0]
+    assert finding.id == "logs.startup.no_script"
+    assert finding.next.startswith("Write `torchrun script.py`, not `torchrun python script.py`")
