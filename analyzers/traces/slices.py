@@ -285,12 +285,9 @@ class Event:
 def event(artefact: Artefact, row: int, options: store.Options | None = None) -> Event | None:
     """Return the event in a trace row; None if the trace has no such row."""
     trace = open_trace(artefact.path, options)
-    return event_of(trace, row) if 0 <= row < len(trace.columns["start"]) else None
-
-
-def event_of(trace: Trace, row: int) -> Event:
-    """Return the event in a row of a trace; the trace must have this row."""
     c = trace.columns
+    if not 0 <= row < len(c["start"]):
+        return None
     start, end = int(c["start"][row]), int(c["end"][row])
     inside = np.flatnonzero(np.asarray(c["parent"]) == row)
     covered = int((np.minimum(c["end"][inside], end) - c["start"][inside]).sum())
@@ -307,13 +304,23 @@ def event_of(trace: Trace, row: int) -> Event:
 
 
 @dataclass(frozen=True)
-class Launch:
-    """A call of the host and an event of a device that it launched: the trace row and the facts of each."""
+class LaunchEnd:
+    """One of the two events of a launch: its trace row, name, and place on the timeline; times as in `Event`."""
 
-    call_row: int
-    call: Event
-    work_row: int
-    work: Event
+    row: int
+    name: str
+    lane: str
+    depth: int
+    start_ns: int
+    dur_ns: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A call of the host, and an event of a device that it launched."""
+
+    call: LaunchEnd
+    work: LaunchEnd
 
     @property
     def wait_ns(self) -> int:
@@ -347,6 +354,15 @@ def launches_of(artefact: Artefact, row: int, options: store.Options | None = No
     else:
         work, calls = launched_rows(trace, row)
     work, calls = work[calls != NONE], calls[calls != NONE]
-    pairs = zip(calls[:MOST_LAUNCHES].tolist(), work[:MOST_LAUNCHES].tolist(), strict=True)
-    facts = [(call, event_of(trace, call), one, event_of(trace, one)) for call, one in pairs]
-    return Launches([Launch(*fact) for fact in facts], len(work))
+    pairs = zip(ends_in(trace, calls[:MOST_LAUNCHES]), ends_in(trace, work[:MOST_LAUNCHES]), strict=True)
+    return Launches([Launch(call, one) for call, one in pairs], len(work))
+
+
+def ends_in(trace: Trace, rows: Integers) -> list[LaunchEnd]:
+    """Return the events in these rows of a trace as ends of launches."""
+    c, titles = trace.columns, lane_titles(trace.lanes)
+    columns = (c[name][rows].tolist() for name in ("name", "lane", "depth", "start", "end"))
+    return [
+        LaunchEnd(row, trace.names[name], titles[lane], depth, start - trace.origin, end - start)
+        for row, name, lane, depth, start, end in zip(rows.tolist(), *columns, strict=True)
+    ]

@@ -143,7 +143,7 @@ def inspector(served: ServedRun, data: TraceData, query: Query) -> Elements:
     """
     position = file_position(served, query)
     artefact, chosen = served.traces[position], chosen_event(served, position, query)
-    selected = selected_event(served, chosen, query) if chosen else []
+    selected = selected_event(served, position, chosen, query) if chosen else []
     found = [finding for finding in served.report.findings if finding.id.startswith("trace.")][:FINDINGS]
     summary = [part for finding in found for part in (html.H2(clean(finding.title)), html.P(clean(finding.why)))]
     account = next((rank for rank in data.ranks if rank.path == str(artefact.path)), data.ranks[0])

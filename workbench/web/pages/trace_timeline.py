@@ -17,7 +17,7 @@ from flask import Response, request
 from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.traces import views
-from analyzers.traces.slices import KINDS, Event, Launch, event, launches_of, path_slices, slices
+from analyzers.traces.slices import KINDS, Event, Launch, LaunchEnd, event, launches_of, path_slices, slices
 from analyzers.words import duration_ns, quantity
 from workbench.console import clean
 from workbench.web.components.elements import Elements
@@ -186,7 +186,7 @@ def chosen_facts(served: ServedRun, file: int, chosen: Chosen | None) -> dict[st
     }
 
 
-def place_of(found: Event, shift: int) -> dict[str, object]:
+def place_of(found: Event | LaunchEnd, shift: int) -> dict[str, object]:
     """Return where the browser draws an event: its track (`lane`), depth and start, in ns with `shift` added."""
     return {"start": found.start_ns + shift, "lane": clean(found.lane), "depth": found.depth}
 
@@ -238,8 +238,10 @@ def binary(content: bytes) -> Response:
     return answer
 
 
-def selected_event(served: ServedRun, chosen: Chosen, query: Query) -> Elements:
+def selected_event(served: ServedRun, file: int, chosen: Chosen, query: Query) -> Elements:
     """Return the clicked event with its times, the events that enclose it as a list, and what it launched.
+
+    `file` is the index of the trace file whose clock the page has.
 
     Each item links to its source line if it names one. The list is empty if there is no such event.
     """
@@ -256,13 +258,13 @@ def selected_event(served: ServedRun, chosen: Chosen, query: Query) -> Elements:
         labelled("Start", [duration_ns(found.start_ns)]),
         labelled("Track", [f"{whose}{clean(found.lane)}"]),
         labelled("Kind", [kind]),
-        *launch_list(served, chosen, query),
+        *launch_list(served, file, chosen, query),
         html.H2("The event and its callers", id="callers"),
         html.Ol([html.Li(source_code(name)) for name in names]),
     ]
 
 
-def launch_list(served: ServedRun, chosen: Chosen, query: Query) -> Elements:
+def launch_list(served: ServedRun, file: int, chosen: Chosen, query: Query) -> Elements:
     """Return the call that launched the clicked work of a device, or the first work that the clicked event launched.
 
     Each links to the page with this event selected. The list is empty if the trace links none.
@@ -270,20 +272,20 @@ def launch_list(served: ServedRun, chosen: Chosen, query: Query) -> Elements:
     found = launches_of(served.traces[chosen.file], chosen.row, served.options)
     if not found.launches:
         return []
-    first = found.launches[0]
+    first, shift = found.launches[0], shift_between(served, chosen.file, file)
 
     def selecting(launch: Launch, row: int) -> str:
-        return address(query_for(query, launch, row))
+        return address(query_for(query, launch, row, shift))
 
     def timing(launch: Launch) -> str:
         return f", {duration_ns(launch.work.dur_ns)}, begins {duration_ns(launch.wait_ns)} after its call"
 
-    if first.work_row == chosen.row:
-        to_call = link(clean(first.call.name), selecting(first, first.call_row), fixed=True)
+    if first.work.row == chosen.row:
+        to_call = link(clean(first.call.name), selecting(first, first.call.row), fixed=True)
         return [labelled("Launched by", [to_call, f", {duration_ns(first.wait_ns)} before it began"])]
     items = [
         html.Li(
-            [link(clean(one.work.name[:HEADING_CHARACTERS]), selecting(one, one.work_row), fixed=True), timing(one)]
+            [link(clean(one.work.name[:HEADING_CHARACTERS]), selecting(one, one.work.row), fixed=True), timing(one)]
         )
         for one in found.launches[:LISTED_LAUNCHES]
     ]
@@ -295,9 +297,12 @@ def launch_list(served: ServedRun, chosen: Chosen, query: Query) -> Elements:
     ]
 
 
-def query_for(query: Query, launch: Launch, row: int) -> Query:
-    """Return the query of the page with the event in `row` selected, and both ends of its launch in sight."""
-    low, high = launch.call.start_ns, launch.work.start_ns + launch.work.dur_ns
+def query_for(query: Query, launch: Launch, row: int, shift: int) -> Query:
+    """Return the query of the page with the event in `row` selected, and both ends of its launch in sight.
+
+    `shift` are the ns to add to the times of the launch to get those of the page.
+    """
+    low, high = launch.call.start_ns + shift, launch.work.start_ns + launch.work.dur_ns + shift
     changed = {**query, "event": str(row)}
     span = window_in(query, LATEST_NS)
     if span is None or (span[0] <= low and high <= span[1]):
