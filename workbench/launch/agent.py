@@ -5,7 +5,7 @@ import logging
 import os
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -93,6 +93,7 @@ def run_under_agent(plan: Plan) -> Outcome:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     silence_loggers("torch.distributed.elastic")
+    accept_cut_error_files()
     asked = plan.request
     # A user's program prints for its user; our trainer's lines are shown by the display.
     shown = Std.NONE if plan.module else Std.ALL
@@ -125,6 +126,28 @@ def run_under_agent(plan: Plan) -> Outcome:
     except (KeyboardInterrupt, SignalException):
         return Outcome("interrupted")
     return Outcome("completed")
+
+
+def accept_cut_error_files() -> None:
+    """Let torchrun's agent ignore an error file that a rank has not finished, as it was killed while it wrote it.
+
+    The agent otherwise ends with the exception of its JSON parser, and the exit codes of the ranks are lost.
+    """
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+    read_file: Callable[[ProcessFailure], None] = ProcessFailure.__post_init__
+    if read_file.__module__ == __name__:
+        return
+
+    def read_whole_file(failure: ProcessFailure) -> None:
+        try:
+            read_file(failure)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            path, failure.error_file = failure.error_file, ""
+            read_file(failure)
+            failure.error_file = path
+
+    ProcessFailure.__post_init__ = read_whole_file  # type: ignore[method-assign]
 
 
 def launch_folder(logs: object) -> Path | None:

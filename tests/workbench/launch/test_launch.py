@@ -62,6 +62,25 @@ def test_a_rank_that_holds_the_gil_is_found_before_the_timeout(tmp_path):
     assert first["1"]["channel"] == "json"
 
 
+CUT = """
+import os, time
+if os.environ["RANK"] == "0":
+    time.sleep(60)
+open(os.environ["TORCHELASTIC_ERROR_FILE"], "w").write('{"message": ')
+os._exit(3)
+"""
+
+
+def test_a_rank_that_was_killed_while_it_wrote_its_error_is_explained(tmp_path):
+    """Torchrun's agent parses that file, and its parser's exception was taken for a fault of the launcher."""
+    (tmp_path / "job.py").write_text(CUT)
+    command = [sys.executable, "-m", "workbench", "launch", "--nproc", "2", "--", sys.executable, "job.py"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path)
+    assert ended.returncode == 1, ended.stderr
+    assert "Rank 1 died: exit code 3" in ended.stdout
+    assert manifest(tmp_path / "outputs")["exit_codes"]["1"] == 3
+
+
 def test_a_second_run_keeps_what_the_first_left(tmp_path):
     launch(tmp_path, "--training.steps", "2")
     began = manifest(tmp_path)["started_ns"]
