@@ -147,6 +147,7 @@ def accept_cut_error_files() -> None:
             read_file(failure)
             failure.error_file = path
 
+    # The agent creates these objects itself, and has no setting for how they read the file.
     ProcessFailure.__post_init__ = read_whole_file  # type: ignore[method-assign]
 
 

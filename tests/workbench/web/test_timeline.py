@@ -349,7 +349,7 @@ def test_arrows_and_links_lead_from_a_call_to_what_it_launched(launching, page_o
     assert page.locator("#launches + ol").inner_text() == "gemm, 50.0 µs, begins 30.0 µs after its call"
     with_arrow = page.evaluate(INK)
     page.click("#launches + ol a")
-    page.wait_for_selector(".inspector :text('Launched by')")
+    page.wait_for_selector(".inspector .label:text-is('Launch')")
     see_timeline(page)
     assert "cudaLaunchKernel, 30.0 µs before it began" in page.locator(".inspector").inner_text()
     page.click(".inspector a:text('cudaLaunchKernel')")

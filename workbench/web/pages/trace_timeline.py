@@ -282,7 +282,7 @@ def launch_list(served: ServedRun, file: int, chosen: Chosen, query: Query) -> E
 
     if first.work.row == chosen.row:
         to_call = link(clean(first.call.name), selecting(first, first.call.row), fixed=True)
-        return [labelled("Launched by", [to_call, f", {duration_ns(first.wait_ns)} before it began"])]
+        return [labelled("Launch", [to_call, f", {duration_ns(first.wait_ns)} before it began"])]
     items = [
         html.Li(
             [link(clean(one.work.name[:HEADING_CHARACTERS]), selecting(one, one.work.row), fixed=True), timing(one)]
@@ -298,9 +298,9 @@ def launch_list(served: ServedRun, file: int, chosen: Chosen, query: Query) -> E
 
 
 def query_for(query: Query, launch: Launch, row: int, shift: int) -> Query:
-    """Return the query of the page with the event in `row` selected, and both ends of its launch in sight.
+    """Return the query of the page that selects the event in `row`; its time range holds the call and its work.
 
-    `shift` are the ns to add to the times of the launch to get those of the page.
+    `shift` is the number of ns to add to times of the trace file to get times of the page.
     """
     low, high = launch.call.start_ns + shift, launch.work.start_ns + launch.work.dur_ns + shift
     changed = {**query, "event": str(row)}
