@@ -12,9 +12,9 @@
 | mismatch_type | calls all_gather when the others call all_reduce | all ranks wait there |
 | kill | kills itself | the others lose the connection |
 | deadlock | calls collectives of two groups in reverse order | it waits in one group, the others in the other |
-| straggler | from here on computes `seconds` longer in each forward pass | the others wait; the run completes |
-| straggler_data | from here on gets its data `seconds` late | the others wait; the run completes |
-| straggler_gc | from here on collects garbage for `seconds` in each step | the others wait; the run completes |
+| straggler | from here on computes `seconds` longer in each forward pass of every `every`-th step | the others wait; the run completes |
+| straggler_data | from here on gets its data `seconds` late in every `every`-th step | the others wait; the run completes |
+| straggler_gc | from here on collects garbage for `seconds` in every `every`-th step | the others wait; the run completes |
 | nan | from here on its model returns NaN | the loss is NaN from here on |
 
 With gloo, most size mismatches abort the process that receives too much data, and then it cannot write a dump. An
@@ -46,7 +46,7 @@ Batch = TypeVar("Batch")
 
 
 class FaultConfig(Protocol):
-    """The fields of the configuration's section `[faults]`: which fault, on which rank, in which step, how long."""
+    """The fields of the configuration's section `[faults]`: which fault, on which rank, in which steps, how long."""
 
     @property
     def name(self) -> str: ...
@@ -56,6 +56,8 @@ class FaultConfig(Protocol):
     def step(self) -> int: ...
     @property
     def seconds(self) -> float: ...
+    @property
+    def every(self) -> int: ...
 
 
 class Faults:
@@ -65,7 +67,7 @@ class Faults:
     """
 
     def __init__(self, config: FaultConfig, *, model: nn.Module, timeout_s: float) -> None:
-        self.name, self.step, self.seconds = config.name, config.step, config.seconds
+        self.name, self.step, self.seconds, self.every = config.name, config.step, config.seconds, config.every
         ranks, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
         self.is_faulty_rank = rank == config.rank % ranks
         self.model, self.timeout_s = model, timeout_s
@@ -104,15 +106,18 @@ class Faults:
         """
         if not self.is_faulty_rank or step < self.step:
             return batch
-        if self.name == "straggler_data":
+        if self.name == "straggler_data" and self._is_late_in(step):
             time.sleep(self.seconds)
-        if self.name == "straggler_gc":
+        if self.name == "straggler_gc" and self._is_late_in(step):
             collect_garbage(self.seconds)
         return cast("Batch", enlarge(batch)) if self.name == "oom" else batch
 
     def _compute_more(self) -> None:
-        if self._current_step >= self.step:
+        if self._is_late_in(self._current_step):
             compute(self.seconds)
+
+    def _is_late_in(self, step: int) -> bool:
+        return step >= self.step and (step - self.step) % self.every == 0
 
     def _make_nan(self, output: torch.Tensor) -> torch.Tensor:
         """Return NaN in place of the model's output on the faulty rank, from the configured step on.

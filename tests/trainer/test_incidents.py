@@ -97,3 +97,10 @@ def test_a_straggler_is_late_by_what_it_does(break_: Callable[..., Any]) -> None
     late, waiting = done.lines(1)[3:], done.lines(0)[3:]
     assert all(line["cpu_ns"]["fwd"] > 0.2e9 for line in late)
     assert all(line["cpu_ns"]["fwd"] < line["dur_ns"] / 2 for line in waiting)
+
+
+def test_a_straggler_can_be_late_in_every_other_step(break_: Callable[..., Any]) -> None:
+    done = break_("straggler", "--faults.seconds", "0.3", "--faults.every", "2")
+    late = {line["step"]: line["cpu_ns"]["fwd"] > 0.3e9 for line in done.lines(1) if line["step"] >= 3}
+    assert late == {step: step % 2 == 1 for step in range(3, 3 + len(late))}
+    assert len(late) > 2

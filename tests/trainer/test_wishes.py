@@ -260,6 +260,7 @@ def test_an_older_name_does_what_the_newer_one_does(tmp_path: Path, old: str, ne
         ),
         (["--lr_scheduler.decay_ratio", "0", "--lr_scheduler.decay_type", "sqrt"], "decay_type", "decay_ratio SHARE"),
         (["--faults.name", "oom", "--faults.seconds", "2"], "faults.seconds", "straggler, straggler_data"),
+        (["--faults.name", "nan", "--faults.every", "2"], "faults.every", "straggler, straggler_data"),
         (["--float8.emulate"], "float8.emulate", "converters float8"),
         (["--debug.moe_force_load_balance"], "moe_force_load_balance", "llama4, which has experts"),
         (["--parallelism.expert_tensor_parallel_degree", "2"], "expert_tensor_parallel_degree", "which has experts"),

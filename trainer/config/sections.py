@@ -378,6 +378,8 @@ class Faults:
     """Step in which the fault occurs or begins."""
     seconds: Size = 0.5
     """Seconds by which a straggler is late in each step."""
+    every: Positive = 1
+    """Number of steps from one in which a straggler is late to the next; 1: it is late in each."""
 
 
 @dataclass

@@ -116,7 +116,7 @@ SWITCHES = (
         "faults.name",
         "--faults.name straggler, straggler_data or straggler_gc",
         lambda c: c.faults.name.startswith("straggler") or c.faults.name == "healthy",
-        ("faults.seconds",),
+        ("faults.seconds", "faults.every"),
         is_always_reported=True,
     ),
     Switch(
