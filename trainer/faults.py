@@ -12,10 +12,12 @@
 | mismatch_type | calls all_gather when the others call all_reduce | all ranks wait there |
 | kill | kills itself | the others lose the connection |
 | deadlock | calls collectives of two groups in reverse order | it waits in one group, the others in the other |
-| straggler | from here on computes `seconds` longer in each forward pass of every `every`-th step | the others wait; the run completes |
-| straggler_data | from here on gets its data `seconds` late in every `every`-th step | the others wait; the run completes |
-| straggler_gc | from here on collects garbage for `seconds` in every `every`-th step | the others wait; the run completes |
+| straggler | from here on computes `seconds` longer in each forward pass | the others wait; the run completes |
+| straggler_data | from here on gets its data `seconds` late | the others wait; the run completes |
+| straggler_gc | from here on collects garbage for `seconds` in each step | the others wait; the run completes |
 | nan | from here on its model returns NaN | the loss is NaN from here on |
+
+The stragglers are late only in every `every`-th step.
 
 With gloo, most size mismatches abort the process that receives too much data, and then it cannot write a dump. An
 empty tensor, or another kind of collective, hangs with any number of ranks instead.
