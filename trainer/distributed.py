@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from trainer.config import JobConfig
-from trainer.config.checks import validate
 from trainer.config.devices import check_devices
+from trainer.config.nearest import checked_mesh
 from trainer.config.sections import Debug
 from trainer.parallel.mesh import World, build_world
 
@@ -30,7 +30,7 @@ def join(config: JobConfig) -> World:
     os.environ.setdefault("MASTER_PORT", "0")
     device = own_device()
     size = int(os.environ["WORLD_SIZE"])
-    degrees = validate(config, size)
+    degrees = checked_mesh(config, size)
     check_devices(config, torch.cuda.get_device_capability(device) if device.type == "cuda" else None)
     dist.init_process_group(
         backend(device, offload=degrees.offload),

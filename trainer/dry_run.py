@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainer.config import JobConfig
-from trainer.config.checks import validate
+from trainer.config.nearest import checked_mesh
 from trainer.config.stages import model_parts
 from trainer.errors import ConfigError, TrainerError
 from trainer.estimate.depth import shallow_model, shortened
@@ -40,7 +40,7 @@ def dry_run(config: JobConfig) -> None:
         ConfigError: The configuration does not fit a job with so many ranks.
     """
     size = world_size()
-    degrees = validate(config, size)
+    degrees = checked_mesh(config, size)
     local = local_problem(config, size)
     mesh = " x ".join(f"{name} {degree}" for name, degree in degrees.described().items() if degree > 1) or "one rank"
     parameters = sum(parameter.numel() for parameter in build_model(local.config).parameters())

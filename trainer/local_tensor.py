@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.distributed._local_tensor import LocalTensor, LocalTensorMode, maybe_disable_local_tensor_mode
 
 from trainer.config import JobConfig
-from trainer.config.checks import accumulation_steps, validate
+from trainer.config.checks import accumulation_steps
 from trainer.config.degrees import Degrees
+from trainer.config.nearest import checked_mesh
 from trainer.config.stages import model_parts
 from trainer.data.loader import RowLoader, Share
 from trainer.data.source import build_loader
@@ -40,7 +41,7 @@ def local_run(config: JobConfig) -> None:
         ConfigError: The configuration does not fit a job of this size, or this mode does not support it.
     """
     size, started = world_size(), time.perf_counter()
-    degrees = validate(config, size)
+    degrees = checked_mesh(config, size)
     logger.info("Local tensors of all ranks (%d) in this process: %s %s", size, config.model.name, config.model.flavor)
     batches = first_batches(config, accumulation_steps(config.training, degrees))
     # No message is sent: local tensors carry out the collectives in this process.

@@ -324,9 +324,9 @@ def estimate(
     model: opt.ModelOptions,
     document: opt.DocumentOptions,
     nproc: Annotated[
-        int | None, typer.Option(help="Number of processes on each node.", show_default="devices, else 2")
+        int | None, typer.Option(help="Number of processes on each node.", show_default="devices, else 2", min=1)
     ] = None,
-    nnodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
+    nnodes: Annotated[int, typer.Option(help="Number of nodes.", min=1)] = 1,
     limit: Annotated[
         str | None, typer.Option(help="Memory of one device, such as 80GiB, to say whether the run fits.")
     ] = None,
@@ -372,9 +372,9 @@ def plan(
     document: opt.DocumentOptions,
     limit: Annotated[str, typer.Option(help="Memory of one device, such as 80GiB.")],
     nproc: Annotated[
-        int | None, typer.Option(help="Number of processes on each node.", show_default="devices, else 2")
+        int | None, typer.Option(help="Number of processes on each node.", show_default="devices, else 2", min=1)
     ] = None,
-    nnodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
+    nnodes: Annotated[int, typer.Option(help="Number of nodes.", min=1)] = 1,
     margin: Annotated[float, typer.Option(help="Share of the memory to leave free, for what is in no tensor.")] = 0.1,
     device: Annotated[
         str,

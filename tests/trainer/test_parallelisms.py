@@ -10,9 +10,10 @@ import pytest
 from mesh_flags import BRIEF, COMPILED, CONTEXT, COPIES, PIPELINE, TENSOR, assert_same_curve
 
 from ranks import start
-from trainer.config import ConfigError, JobConfig, validate
+from trainer.config import ConfigError, JobConfig, checked_mesh, validate
 from trainer.config.degrees import Degrees
 from trainer.config.devices import check_devices
+from trainer.config.nearest import nearest_mesh, with_degrees
 from trainer.config.sections import Parallelism
 from trainer.config.stages import BY_NAME
 from workbench.errors import UsageProblem
@@ -328,6 +329,37 @@ def test_what_no_run_can_do_is_refused_before_it_starts(config: JobConfig, ranks
         validate(config, ranks)
     assert says in caught.value.message
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("config", "ranks", "hint"),
+    [
+        # 3 ranks would fit the degree, but not the 4 attention heads.
+        (job(tensor_parallel_degree=3), 4, "set parallelism.tensor_parallel_degree to 2"),
+        (job(tensor_parallel_degree=8), 8, "give a divisor of 4, or set parallelism.tensor_parallel_degree to 2"),
+        (job(pipeline_parallel_degree=16), 16, "set parallelism.pipeline_parallel_degree to 4"),
+        (
+            job(data_parallel_shard_degree=3, tensor_parallel_degree=2),
+            4,
+            "start 6 processes (--nproc 6 on one node), or set parallelism.data_parallel_shard_degree to 2",
+        ),
+        # 8 ranks would fit the degree, but not the heads.
+        (job(tensor_parallel_degree=8), 7, "set parallelism.tensor_parallel_degree to 1"),
+    ],
+)
+def test_the_hint_names_the_nearest_mesh_that_the_model_fits(config: JobConfig, ranks: int, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        checked_mesh(config, ranks)
+    assert hint in caught.value.hint
+    assert ("start" in hint) == ("start" in caught.value.hint)
+
+
+@pytest.mark.parametrize(("ranks", "degree"), [(4, 3), (8, 8), (16, 16), (12, 5)])
+def test_the_nearest_mesh_can_be_trained_on(ranks: int, degree: int) -> None:
+    config = job(tensor_parallel_degree=degree)
+    changes = nearest_mesh(config, ranks)
+    assert changes
+    assert validate(with_degrees(config, changes), ranks)
 
 
 def test_the_launcher_refuses_a_mesh_before_it_starts_a_process(tmp_path: Path) -> None:

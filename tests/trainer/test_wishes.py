@@ -406,3 +406,23 @@ def test_the_command_line_and_a_file_take_the_same_values(tmp_path: Path, key: s
     path.write_text(f"{key} = {text if is_bare else json.dumps(text)}\n")
     reports = [*explain(path), *explain(None, [f"--{key}", text])]
     assert [report.value for report in reports] == [value, value]
+
+
+def test_a_flag_replaces_a_refused_value_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text('[model]\nnorm_type = "layernorm"\n[metrics]\nlog_freq = 3\n')
+    flags = ["--config", str(path), "--model.norm_type", "rmsnorm", "--metrics.log_freq", "5"]
+    assert load_for_training(flags).metrics.log_freq == 5
+    in_file = [report for report in explain(None, flags) if report.line]
+    assert [(report.cls, report.refused, report.reason) for report in in_file] == [
+        ("ignored", False, "a flag sets it")
+    ] * 2
+    assert startup_notes(flags) == []
+
+
+def test_a_refusal_names_the_value_in_force(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text('[model]\nname = "llama3"\n')
+    with pytest.raises(ConfigError) as caught:
+        load_for_training(["--config", str(path), "--model.name", "flux"])
+    assert caught.value.message.count("model.name") == 1

@@ -19,6 +19,14 @@ KEYS = {
 """{dimension of the device mesh: key of the section `parallelism` that sets its size}."""
 
 
+class WrongWorldSize(ConfigError):
+    """The degrees do not multiply to the number of ranks; they would to `fitting` ranks."""
+
+    def __init__(self, message: str, hint: str, fitting: int) -> None:
+        super().__init__(message, hint)
+        self.fitting = fitting
+
+
 @dataclass(frozen=True)
 class Degrees:
     """The degree of each kind of parallelism: the number of ranks along that dimension of the mesh."""
@@ -118,7 +126,7 @@ def nearest_degree(asked: dict[str, int], others: int, world_size: int) -> tuple
     return min(changes)[1:] if changes else None
 
 
-def wrong_world(asked: dict[str, int], shard: int, others: int, world_size: int) -> ConfigError:
+def wrong_world(asked: dict[str, int], shard: int, others: int, world_size: int) -> WrongWorldSize:
     """Return the error for degrees that do not multiply to the world size; its hint names the nearest mesh that fits.
 
     `asked` has the configured degrees, `shard` is the data-parallel shard degree, and `others` is the product of the
@@ -134,4 +142,17 @@ def wrong_world(asked: dict[str, int], shard: int, others: int, world_size: int)
     elif near := nearest_degree(asked, others, world_size):
         hint += f", or set parallelism.{KEYS[near[0]]} to {near[1]}"
     product = " x ".join(factors) or f"{KEYS[SHARD]} 1"
-    return ConfigError(f"parallelism: {product} {fault} {world_size} ranks", f"{hint}, or change a degree")
+    message = f"parallelism: {product} {fault} {world_size} ranks"
+    return WrongWorldSize(message, f"{hint}, or change a degree", fits)
+
+
+def smallest_world(config: Parallelism, least: int) -> int:
+    """Return the smallest number of ranks, at least `least` if the shard degree is -1, that the degrees multiply to."""
+    asked = {name: int(getattr(config, key)) for name, key in KEYS.items()}
+    others = math.prod(degree for name, degree in asked.items() if name not in (SHARD, EXPERT))
+    if asked[SHARD] != -1:
+        return others * asked[SHARD]
+    # Experts are divided among the ranks that share a copy: dp_shard x cp x tp.
+    in_copy = asked[CONTEXT] * asked[TENSOR]
+    step = others * (asked[EXPERT] // math.gcd(asked[EXPERT], in_copy))
+    return math.ceil(least / step) * step

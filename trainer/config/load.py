@@ -19,6 +19,8 @@ from trainer.errors import ConfigError
 
 DATA_SETS = ("training.dataset", "validation.dataset")
 Class = Literal["honoured", "translated", "ignored", "unknown"]
+OVERRIDDEN = "a flag sets it"
+"""The reason in the report on a key of a file that the command line overrides."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,8 @@ def startup_notes(overrides: Sequence[str], world_size: int | None = None) -> li
         for r in reports
         if r.cls == "translated" and r.reason and r.value
     ]
-    ignored = [r for r in reports if r.cls == "ignored" and not r.refused and asks_for_something(r.key, r.value)]
+    in_force = [r for r in reports if r.cls == "ignored" and not r.refused and r.reason != OVERRIDDEN]
+    ignored = [r for r in in_force if asks_for_something(r.key, r.value)]
     names = {
         reason: [r.source or r.key for r in ignored if r.reason == reason]
         for reason in unique(r.reason for r in ignored)
@@ -184,11 +187,24 @@ def resolve(path: Path | None, overrides: Sequence[str]) -> Resolved:
     if file:
         resolved.config.job.config_file = str(file)
         apply(resolved, read_toml(file), own)
+    in_file, resolved.reports = resolved.reports, []
     apply(resolved, [with_value(flag, own) for flag in line.flags], own)
+    resolved.reports = [*overridden(in_file, resolved.reports), *resolved.reports]
     if resolved.config.training.allow_synthetic:
         replace_missing_data(resolved)
     resolved.reports = [settled(report, resolved.config) for report in resolved.reports]
     return resolved
+
+
+def overridden(in_file: list[KeyReport], flags: list[KeyReport]) -> list[KeyReport]:
+    """Return the reports on the keys of a file; keys that one of `flags` sets are ignored, so they are not refused."""
+    keys = {report.key for report in flags if report.cls != "unknown"}
+    return [
+        replace(report, cls="ignored", reason=OVERRIDDEN, suggestion=None, refused=False)
+        if report.key in keys and report.cls != "unknown"
+        else report
+        for report in in_file
+    ]
 
 
 def replace_missing_data(resolved: Resolved) -> None:

@@ -8,6 +8,7 @@ from typer.core import TyperCommand
 
 from workbench.command_options.options import Scheduler, TokenFile
 from workbench.command_options.value_names import one_of
+from workbench.errors import UsageProblem
 
 FOREIGN = "A command after --"
 
@@ -17,13 +18,13 @@ class ProcessOptions:
     """Options that set the numbers of processes and nodes, the trainer, and the scheduler that starts them."""
 
     nproc: Annotated[
-        int | None, typer.Option(help="Number of processes on this node.", show_default="devices, else 2")
+        int | None, typer.Option(help="Number of processes on this node.", show_default="devices, else 2", min=1)
     ] = None
-    nnodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1
+    nnodes: Annotated[int, typer.Option(help="Number of nodes.", min=1)] = 1
     rdzv_endpoint: Annotated[str, typer.Option(help="host:port of the rendezvous, the same on every node.")] = (
         "localhost:0"
     )
-    max_restarts: Annotated[int, typer.Option(help="How many times to restart the job when it fails.")] = 0
+    max_restarts: Annotated[int, typer.Option(help="How many times to restart the job when it fails.", min=0)] = 0
     collect: Annotated[
         str | None,
         typer.Option(
@@ -84,4 +85,8 @@ class LaunchCommand(TyperCommand):
         if "--" in args:
             ctx.obj = tuple(args[args.index("--") + 1 :])
             args = args[: args.index("--")]
+        if wrong := next((word for word in args if word.startswith("--dry-run=") and word not in FAKE_DRY_RUN), None):
+            raise UsageProblem(
+                f"{wrong} is not an option", "give --dry-run, which prints the command, or --dry-run=fake"
+            )
         return super().parse_args(ctx, [word for given in args for word in FAKE_DRY_RUN.get(given, (given,))])

@@ -28,6 +28,8 @@ def from_environment(request: Request, variables: Mapping[str, str] | None = Non
     if request.command is not None:
         return request, []
     notes = [f"{name} has no effect: {why}" for name, why in WITHOUT_EFFECT.items() if name in given]
+    if "CONFIG" in given and "MODULE" not in given and not (request.config or "CONFIG_FILE" in given):
+        notes.append(f"CONFIG={given['CONFIG']} has no effect without MODULE, the model whose registry has it")
     found = with_config(request, given)
     if "NGPU" in given and request.nproc is None:
         found = replace(found, nproc=rank_count(given["NGPU"]))

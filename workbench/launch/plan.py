@@ -3,14 +3,15 @@
 import os
 import shlex
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 from analyzers.errors import InputError, MissingExtra
-from trainer.config import ConfigError, JobConfig, load_for_training, startup_notes, validate
+from trainer.config import ConfigError, JobConfig, checked_mesh, load_for_training, startup_notes
+from trainer.config.degrees import smallest_world
 from trainer.config.devices import check_devices
 from trainer.config.local_data import check_local_data
 from trainer.errors import DataError
@@ -176,6 +177,7 @@ def plan_own_trainer(request: Request) -> Plan:
         InputError: The configured data are missing.
     """
     arguments = trainer_arguments(request)
+    request, size_notes = with_simulated_ranks(request, arguments)
     world_size = request.processes_per_node * request.nnodes
     config = training_config(arguments, world_size)
     if request.scheduler is Scheduler.LOCAL and not gpu_count():
@@ -183,7 +185,7 @@ def plan_own_trainer(request: Request) -> Plan:
     # The data of a dry run are made up, and those of a scheduler's nodes may lie there alone.
     if request.scheduler is Scheduler.LOCAL and config.comm.mode != "fake_backend":
         refuse_missing_data(config)
-    folder, notes = Path(config.job.dump_folder), tuple(startup_notes(arguments, world_size))
+    folder, notes = Path(config.job.dump_folder), (*size_notes, *startup_notes(arguments, world_size))
     environment = own_environment(request)
     if config.comm.mode in IN_ONE_PROCESS:
         return Plan(
@@ -199,6 +201,19 @@ def plan_own_trainer(request: Request) -> Plan:
     return Plan(
         request=request, command=arguments, module="trainer", folder=folder, environment=environment, notes=notes
     )
+
+
+def with_simulated_ranks(request: Request, arguments: tuple[str, ...]) -> tuple[Request, list[str]]:
+    """Return the request, and a note if its number of ranks was chosen here: as few as the configured degrees need.
+
+    That is done where one process simulates all ranks and the user gives no number, because any number is possible.
+    """
+    config = loaded(arguments)
+    if request.nproc is not None or request.nnodes > 1 or config.comm.mode not in IN_ONE_PROCESS:
+        return request, []
+    ranks = smallest_world(config.parallelism, request.processes_per_node)
+    note = [f"{ranks} ranks, as the degrees ask for (--nproc N for another number)"]
+    return replace(request, nproc=ranks), note if ranks != request.processes_per_node else []
 
 
 def plan_command(request: Request, command: JobCommand) -> Plan:
@@ -262,12 +277,24 @@ def training_config(arguments: tuple[str, ...], world_size: int) -> JobConfig:
     Raises:
         UsageProblem: The trainer does not support the configuration, or it does not fit that number of ranks.
     """
+    config = loaded(arguments)
     try:
-        config = load_for_training(arguments)
-        validate(config, world_size)
+        checked_mesh(config, world_size)
     except ConfigError as error:
         raise UsageProblem(error.message, error.hint) from error
     return config
+
+
+def loaded(arguments: tuple[str, ...]) -> JobConfig:
+    """Return the trainer's configuration for these arguments.
+
+    Raises:
+        UsageProblem: The trainer does not support the configuration.
+    """
+    try:
+        return load_for_training(arguments)
+    except ConfigError as error:
+        raise UsageProblem(error.message, error.hint) from error
 
 
 def refuse_without_device(config: JobConfig) -> None:

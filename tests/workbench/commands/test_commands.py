@@ -83,6 +83,7 @@ def test_a_file_is_overwritten_only_by_force(tmp_path):
         ("demo", "nonsense"),
         ("launch", "--profiling.enable_profiling=False", "--dry-run"),
         ("launch", "--trainer", "no_such_module", "--dry-run"),
+        ("launch", "--dry-run=fak"),
         ("config", "show", "--training.step", "3"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 from analyzers.parity import NamedRun, ParityData, analyze, bisect
 from analyzers.parity.folder import read_runs
-from analyzers.parity.model import ValueKind
+from analyzers.parity.model import Curve, ValueKind
 from analyzers.report import Report, Severity, Status
 from analyzers.run import Run
 from analyzers.store import Options
@@ -18,6 +18,7 @@ from workbench.commands.parity import Comparison, compare_meshes, variant
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Plan, Request
 from workbench.present import render
+from workbench.present.tables.parity import differences_of, steps_of
 
 SMALL = ("--training.seq_len", "32", "--training.local_batch_size", "4")
 EQUAL = ("dp_shard=2", "tp=2", "cp=2", "pp=2", "dp_replicate=2")
@@ -186,6 +187,20 @@ def test_damaged_and_hostile_values_are_left_out(tmp_path: Path) -> None:
     b = write_values(tmp_path / "b", value(), value(name="b"))
     run = analyze([a, b]).data.runs[1]
     assert (run.compared_values, run.missing_values, run.largest_value_difference) == (1, 1, 0.0)
+
+
+@pytest.mark.parametrize("count", [3, 6])
+def test_many_runs_are_rows_of_the_tables_by_step(tmp_path: Path, count: int) -> None:
+    data = analyze([write_values(tmp_path / f"mesh_{number}", value()) for number in range(count)]).data
+    losses, differences = steps_of(data, Curve.LOSS), differences_of(data, Curve.LOSS)
+    if count == 3:
+        assert losses.columns == ("step", "mesh_0", "mesh_1", "mesh_2")
+        assert differences.rows == (("1", "0", "0", "yes"),)
+        return
+    assert losses.columns == ("run", "1")
+    assert losses.rows == tuple((f"mesh_{number}", "2") for number in range(count))
+    assert differences.columns == ("run", "1", "allowed")
+    assert differences.rows == tuple((f"mesh_{number}", "0", "yes") for number in range(1, count))
 
 
 @pytest.mark.parametrize(("other", "differs"), [(None, True), (1.0 + 1e-9, False), (1.1, True)])

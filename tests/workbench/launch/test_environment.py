@@ -22,7 +22,11 @@ def test_a_module_needs_its_configuration() -> None:
     request, notes = from_environment(Request(), {"MODULE": "llama3", "CONFIG": "llama3_debugmodel"})
     assert (request.module, request.config) == ("llama3", "llama3_debugmodel")
     assert len(notes) == 2
-    assert from_environment(Request(), {"CONFIG": "something else"}) == (Request(), [])
+    request, notes = from_environment(Request(), {"CONFIG": "something else"})
+    assert request == Request()
+    assert notes == ["CONFIG=something else has no effect without MODULE, the model whose registry has it"]
+    asked = Request(config="x.toml")
+    assert from_environment(asked, {"CONFIG": "something else"}) == (asked, [])
     with pytest.raises(UsageProblem, match="without CONFIG"):
         from_environment(Request(), {"MODULE": "llama3"})
     with pytest.raises(UsageProblem, match="both set"):
@@ -76,3 +80,23 @@ def test_a_dry_run_is_one_process_that_stands_for_all_ranks() -> None:
     assert "NGPU=64" in job.shell()
     with pytest.raises(UsageProblem, match="does not divide 3 ranks"):
         plan(Request(module="llama3", config="llama3_debugmodel", nproc=3, overrides=overrides))
+
+
+@pytest.mark.parametrize(
+    ("degrees", "ranks"),
+    [
+        ({"tensor_parallel_degree": 2, "pipeline_parallel_degree": 4}, 8),
+        ({"data_parallel_replicate_degree": 3}, 3),
+        ({"data_parallel_shard_degree": 6}, 6),
+        ({}, 2),
+    ],
+)
+def test_a_dry_run_without_a_number_of_ranks_takes_those_that_its_degrees_need(
+    monkeypatch: pytest.MonkeyPatch, degrees: dict[str, int], ranks: int
+) -> None:
+    monkeypatch.setattr("workbench.launch.plan.gpu_count", lambda: 0)
+    flags = [word for key, value in degrees.items() for word in (f"--parallelism.{key}", str(value))]
+    overrides = ("--comm.mode", "fake_backend", *flags)
+    job = plan(Request(module="llama3", config="llama3_debugmodel", overrides=overrides))
+    assert job.environment["NGPU"] == str(ranks)
+    assert any(note.startswith(f"{ranks} ranks") for note in job.notes) == (ranks != 2)

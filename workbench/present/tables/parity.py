@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+import pandas as pd
+
 from analyzers.parity.findings import CURVE_NAMES as CURVES
 from analyzers.parity.model import Curve, ParityData, RunParity
 from analyzers.parity.views import curve_table, difference_table
@@ -10,6 +12,12 @@ from analyzers.words import UNKNOWN, figures, relative
 from workbench.present.table import Table, table
 
 STEPS = 12
+MOST_COLUMNS = 4
+"""With more runs than this, a table by step has a row per run: a terminal has no space for more columns of names."""
+MOST_STEPS = 6
+"""The number of steps in a table that has a row per run."""
+MOST_RUNS = 40
+"""The number of runs in a table that has a row per run."""
 
 
 def parity_tables(data: ParityData) -> list[Table]:
@@ -24,7 +32,7 @@ def agreement(data: ParityData) -> Table:
         f"Largest relative differences from the first run (allowed: {relative(data.tolerance)})",
         "run | ranks> | loss> | gradient norm> | tensors> | first step beyond>",
         (cells(run, is_first=run is data.runs[0]) for run in data.runs),
-        40,
+        MOST_RUNS,
     )
 
 
@@ -63,20 +71,18 @@ def first_values(data: ParityData) -> Table:
             for run in data.runs
             if (v := run.first)
         ),
-        40,
+        MOST_RUNS,
     )
 
 
 def differences_of(data: ParityData, curve: Curve, limit: int = STEPS) -> Table:
     """Return a table of each run's difference from the first run by step, and whether the tolerance allows it."""
     differences = difference_table(data, curve)
-    heads = " | ".join(["step>", *(f"{str(name).replace('|', '/')}>" for name in differences), "allowed"])
-    rows = (
-        (step, *("" if math.isnan(share) else relative(share) for share in shares), allowed(shares, data.tolerance))
-        for step, *shares in differences.itertuples(name=None)
-    )
+    texts = differences.map(lambda share: "" if math.isnan(share) else relative(share))
     title = f"Relative difference of the {CURVES[curve]} by step (allowed: {relative(data.tolerance)})"
-    return table(title, heads, rows, limit)
+    lines = differences if len(differences.columns) <= MOST_COLUMNS else differences.T
+    verdicts = [allowed(shares, data.tolerance) for shares in lines.to_numpy(float).tolist()]
+    return by_step(title, texts, limit, verdicts)
 
 
 def allowed(shares: Sequence[float], tolerance: float) -> str:
@@ -87,8 +93,22 @@ def allowed(shares: Sequence[float], tolerance: float) -> str:
 
 
 def steps_of(data: ParityData, curve: Curve, limit: int = STEPS) -> Table:
-    """Return a table of a curve (loss or gradient norm): a row per step, a column per run."""
-    values = curve_table(data, curve)
-    heads = " | ".join(["step>", *(f"{str(name).replace('|', '/')}>" for name in values)])
-    rows = ((step, *("" if math.isnan(v) else f"{v:.7g}" for v in row)) for step, *row in values.itertuples(name=None))
-    return table(f"{CURVES[curve].capitalize()} by step", heads, rows, limit)
+    """Return a table of a curve (loss or gradient norm) of all runs by step."""
+    texts = curve_table(data, curve).map(lambda value: "" if math.isnan(value) else f"{value:.7g}")
+    return by_step(f"{CURVES[curve].capitalize()} by step", texts, limit)
+
+
+def by_step(title: str, texts: pd.DataFrame, limit: int, verdicts: Sequence[str] = ()) -> Table:
+    """Return a table of `texts`, which has a row per step and a column per run.
+
+    Where there are more than `MOST_COLUMNS` runs the table has a row per run, and the first steps are its columns.
+    `verdicts` has the text of a last column for each row of the result.
+    """
+    first, rows = "step>", texts
+    if len(texts.columns) > MOST_COLUMNS:
+        first, rows = "run", texts.iloc[:MOST_STEPS].T
+        title += f" (first {MOST_STEPS} of {len(texts)} steps)" if len(texts) > MOST_STEPS else ""
+    heads = [first, *(f"{str(name).replace('|', '/')}>" for name in rows), *(["allowed"] if verdicts else [])]
+    cells = rows.itertuples(name=None)
+    lines = [(*row, verdict) for row, verdict in zip(cells, verdicts, strict=True)] if verdicts else cells
+    return table(title, " | ".join(heads), lines, limit if first == "step>" else max(limit, MOST_RUNS))

@@ -1,0 +1,84 @@
+"""Find the mesh nearest to one that cannot be trained on, for the hint of an error."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice, product
+
+from trainer.config.checks import check_divisions, validate
+from trainer.config.degrees import EXPERT, KEYS, SHARD, Degrees, WrongWorldSize, degrees
+from trainer.config.sections import JobConfig
+from trainer.errors import ConfigError
+
+MOST_TRIED = 2000
+"""How many meshes are tried at most; the nearest one is usually among the first ten."""
+
+
+def checked_mesh(config: JobConfig, world_size: int) -> Degrees:
+    """Return the degrees of a job like `validate`; the hint of an error about them names the nearest mesh that fits.
+
+    Raises:
+        ConfigError: As for `validate`.
+    """
+    try:
+        return validate(config, world_size)
+    except ConfigError as error:
+        if world_size < 1 or fits(config, world_size):
+            raise
+        raise ConfigError(error.message, hint_with_mesh(error, config, world_size)) from error
+
+
+def hint_with_mesh(error: ConfigError, config: JobConfig, world_size: int) -> str:
+    """Return the hint of an error about a mesh, with the nearest mesh that fits; without it if none is found."""
+    changes = nearest_mesh(config, world_size)
+    if changes is None:
+        return error.hint
+    change = "set " + " and ".join(f"parallelism.{key} to {degree}" for key, degree in changes.items())
+    if not isinstance(error, WrongWorldSize):
+        return error.hint if change in error.hint else f"{error.hint}, or {change}"
+    fitting = error.fitting
+    start = f"start {fitting} processes (--nproc {fitting} on one node), or " if fits(config, fitting) else ""
+    return f"{start}{change}"
+
+
+def nearest_mesh(config: JobConfig, world_size: int) -> dict[str, int] | None:
+    """Return {key: degree} of the fewest and smallest changes after which the mesh fits the ranks and the model.
+
+    The result is None if no mesh of this number of ranks fits. Example: tensor 3 on 8 ranks becomes tensor 2.
+    """
+    nearest = sorted(meshes(config, world_size), key=lambda changes: distance(config, changes))
+    return next((changes for changes in nearest[:MOST_TRIED] if fits(with_degrees(config, changes), world_size)), None)
+
+
+def meshes(config: JobConfig, world_size: int) -> Iterator[dict[str, int]]:
+    """Yield the changes {key: degree} to every mesh of `world_size` ranks; a shard degree of -1 is left as it is."""
+    divisors = [number for number in range(1, min(world_size, 4096) + 1) if world_size % number == 0]
+    names = [name for name in KEYS if name != SHARD]
+    asked = {name: int(getattr(config.parallelism, key)) for name, key in KEYS.items()}
+    choices = product(*(divisors if name != EXPERT or asked[name] > 1 else [1] for name in names))
+    for values in islice(choices, 500_000):
+        mesh = dict(zip(names, values, strict=True))
+        used = math.prod(degree for name, degree in mesh.items() if name != EXPERT)
+        if world_size % used == 0:
+            mesh[SHARD] = -1 if asked[SHARD] == -1 else world_size // used
+            yield {KEYS[name]: degree for name, degree in mesh.items() if degree != asked[name]}
+
+
+def distance(config: JobConfig, changes: dict[str, int]) -> tuple[int, float]:
+    """Return how far changed degrees are from the configured ones: their number, then the sum of their doublings."""
+    before = {key: max(1, int(getattr(config.parallelism, key))) for key in changes}
+    return len(changes), sum(abs(math.log2(degree / before[key])) for key, degree in changes.items())
+
+
+def with_degrees(config: JobConfig, changes: dict[str, int]) -> JobConfig:
+    """Return a copy of the configuration with other degrees."""
+    return replace(config, parallelism=replace(config.parallelism, **changes))
+
+
+def fits(config: JobConfig, world_size: int) -> bool:
+    """Return whether the mesh fits the number of ranks, and the model and the batch can be divided among them."""
+    try:
+        check_divisions(config, degrees(config.parallelism, world_size))
+    except ConfigError:
+        return False
+    return True
