@@ -85,6 +85,8 @@ class Checkpointer:
         self.takes_seed = config.debug.seed is None
         self.audit: resume.Audit | None = None
         """The settings that differ from those of the run that saved the loaded checkpoint; None if none was resumed."""
+        self.notes: list[str] = []
+        """What the user must know about the loaded checkpoint, or about one that was not loaded."""
         self.folder = Path(config.job.dump_folder, config.checkpoint.folder)
         self.last_step = config.training.steps
         self._saving: Future[Any] | None = None
@@ -106,14 +108,15 @@ class Checkpointer:
         if not self.config.enable:
             return None
         if path := self._path_to_resume():
+            if asked := self.config.initial_load_path:
+                self.notes.append(f"checkpoint.initial_load_path {asked} is not loaded: {path} goes before it")
             return self._load(path, ("model",)) if path.name == SEED else self._resume(path)
         if weights := self._complete_steps():
-            logger.warning(
-                "Not resumed: the checkpoints in %s hold weights only, so training starts at step 1. To resume after"
-                " the last step of a run, save with --checkpoint.no_last_save_model_only; to begin with the newest"
-                " weights, give --checkpoint.initial_load_path %s and another --checkpoint.folder",
-                self.folder,
-                self.folder / f"step-{weights[-1]}",
+            self.notes.append(
+                f"Not resumed: the checkpoints in {self.folder} hold weights only, so training starts at step 1. To"
+                " resume after the last step of a run, save with --checkpoint.no_last_save_model_only; to begin with"
+                f" the newest weights, give --checkpoint.initial_load_path {self.folder / f'step-{weights[-1]}'} and"
+                " another --checkpoint.folder"
             )
         if self.config.initial_load_in_hf:
             path = Path(str(self.config.initial_load_path))
@@ -172,6 +175,7 @@ class Checkpointer:
         if before and self.takes_seed:
             self.made = {**self.made, "seed": before.get("seed")}
         self.audit = resume.audit(before, self.made, self.state.step, self.config.exclude_from_loading)
+        self.notes.append(self.audit.text(path, self.state.step))
         return path
 
     def _is_due(self, step: int) -> bool:

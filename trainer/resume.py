@@ -176,13 +176,21 @@ def mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
 def schedule_mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
     """Yield a `Mismatch` for each step after `step` whose learning rate differs, up to the end of the shorter schedule.
 
-    At most `SAMPLED_STEPS` steps are compared.
+    At most `SAMPLED_STEPS` steps are compared. If the run before had ended its schedule, only the rates that the two
+    schedules start from can be compared.
     """
-    last = min(before["steps"], now["steps"])
+    last = min(length(before), length(now))
     for number in range(step + 1, min(last, step + SAMPLED_STEPS) + 1):
         was, becomes = rate(before, number), rate(now, number)
         if was != becomes:
             yield Mismatch(f"learning rate of step {number}", f"{was:.4g}", f"{becomes:.4g}", "another schedule")
+    if step >= last and before["lr"] != now["lr"]:
+        yield Mismatch("optimizer.lr", f"{before['lr']:.4g}", f"{now['lr']:.4g}", "another schedule")
+
+
+def length(schedule: Made) -> int:
+    """Return the number of steps of a learning-rate schedule, which may be longer than the training."""
+    return int(schedule.get("total_steps") or schedule["steps"])
 
 
 def rate(schedule: Made, step: int) -> float:

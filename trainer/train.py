@@ -97,7 +97,7 @@ class Trainer:
         return recorder(self.config.job.dump_folder, self.parts, place)
 
     def facts(self) -> dict[str, object]:
-        """Return what run.json has besides the configuration: parameters, FLOPs constants, seed, loaded checkpoint."""
+        """Return what run.json has besides the configuration: parameters, FLOPs constants, seed, checkpoint, notes."""
         audit = self.checkpointer.audit
         resumed = {"path": str(self.loaded), "step": self.state.step, **(audit.as_json() if audit else {})}
         return {
@@ -105,6 +105,7 @@ class Trainer:
             **self.meter.utilisation_constants,
             "seed": self.seed,
             "resumed": resumed if self.loaded else None,
+            "notes": self.checkpointer.notes,
         }
 
     def build_loader(self) -> Loader:
@@ -134,11 +135,11 @@ class Trainer:
             "Model %s: %s parameters, on %s, mesh %s", name, f"{self.parameters:,}", device.type, degrees.described()
         )
         logger.info("Data: %s; seed %d", config.training.dataset_path or config.training.dataset, self.seed)
-        if audit := self.checkpointer.audit:
-            level = logging.INFO if audit.agreement is not Agreement.DIFFERENT else logging.WARNING
-            logger.log(level, audit.text(Path(str(self.loaded)), self.state.step))
-        elif self.loaded:
+        if self.loaded and not self.checkpointer.audit:
             logger.info("Loaded %s, going on after step %d", self.loaded, self.state.step)
+        goes_on = self.checkpointer.audit and self.checkpointer.audit.agreement is not Agreement.DIFFERENT
+        for note in self.checkpointer.notes:
+            logger.log(logging.INFO if goes_on else logging.WARNING, note)
 
     def train(self) -> None:
         """Run all remaining steps, or only save the seed checkpoint if the configuration says so."""

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from analyzers.errors import InputError
 from trainer.config import JobConfig
 from trainer.config.degrees import Degrees
 from trainer.data.loader import Loader, Share
 from trainer.distributed import seed_step
 from trainer.resume import Agreement, audit, made_with
+from workbench.launch.plan import Request, plan
 
 Run = Any
 Train = Callable[..., Run]
@@ -71,6 +73,39 @@ def test_what_does_not_match_is_named_with_its_consequence(now: Any, says: str) 
     assert says in result.text(Path("step-6"), 6)
 
 
+def test_another_rate_is_named_where_the_schedule_before_has_ended() -> None:
+    result = audit(made(job()), made(changed("optimizer.lr", 1e-3)), 20)
+    assert [str(mismatch) for mismatch in result.mismatches] == ["optimizer.lr was 0.0008, is 0.001: another schedule"]
+    longer = changed("lr_scheduler.total_steps", 30)
+    shorter_training = deepcopy(longer)
+    shorter_training.training.steps = 6
+    assert audit(made(shorter_training), made(longer), 6).agreement is Agreement.EXACT
+
+
+@pytest.mark.parametrize(
+    ("given", "says", "hint"),
+    [
+        ("missing", "does not exist", "the folder of a step"),
+        ("run", "is not a complete checkpoint", "run/checkpoint/step-3"),
+        ("run/checkpoint/step-3", "", ""),
+    ],
+)
+def test_a_missing_initial_checkpoint_is_refused_before_a_process_starts(
+    tmp_path: Path, given: str, says: str, hint: str
+) -> None:
+    saved = tmp_path / "run" / "checkpoint" / "step-3"
+    saved.mkdir(parents=True)
+    (saved / ".metadata").touch()
+    flags = ("--checkpoint.enable", "--checkpoint.initial_load_path", str(tmp_path / given))
+    request = Request(overrides=(*flags, "--job.dump_folder", str(tmp_path / "new")))
+    if not says:
+        assert plan(request)
+        return
+    with pytest.raises(InputError, match=says) as caught:
+        plan(request)
+    assert hint in caught.value.hint
+
+
 def test_a_schedule_that_differs_only_in_the_past_goes_on_exactly() -> None:
     constant = changed("lr_scheduler.decay_ratio", 0.0)
     warmer = deepcopy(constant)
@@ -113,6 +148,7 @@ def test_a_run_says_before_its_first_step_what_does_not_match(train: Train, fsdp
         if name == "same":
             assert resumed["agreement"] == "exact"
             assert "the run goes on exactly" in before_first_step
+            assert "the run goes on exactly" in run.manifest()["notes"][0]
             assert run.losses() == {step: loss for step, loss in fsdp.losses().items() if step > 3}
         else:
             assert resumed["agreement"] == "different"
@@ -135,5 +171,6 @@ def test_a_run_whose_checkpoints_hold_weights_only_says_that_it_starts_anew(trai
     assert "Not resumed" not in train(tmp_path, 1, *saving).output
     again = train(tmp_path, 1, *saving)
     assert "Not resumed" in again.output
+    assert again.manifest()["notes"][0].startswith("Not resumed")
     assert "--checkpoint.no_last_save_model_only" in again.output
     assert again.returncode == 0

@@ -1,10 +1,14 @@
-"""Check that the configured data exist and can be read, before any process of the job starts."""
+"""Check that the configured data and checkpoint exist and can be read, before any process of the job starts."""
 
 from pathlib import Path
 
 from trainer.config.sections import JobConfig
+from trainer.errors import DataError
 from trainer.local_data.files import Split, local_files
 from trainer.local_data.records import Files, Position
+
+COMPLETE = ".metadata"
+"""The file of a checkpoint's folder that PyTorch writes last."""
 
 
 def check_local_data(config: JobConfig) -> None:
@@ -19,3 +23,25 @@ def check_local_data(config: JobConfig) -> None:
     for path, split in sources:
         if path:
             next(iter(Files(local_files(Path(path), split)).records(Position())), None)
+
+
+def check_initial_checkpoint(config: JobConfig) -> None:
+    """Check that `checkpoint.initial_load_path` is a complete checkpoint, if the run would load it.
+
+    Raises:
+        DataError: It is not; the hint names a checkpoint inside that folder, if there is one.
+    """
+    checkpoint = config.checkpoint
+    if not (checkpoint.enable and checkpoint.initial_load_path) or checkpoint.initial_load_in_hf:
+        return
+    path, own = Path(checkpoint.initial_load_path), Path(config.job.dump_folder, checkpoint.folder)
+    if checkpoint.create_seed_checkpoint or (path / COMPLETE).is_file() or any(own.glob(f"step-*/{COMPLETE}")):
+        return
+    inside = sorted(
+        (found.parent for found in path.glob(f"**/step-*/{COMPLETE}")), key=lambda found: found.stat().st_mtime
+    )
+    fault = "is not a complete checkpoint" if path.exists() else "does not exist"
+    hint = (
+        f"give --checkpoint.initial_load_path {inside[-1]}" if inside else "give the folder of a step, such as step-10"
+    )
+    raise DataError(f"checkpoint.initial_load_path {path} {fault}", hint)

@@ -72,7 +72,10 @@ def distance(config: JobConfig, changes: dict[str, int]) -> tuple[int, float]:
 
 def with_degrees(config: JobConfig, changes: dict[str, int]) -> JobConfig:
     """Return a copy of the configuration with other degrees."""
-    return replace(config, parallelism=replace(config.parallelism, **changes))
+    parallelism = replace(config.parallelism)
+    for key, degree in changes.items():
+        setattr(parallelism, key, degree)
+    return replace(config, parallelism=parallelism)
 
 
 def fits(config: JobConfig, world_size: int) -> bool:

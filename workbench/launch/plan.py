@@ -13,7 +13,7 @@ from analyzers.errors import InputError, MissingExtra
 from trainer.config import ConfigError, JobConfig, checked_mesh, load_for_training, startup_notes
 from trainer.config.degrees import smallest_world
 from trainer.config.devices import check_devices
-from trainer.config.local_data import check_local_data
+from trainer.config.local_data import check_initial_checkpoint, check_local_data
 from trainer.errors import DataError
 from workbench.command_options.options import Scheduler
 from workbench.errors import UsageProblem
@@ -306,9 +306,10 @@ def refuse_without_device(config: JobConfig) -> None:
 
 
 def refuse_missing_data(config: JobConfig) -> None:
-    """Raise InputError if the configured data are missing, or need a package that is not installed."""
+    """Raise InputError if the configured data or checkpoint are missing, or need a package that is not installed."""
     try:
         check_local_data(config)
+        check_initial_checkpoint(config)
     except DataError as error:
         raise InputError(error.message, error.hint) from error
 

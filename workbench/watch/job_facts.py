@@ -72,7 +72,7 @@ def progress(now: JobState) -> list[str]:
 
 
 def alerts(job: WatchedJob) -> Iterator[Alert]:
-    """Yield what needs attention: a lost launcher, lost ranks, a stall, each finding, an analysis that failed."""
+    """Yield what needs attention: a lost launcher, lost ranks, a stall, findings, notes, an analysis that failed."""
     now, lost = job.now, lost_ranks(job.now)
     if now.launcher_lost:
         yield Alert("error", LAUNCHER_LOST)
@@ -81,6 +81,7 @@ def alerts(job: WatchedJob) -> Iterator[Alert]:
     if now.stall:
         yield Alert("error", stall_text(now.stall))
     yield from (Alert(finding.severity, finding.title) for finding in now.findings)
+    yield from (Alert("info", note) for note in now.notes)
     if job.problem:
         yield Alert("warning", job.problem)
 

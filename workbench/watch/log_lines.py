@@ -21,12 +21,14 @@ class LogLines:
         self._launcher_lost = False
         self._last_step, self._attempt = (0, 0), 0
         self._finding_ids: set[str] = set()
+        self._notes: set[tuple[int, str]] = set()
         self._troubled: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
         self._sentence = ""
 
     def new_lines(self, job: WatchedJob) -> Iterator[str]:
         """Yield lines about everything that has happened since the last call."""
         yield from self._restart_lines(job.now)
+        yield from self._note_lines(job.now)
         if self._with_steps:
             yield from self._step_lines(job.now)
         yield from self._trouble_lines(job.now)
@@ -37,6 +39,12 @@ class LogLines:
         if now.attempt > self._attempt:
             self._attempt = now.attempt
             yield f"restarted, attempt {now.attempt}"
+
+    def _note_lines(self, now: JobState) -> Iterator[str]:
+        for note in now.notes:
+            if (now.attempt, note) not in self._notes:
+                self._notes.add((now.attempt, note))
+                yield note
 
     def _step_lines(self, now: JobState) -> Iterator[str]:
         for step in now.recent:

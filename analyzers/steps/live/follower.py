@@ -30,6 +30,7 @@ from analyzers.steps.live.rank_status import (
     manifest_of,
     rank_state,
     stalled_ranks,
+    texts,
 )
 from analyzers.steps.loading import Chunk, Source, combined, steps_of
 from analyzers.steps.reading.log_lines import Line, Table, content_of, number
@@ -98,6 +99,7 @@ class Follower:
             findings=self._judgement.findings,
             stall=stalled,
             launcher_lost=launcher_is_lost(manifest),
+            notes=texts(manifest, "notes"),
             evidence=others.evidence + tuple((str(p), int(changed * 1e9)) for p, changed in self._files(*EVIDENCE)),
         )
 

@@ -109,7 +109,8 @@ class JobState:
     the share of each phase in the time without this project's recorders, and `recorders` is the share of these in the
     whole time. `utilisation` is the model-flops utilisation (0 to 1). `evidence` lists dumps and logs of failures as
     (path, time of last change in ns); when this list changes, there is more to analyse. `launcher_lost` says that the
-    launcher was killed; its watchdog process then ends the ranks.
+    launcher was killed; its watchdog process then ends the ranks. `notes` has what the trainer says about a checkpoint
+    before its first step, such as whether it goes on as the run before would have.
     """
 
     status: JobStatus
@@ -124,6 +125,7 @@ class JobState:
     stall: StalledRanks | None = None
     launcher_lost: bool = False
     evidence: tuple[tuple[str, int], ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def attempt(self) -> int:

@@ -137,6 +137,12 @@ def int_setting(manifest: Mapping[str, object], section: str, key: str) -> int |
     return value if isinstance(value, int) else None
 
 
+def texts(manifest: Mapping[str, object], key: str) -> tuple[str, ...]:
+    """Return the texts in the list `key` of run.json (`manifest`); empty if there is no such list."""
+    values = manifest.get(key)
+    return tuple(str(value) for value in values if isinstance(value, str)) if isinstance(values, list) else ()
+
+
 def read_json(path: Path) -> dict[str, object]:
     """Return the object in a JSON file as a dict; empty if there is no such file or it holds something else."""
     try:

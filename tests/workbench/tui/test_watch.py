@@ -1,6 +1,7 @@
 """`workbench watch`: a job that runs and fails, as lines of text, as a redrawn status and in the app."""
 
 import io
+import json
 import os
 import re
 import shutil
@@ -20,6 +21,8 @@ from workbench.commands.watch import watch
 from workbench.present.sparkline import spark
 from workbench.tui.widgets.row_list import RowList
 from workbench.watch.app import WatchApp
+from workbench.watch.job_facts import alerts
+from workbench.watch.log_lines import LogLines
 from workbench.watch.status_text import status_text
 from workbench.watch.watched_job import JobWatcher, WatchedJob
 
@@ -109,6 +112,16 @@ def test_steps_that_were_seen_take_no_memory(tmp_path, script):
     assert shown.now.recent[-1].step == 3600
     # 400 steps are remembered: a third into the run nothing is new.
     assert sizes[-1] < sizes[10] + (8 << 20), sizes
+
+
+def test_what_the_trainer_says_about_its_checkpoint_is_shown_once(tmp_path):
+    notes = ["Resumed step-2 after step 2: the run does NOT go on as it would have:\n  - seed was 42, is 7"]
+    (tmp_path / "run.json").write_text(json.dumps({"status": "running", "notes": [*notes, 3]}))
+    job, log_lines = JobWatcher(tmp_path).look(), LogLines()
+    assert job.now.notes == tuple(notes)
+    assert list(log_lines.new_lines(job)) == notes
+    assert list(log_lines.new_lines(job)) == []
+    assert [alert.text for alert in alerts(job)] == notes
 
 
 def shown(app):
