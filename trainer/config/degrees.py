@@ -147,7 +147,11 @@ def wrong_world(asked: dict[str, int], shard: int, others: int, world_size: int)
 
 
 def smallest_world(config: Parallelism, least: int) -> int:
-    """Return the smallest number of ranks, at least `least` if the shard degree is -1, that the degrees multiply to."""
+    """Return the smallest number of ranks that the degrees multiply to.
+
+    If the shard degree is -1, it is `least` where that is possible, or else a larger number that leaves two shards, as
+    settings of FSDP would have no effect with one.
+    """
     asked = {name: int(getattr(config, key)) for name, key in KEYS.items()}
     others = math.prod(degree for name, degree in asked.items() if name not in (SHARD, EXPERT))
     if asked[SHARD] != -1:
@@ -155,4 +159,4 @@ def smallest_world(config: Parallelism, least: int) -> int:
     # Experts are divided among the ranks that share a copy: dp_shard x cp x tp.
     in_copy = asked[CONTEXT] * asked[TENSOR]
     step = others * (asked[EXPERT] // math.gcd(asked[EXPERT], in_copy))
-    return math.ceil(least / step) * step
+    return least if least % step == 0 else math.ceil(max(least, 2 * others) / step) * step

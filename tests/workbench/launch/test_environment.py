@@ -85,8 +85,9 @@ def test_a_dry_run_is_one_process_that_stands_for_all_ranks() -> None:
 @pytest.mark.parametrize(
     ("degrees", "ranks"),
     [
-        ({"tensor_parallel_degree": 2, "pipeline_parallel_degree": 4}, 8),
-        ({"data_parallel_replicate_degree": 3}, 3),
+        ({"tensor_parallel_degree": 2, "pipeline_parallel_degree": 4}, 16),
+        ({"data_parallel_replicate_degree": 3, "data_parallel_shard_degree": 1}, 3),
+        ({"tensor_parallel_degree": 2}, 2),
         ({"data_parallel_shard_degree": 6}, 6),
         ({}, 2),
     ],
