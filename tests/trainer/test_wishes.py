@@ -12,7 +12,7 @@ import pytest
 
 from ranks import ROOT
 from trainer.config import ConfigError, JobConfig, explain, load_for_training, options, startup_notes, validate
-from trainer.config.compat import RENAMED
+from trainer.config.compat import RENAMED, SWITCHES
 from trainer.config.degrees import KEYS as DEGREES
 from trainer.config.refusals import REFUSED, WITHOUT_EFFECT, refusal_of
 from trainer.config.written_keys import flatten
@@ -426,3 +426,20 @@ def test_a_refusal_names_the_value_in_force(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_for_training(["--config", str(path), "--model.name", "flux"])
     assert caught.value.message.count("model.name") == 1
+
+
+@pytest.mark.parametrize("key", [*SWITCHES, "training.data_parallel_type"])
+def test_an_older_switch_is_true_or_false(tmp_path: Path, key: str) -> None:
+    section, name = key.split(".")
+    path = tmp_path / "x.toml"
+    path.write_text(f'[{section}]\n{name} = "yes"\n')
+    with pytest.raises(ConfigError, match=f"line 2: {key} = 'yes'"):
+        load_for_training(["--config", str(path)])
+
+
+@pytest.mark.parametrize("section", ["training", "validation"])
+def test_workers_of_a_loader_are_ignored_for_the_right_reason(tmp_path: Path, section: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(f"[{section}.dataloader]\nnum_workers = 3\n")
+    (report,) = explain(path)
+    assert report.reason == "data are made in the training process"

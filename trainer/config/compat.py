@@ -131,6 +131,8 @@ def data_parallel(value: object, written: Values) -> Translation:
 
 def data_parallel_type(value: object, _: Values) -> Translation:
     """Convert `training.data_parallel_type`: "ddp" to a shard degree of 1, "fsdp" to a replicate degree of 1."""
+    if value not in ("ddp", "fsdp"):
+        raise ConfigError(f"training.data_parallel_type = {value!r} is unknown", 'give "ddp" or "fsdp"')
     if value == "ddp":
         return Translation("parallelism.data_parallel_shard_degree", 1, "ddp shards nothing")
     return Translation("parallelism.data_parallel_replicate_degree", 1, "fsdp replicates nothing")
@@ -260,11 +262,23 @@ CONVERTED: dict[str, Converter] = {
 """{key of another torchtitan version: function that translates it}; the function returns None to change nothing."""
 
 
+SWITCHES = (
+    "metrics.enable_color_printing", "metrics.rank_0_only", "optimizer.fused", "training.enable_loss_parallel",
+    "training.enable_selective_ac",
+)  # fmt: skip
+"""The keys of `CONVERTED` that are true or false."""
+
+
 def translate(key: str, value: object, written: Values) -> Translation | None:
     """Return this trainer's key and value for a key of another torchtitan version; None if it needs no translation.
 
     `written` has all keys that the user wrote, {key: value}, because some translations depend on another key.
+
+    Raises:
+        ConfigError: The value is none that the key takes.
     """
+    if key in SWITCHES and not isinstance(value, bool):
+        raise ConfigError(f"{key} = {value!r} is not true or false", "write true or false, without quotes")
     if convert := CONVERTED.get(key):
         return convert(value, written)
     return Translation(RENAMED[key], value) if key in RENAMED else None

@@ -171,8 +171,9 @@ WITHOUT_EFFECT = {
     "training.gc_debug": "garbage is collected without debugging",
     "training.guidance": FLUX,
     "training.img_size": FLUX,
-    "validation.*": FLUX,
+    # The first pattern that fits counts.
     "validation.dataloader.*": IN_PROCESS,
+    "validation.*": FLUX,
 }
 """{key or pattern of keys that change nothing in a run: why}."""
 ON_BY_DEFAULT = ("debug.enable_structured_logging", "checkpoint.enable_ft_dataloader_checkpoints")
