@@ -306,10 +306,22 @@ def refuse_without_device(config: JobConfig) -> None:
 
 
 def refuse_missing_data(config: JobConfig) -> None:
-    """Raise InputError if the configured data or checkpoint are missing, or need a package that is not installed."""
+    """Raise InputError if the configured data are missing, or need a package that is not installed."""
     try:
         check_local_data(config)
-        check_initial_checkpoint(config)
+    except DataError as error:
+        raise InputError(error.message, error.hint) from error
+
+
+def refuse_missing_checkpoint(job: Plan) -> None:
+    """Raise InputError if our trainer is to load a checkpoint that is not on this machine, just before it starts.
+
+    It is no part of `plan`, because a job that is planned now may load what another one saves before.
+    """
+    if job.module != "trainer" or job.request.scheduler is not Scheduler.LOCAL:
+        return
+    try:
+        check_initial_checkpoint(loaded(trainer_arguments(job.request)))
     except DataError as error:
         raise InputError(error.message, error.hint) from error
 

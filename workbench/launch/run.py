@@ -22,7 +22,7 @@ from workbench.launch.agent import Outcome, start
 from workbench.launch.collection import collecting
 from workbench.launch.earlier_run import set_aside_earlier_run
 from workbench.launch.environment import from_environment
-from workbench.launch.plan import Plan, Request, plan
+from workbench.launch.plan import Plan, Request, plan, refuse_missing_checkpoint
 from workbench.launch.run_manifest import record_outcome, record_start
 from workbench.present import render
 from workbench.watch.follow import LiveDisplay
@@ -43,6 +43,7 @@ def run(request: Request) -> Exit:
         return Exit.OK
     if job.is_dry_run:
         return dry_run(job)
+    refuse_missing_checkpoint(job)
     warn_of_clashes()
     outcome = launch(job)
     if outcome.status == "interrupted":
