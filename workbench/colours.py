@@ -8,6 +8,7 @@ view relies on colour alone, so each colour comes with a letter or a sign.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from zlib import crc32
 
 HUE_OF_CATEGORY = {
     "parameters": "blue",
@@ -31,7 +32,11 @@ HUE_OF_PHASE = {
     "gc": "olive",
     "loss_sync": "teal",
     "other": "grey",
+    "profiler": "grey",
+    "snapshot": "grey",
+    "residual": "grey",
 }
+"""The hue of each phase of a step; `hue_of_phase` has one for any other name, too."""
 HUE_OF_KIND = {"compute": "blue", "communication": "teal", "memory": "olive", "idle": "empty", "": "grey"}
 """The hue of each kind of device work in a trace; events of the host have the kind ""."""
 HUE_OF_STATE = {
@@ -175,9 +180,22 @@ def css_category(name: str) -> str:
     return f"var(--{HUE_OF_CATEGORY[name]})"
 
 
-def css_phase(name: str, index: int) -> str:
-    """Return the colour of a phase of a step as a CSS variable; an unknown phase gets the colour `css_nth(index)`."""
-    return f"var(--{HUE_OF_PHASE[name]})" if name in HUE_OF_PHASE else css_nth(index)
+def hue_of_phase(name: str) -> str:
+    """Return the hue of a phase of a step; any other name has one that depends on nothing but the name.
+
+    So a phase keeps its colour in other runs, where it may be shorter or longer than the phases beside it.
+    """
+    return HUE_OF_PHASE.get(name) or SERVES[crc32(name.encode()) % len(SERVES)]
+
+
+def phase_colour(name: str) -> str:
+    """Return the colour of a phase of a step in the dark theme, for terminals."""
+    return DARK.hues[hue_of_phase(name)]
+
+
+def css_phase(name: str) -> str:
+    """Return the colour of a phase of a step as a CSS variable."""
+    return f"var(--{hue_of_phase(name)})"
 
 
 def css_nth(index: int) -> str:

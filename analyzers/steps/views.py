@@ -26,10 +26,12 @@ from analyzers.steps.answers.goodput import goodput_by_rank
 from analyzers.steps.answers.lateness import Lateness, lateness
 from analyzers.steps.loading import load
 from analyzers.steps.reading.log_lines import FINITE
-from analyzers.steps.table import Steps
+from analyzers.steps.table import RECORDER_PHASES, Steps
 
 BINS = 200
 RANK_ROWS = 64
+NOT_TRAINING = ("residual", *RECORDER_PHASES)
+"""The columns of `phases` that are no phase of the training: time in no phase, and time of this project's recorders."""
 
 
 def opened(artefacts: Sequence[run.Artefact], options: store.Options | None) -> Steps:

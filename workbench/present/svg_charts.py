@@ -96,11 +96,12 @@ def phase_chart(data: StepsData, run: Run, culprits: Sequence[int]) -> Iterator[
     ranks = [rank.rank for rank in data.ranks]
     rank = next((rank for rank in culprits if rank in ranks), ranks[0])
     phases = step_views.phases(logs, rank=rank).tail(STEPS_AT_MOST)
-    shown = phases[phases.sum().sort_values(ascending=False).index[:PHASES]]
+    longest = phases.sum().nlargest(PHASES).index
+    shown = phases[sorted(longest, key=lambda name: name in step_views.NOT_TRAINING)]
     if not shown.to_numpy().any():
         return
     title = f"Phases of each step, rank {rank}: the longest step takes {duration(float(phases.sum(axis=1).max()))}"
-    yield stacked_chart(title, shown, {name: css_phase(name, i) for i, name in enumerate(shown.columns)})
+    yield stacked_chart(title, shown, {name: css_phase(name) for name in shown.columns})
 
 
 def stacked_chart(title: str, layers: pd.DataFrame, colours: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
 """Describe a small table of text, which documents, the terminal app and the dashboard lay out in their own way."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from analyzers.words import UNKNOWN
 
@@ -36,3 +36,22 @@ def table(title: str, columns: str, rows: Iterable[Iterable[object]], limit: int
     numeric = frozenset(i for i, head in enumerate(heads) if head.endswith(">"))
     names, more = tuple(head.rstrip(">") for head in heads), tuple(cells[limit : limit + MORE])
     return Table(title, names, tuple(cells[:limit]), numeric, max(0, len(cells) - limit), more)
+
+
+def without_empty(section: Table) -> Table:
+    """Return the table without the columns in which no row has a text, where a face has little space."""
+    rows = (*section.rows, *section.more)
+    kept = [i for i in range(len(section.columns)) if not rows or any(row[i].strip() for row in rows)]
+    if len(kept) == len(section.columns):
+        return section
+
+    def reduced(cells: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+        return tuple(tuple(row[i] for i in kept) for row in cells)
+
+    return replace(
+        section,
+        columns=tuple(section.columns[i] for i in kept),
+        rows=reduced(section.rows),
+        numeric=frozenset(position for position, i in enumerate(kept) if i in section.numeric),
+        more=reduced(section.more),
+    )

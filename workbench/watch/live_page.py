@@ -79,7 +79,7 @@ class LiveJob:
 def layout(job: LiveJob) -> html.Div:
     """Return the page with empty parts; the callback of `install` fills them."""
     spoken: dict[str, Any] = {"role": "status", "aria-live": "polite"}
-    title = html.H1([html.Span("workbench", className="brand"), clean(job.folder)], title=clean(job.folder))
+    title = html.H1([html.Span("workbench", className="brand"), html.Span(clean(job.folder))], title=clean(job.folder))
     recorded = html.A("Report on what is recorded", href="open/recorded/", className="recorded")
     parts: list[Component] = [
         html.Div(id="live-status"),
@@ -197,7 +197,7 @@ def phases(now: JobState) -> list[Component]:
     shares = {name: share for name, share in now.phases.items() if share >= SMALLEST_BAR}
     # A sum of floats may exceed 1 by a rounding error.
     shares["other"] = shares.get("other", 0.0) + max(0.0, 1 - sum(shares.values()))
-    colours = {name: phase_colour(name, i) for i, name in enumerate(shares)}
+    colours = {name: phase_colour(name) for name in shares}
     times = {name: share * (now.step_s or 0.0) for name, share in shares.items()}
     return [
         html.H2("Phases of the last steps"),

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from analyzers.steps.live import JobState, RankState
 from analyzers.words import duration, percent
-from workbench.colours import LIVE_STATE_SIGNS, LIVE_STATES, PHASES, SEVERITIES, SEVERITY_SIGNS, STATUSES
+from workbench.colours import LIVE_STATE_SIGNS, LIVE_STATES, SEVERITIES, SEVERITY_SIGNS, STATUSES, phase_colour
 from workbench.console import clean
 from workbench.present.bar import bar
 from workbench.present.sparkline import spark
@@ -82,7 +82,7 @@ def phase_bar(shares: dict[str, float], width: int) -> Text:
     for label, name in labels.items():
         # Rounded down: bars that are rounded up could together exceed the room, and the line would wrap.
         piece = "█" * int(shares[name] * room)
-        line = Text.assemble(line, (piece, PHASES.get(name, PHASES["other"])), (label, ""))
+        line = Text.assemble(line, (piece, phase_colour(name)), (label, ""))
     return line
 
 

@@ -66,7 +66,7 @@ def make_app(served: ServedRun, prefix: str = "/") -> Dash:
 
     `prefix` is the URL path under which it is mounted.
     """
-    app = new_app(served.name, prefix)
+    app = new_app(served.short_name, prefix)
     app.layout = frame(served)
     for module in (memory, trace, steps, hang, config):
         module.install(app, served)
@@ -86,7 +86,7 @@ def new_app(name: str, prefix: str) -> Dash:
     """Return a Dash app without pages, mounted under the URL path `prefix`; its pages have `name` in their title."""
     return Dash(
         __name__,
-        title=f"workbench {clean(name)}",
+        title=f"{clean(name)} - workbench",
         # By default Dash changes the title to `Updating...` while a callback runs.
         update_title="",
         index_string=INDEX.replace("{colours}", css_themes()),

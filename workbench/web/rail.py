@@ -29,7 +29,7 @@ def header(served: ServedRun, documents: Sequence[str], *, with_steps: bool) -> 
     saved = [html.A(name, href=f"report.{name}", download=f"report.{name}") for name in documents]
     return html.Header(
         [
-            html.H1([html.Span("workbench", className="brand"), clean(served.name)], title=clean(served.name)),
+            html.H1(run_name(served), title=clean(served.name)),
             chip,
             steps_field(hidden=not with_steps),
             html.Button("Copy link", id="copy"),
@@ -37,6 +37,13 @@ def header(served: ServedRun, documents: Sequence[str], *, with_steps: bool) -> 
             html.Button("Light / dark", id="theme"),
         ]
     )
+
+
+def run_name(served: ServedRun) -> list[html.Span]:
+    """Return the parts of the page's heading; where there is no space for the path of a run, its end stays."""
+    short = clean(served.short_name)
+    path = "" if served.other else clean(served.name).removesuffix(short)
+    return [html.Span("workbench", className="brand"), *([html.Span(path)] if path else []), html.Span(short)]
 
 
 def steps_field(*, hidden: bool) -> html.Section:

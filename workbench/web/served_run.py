@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
+from pathlib import Path
 
 from analyzers.report import Report
 from analyzers.run import Artefact, Kind, Run
@@ -37,8 +39,18 @@ class ServedRun:
 
     @property
     def name(self) -> str:
-        """The name of the run's folder, or of both folders in a comparison, for titles."""
+        """The path of the run's folder, or of both folders in a comparison."""
         return f"{self.run.root}, {self.other.root}" if self.other else str(self.run.root)
+
+    @property
+    def short_name(self) -> str:
+        """The end of the folder's path, or of both folders' paths where they differ, for titles with little space."""
+        if self.other is None:
+            return self.run.root.name or str(self.run.root)
+        a, b = self.run.root.parts, self.other.root.parts
+        # Two runs may be `first/outputs` and `second/outputs`.
+        equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(reversed(a), reversed(b), strict=False)))
+        return ", ".join(str(Path(*parts[-equal - 1 :])) for parts in (a, b))
 
     def snapshot(self, path: str) -> Artefact:
         """Return the memory snapshot at a path that the report lists.

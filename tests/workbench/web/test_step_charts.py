@@ -30,3 +30,15 @@ def test_phases_too_short_to_be_seen_share_one_entry_of_the_legend():
 def test_a_single_short_phase_keeps_its_name():
     phases = pd.DataFrame({"fwd": [1.0], "log": [0.001]}, index=[3])
     assert [bar.name for bar in phase_stack(phases).data] == ["fwd", "log"]
+
+
+def test_a_phase_has_one_colour_whatever_is_beside_it():
+    """The time of the profiler is grey and on top; an unknown phase keeps its colour wherever it stands."""
+    few = pd.DataFrame({"profiler": [9.0], "fwd": [1.0], "mine": [0.5], "residual": [0.2]}, index=[3])
+    many = few[["fwd"]].assign(bwd=3.0, optim=2.0, mine=7.0, profiler=0.5)
+    first, second = ({bar.name: bar.marker for bar in phase_stack(frame).data} for frame in (few, many))
+    assert list(first) == ["fwd", "mine", "profiler", "residual"]
+    assert list(second)[-1] == "profiler"
+    assert first["profiler"].color == second["profiler"].color == theme().hues["grey"]
+    assert first["mine"].color == second["mine"].color
+    assert first["profiler"].pattern.shape != first["residual"].pattern.shape

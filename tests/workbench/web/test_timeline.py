@@ -144,6 +144,20 @@ def test_keys_move_zoom_and_select(timeline):
     assert page.locator("#selection").inner_text() == ""
 
 
+@pytest.mark.parametrize(
+    ("name", "letters", "shown"),
+    [
+        ("torch/nn/modules/module.py(1782): _call_impl", 50, "torch/nn/modules/module.py(1782): _call_impl"),
+        ("torch/nn/modules/module.py(1782): _call_impl", 12, "_call_impl"),
+        ("nn.Module: FeedForward_3", 8, "FeedFor…"),
+        ("aten::scaled_dot_product", 8, "aten::s…"),
+    ],
+)
+def test_a_label_without_room_keeps_what_tells_it_apart(timeline, name, letters, shown):
+    """Paths and kinds at the beginning are the same all over a trace."""
+    assert timeline.evaluate("([name, letters]) => window.timeline.fitted(name, letters)", [name, letters]) == shown
+
+
 def test_a_search_counts_what_matches_and_leads_to_it(timeline):
     page, found = timeline, slices(discover(FIXTURES / "straggler_data_2ranks").of(Kind.TRACE)[0])
     named = [i for i, name in enumerate(found.name) if "all_gather" in found.names[name]]

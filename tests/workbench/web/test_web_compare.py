@@ -34,7 +34,7 @@ def test_what_changed_adds_up(site, page, chart):
     page.goto(f"{site}/compare")
     page.wait_for_selector(f"#{chart} .waterfalllayer")
     first, *changes, _ = page.evaluate(DRAWN, chart)
-    text = page.locator(f"#{chart} .waterfalllayer .point text").all_text_contents()
+    text = page.locator(f"#{chart} .textpoint text").all_text_contents()
     assert (first + sum(changes)) / 1e9 == pytest.approx(seconds(text[-1]), rel=0.01)
     last = page.locator(f"figure:has(#{chart}) + .wide tr:last-child td").all_text_contents()
     assert last[0] == "whole step"
@@ -62,6 +62,22 @@ def test_each_run_is_one_click_away(site, page):
     page.wait_for_url("**/open/b/")
     page.wait_for_selector("#verdict")
     assert "straggler_data_4ranks" in page.locator("h1").inner_text()
+
+
+def test_the_first_page_shows_what_changed(site, page):
+    """It has the chart beside the verdict, no table without content, and names only the ends of the folders."""
+    page.goto(site)
+    page.wait_for_selector("#picture .waterfalllayer .point")
+    assert page.locator("h1 span").all_inner_texts() == ["workbench", "straggler_data_2ranks, straggler_data_4ranks"]
+    assert page.locator("caption", has_text="Ranks").count() == 0
+
+
+def test_a_chart_and_its_table_are_side_by_side(site, page):
+    page.goto(f"{site}/compare")
+    page.wait_for_selector("#step-change .waterfalllayer")
+    chart, listed = (page.locator(f".beside > {part}").first.bounding_box() for part in ("figure", "article"))
+    assert chart["x"] + chart["width"] <= listed["x"]
+    assert chart["y"] <= listed["y"] < chart["y"] + chart["height"]
 
 
 def test_the_memory_of_two_snapshots(serving, page_of, tmp_path):

@@ -1,5 +1,6 @@
 """From the first page to the evidence of a finding, on recorded runs, by following links."""
 
+import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -99,11 +100,37 @@ def test_a_click_on_a_rank_leads_to_its_stack(serving, page_of, tmp_path):
         assert "loop_in_python" in page.locator(".stacks li:not(.dim)").last.inner_text()
 
 
+def test_the_settings_take_the_height_that_the_window_has(serving, page_of, tmp_path):
+    """No word of the command is broken at its hyphens."""
+    manifest = json.loads((FIXTURES / "oom_2ranks" / "run.json").read_text())
+    manifest["config"]["model"] |= {f"key_{number}": number for number in range(100)}
+    (tmp_path / "run.json").write_text(json.dumps(manifest))
+    with serving(discover(tmp_path), tmp_path / "dropped") as address:
+        page = page_of(address, {"width": 1920, "height": 1080})
+        page.goto(f"{address}/config")
+        page.wait_for_selector(".config article.long tr:nth-child(20)")
+        box = page.locator(".config article.long").bounding_box()
+        assert 1080 - 60 < box["y"] + box["height"] <= 1080
+        lines = page.locator(".config code span").evaluate_all("spans => spans.map(one => one.getClientRects().length)")
+        assert set(lines) == {1}
+
+
+def test_the_collective_that_hangs_has_its_number_on_the_axis(site, page):
+    page.goto(f"{site}/hang")
+    page.wait_for_selector("#matrix .heatmaplayer")
+    last = page.evaluate("document.querySelector('#matrix .js-plotly-plot')._fullData[0].x.at(-1)")
+    labels = page.locator("#matrix .xtick text")
+    assert labels.last.text_content() == last
+    boxes = [label.bounding_box() for label in labels.all()]
+    assert all(box["height"] < box["width"] for box in boxes), "a label is on its side"
+    assert all(a["x"] + a["width"] <= b["x"] for a, b in pairwise(boxes))
+
+
 def test_the_configuration_says_where_it_came_from(site, page):
     """The page says whether a flag, a registry function or the default set a key, and can be searched."""
     page.goto(f"{site}/config")
     page.wait_for_selector("table")
-    assert row(page, "faults.name") == ["faults.name", "oom", "flag --faults.name", "✓ honoured", ""]
+    assert row(page, "faults.name") == ["faults.name", "oom", "flag --faults.name", "✓ honoured"]
     assert row(page, "training.seq_len")[2] == "llama3 llama3_debugmodel"
     assert row(page, "optimizer.beta2")[2] == "default"
     page.fill("#key", "timeout")

@@ -37,3 +37,16 @@ def test_another_event_shows_other_lines(site, page):
     # A function, as the page's policy forbids to evaluate a text.
     page.wait_for_function("() => document.querySelector('pre.excerpt mark')?.innerText.includes('Connection closed')")
     assert "event=1" in page.url
+
+
+def test_the_cause_is_shown_rather_than_what_it_caused(serving, page_of, tmp_path):
+    """Rank 0 only lost its connection to rank 1, which ran out of memory; no step is known, so no column is empty."""
+    run = discover(Path(__file__).parents[2] / "fixtures" / "oom_2ranks")
+    with serving(run, tmp_path) as address:
+        page = page_of(address)
+        page.goto(f"{address}/logs")
+        page.wait_for_selector("#excerpt")
+        assert page.locator("#events tr.here td").first.inner_text() == "1"
+        assert "allocate" in page.locator("pre.excerpt mark").first.inner_text()
+        heads = page.locator("#events th").all()
+        assert [head.inner_text() for head in heads if head.is_visible()].count("after step") == 0

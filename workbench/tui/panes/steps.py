@@ -16,7 +16,7 @@ from analyzers.steps import StepsData, views
 from analyzers.store import Options
 from analyzers.words import duration
 from workbench.ask import ROOMS
-from workbench.colours import PHASES
+from workbench.colours import phase_colour
 from workbench.evidence_link import EvidenceLink
 from workbench.present.sparkline import spark
 from workbench.present.tables.steps import steps_tables
@@ -92,7 +92,7 @@ class StepsPane(Vertical):
         """Show the phases of the step at the cursor."""
         if isinstance(event.chart, PhaseChart):
             names = (name for name in event.row if name not in ("step", "dur_s"))
-            parts = [Part(name, event.row[name], PHASES.get(name, PHASES["other"])) for name in names]
+            parts = [Part(name, event.row[name], phase_colour(name)) for name in names]
             head = f"step {int(event.row['step'])}   {duration(event.row['dur_s'])}"
             self.query_one(CursorBreakdown).show(head, parts, duration)
 

@@ -2,7 +2,7 @@
 "use strict";
 
 (function () {
-  const ROW_PX = 28, FEW = 100, AROUND = 12;
+  const ROW_PX = 28, FEW = 100, AROUND = 12, LETTERS = 16, SAMPLE = 200;
   const UNITS = {
     B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, ns: 1e-9, "µs": 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600, d: 86400,
   };
@@ -32,7 +32,7 @@
     const { title, columns, rows, out } = JSON.parse(place.dataset.table);
     const kept = place.kept && place.kept.title === title ? place.kept : { title, at: null, down: true, find: "" };
     place.kept = kept;
-    const table = element("table"), caption = element("caption", title), head = element("thead"), body = element("tbody");
+    const table = element("table"), caption = element("caption"), heading = element("div", title), head = element("thead"), body = element("tbody");
     const line = element("tr"), count = element("span", "", "count");
     const long = rows.length > FEW;
     place.classList.toggle("long", long);
@@ -89,6 +89,9 @@
 
     columns.forEach(([name, numeric], i) => {
       const cell = element(name ? "th" : "td", "", numeric ? "n" : "");
+      // A window too narrow for all columns scrolls to the side instead of breaking texts at each word.
+      const longest = numeric ? 0 : rows.slice(0, SAMPLE).reduce((most, row) => Math.max(most, plain(row[i]).length), 0);
+      if (longest) cell.style.minWidth = `${Math.min(longest, LETTERS)}ch`;
       if (name) {
         cell.scope = "col";
         const button = element("button", name, "sort");
@@ -102,18 +105,19 @@
       line.append(cell);
     });
     head.append(line);
-    caption.append(" ", count);
+    heading.append(" ", count);
     if (rows.length > 5) {
       const field = element("input", "", "filter");
       Object.assign(field, { type: "search", placeholder: "filter", value: kept.find, maxLength: 100 });
       field.setAttribute("aria-label", `filter ${title}`);
       field.addEventListener("input", () => { kept.find = field.value; place.scrollTop = 0; arrange(); });
-      caption.append(field);
+      heading.append(field);
     }
     const save = element("button", "CSV", "save");
     save.setAttribute("aria-label", `save ${title} as CSV`);
     save.addEventListener("click", () => saveAll(columns, rows));
-    caption.append(save);
+    heading.append(save);
+    caption.append(heading);
     table.append(caption, head, body);
     place.replaceChildren(table);
     if (out) place.append(element("p", `... and ${out} more, which --json has`, "hint"));

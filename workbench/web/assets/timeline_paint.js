@@ -195,8 +195,16 @@
       const letters = Math.floor(((x1 - x0) / ratio - 6) / LETTER);
       if (letters < 2) continue;
       context.fillStyle = dim ? dimmed : shade.text;
-      context.fillText(text.length > letters ? `${text.slice(0, letters - 1)}…` : text, x0 / ratio + 4, y);
+      context.fillText(fitted(text, letters), x0 / ratio + 4, y);
     }
+  }
+
+  // A name that fits into a number of letters. Of `module.py(1782): _call_impl` and `nn.Module: Linear_3` the part behind
+  // the colon tells slices apart; their beginnings are the same all over a trace.
+  function fitted(text, letters) {
+    if (text.length <= letters) return text;
+    const name = text.slice(text.lastIndexOf(": ") + 1).trimStart() || text;
+    return name.length > letters ? `${name.slice(0, letters - 1)}…` : name;
   }
 
   // A duration as text with a unit and about four digits, such as `12.35 ms`.
@@ -229,5 +237,5 @@
     return { codes: by === "phase" ? events.phase : events.kind, fixed: 0 };
   }
 
-  Object.assign(window.timeline, { pixelOf, categories, Palette, Raster, paintLine, paintLabels, duration, ticks, WIDE });
+  Object.assign(window.timeline, { pixelOf, categories, Palette, Raster, paintLine, paintLabels, fitted, duration, ticks, WIDE });
 })();

@@ -1,12 +1,15 @@
 """A chart of the state of each collective on each rank: rows are ranks, columns are collectives."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.colours import COLLECTIVE_SIGNS
-from workbench.web.components.figure import ABOVE, COLLECTIVES_ACROSS, legend_entry, plain_layout
-from workbench.web.theme import theme
+from workbench.web.components.figure import ABOVE, COLLECTIVES_ACROSS, FigurePart, legend_entry, plain_layout
+from workbench.web.theme import narrow, theme
 
+MOST_LABELS, MOST_NARROW_LABELS = 16, 6
 FEW = 30
 """The most collectives side by side that leave room for a sign in each cell; beyond, completed ones have none."""
 
@@ -17,13 +20,14 @@ def collective_matrix(frame: pd.DataFrame) -> go.Figure:
     `frame` is the result of `hangs.views.matrix`, with a row per rank and a column per collective.
     """
     states = list(theme().states)
+    names = [f"#{column}" for column in frame.columns]
     shown = COLLECTIVE_SIGNS if frame.shape[1] <= FEW else COLLECTIVE_SIGNS | {"done": ""}
     codes = frame.map(lambda state: states.index(state) if state in states else len(states) - 1)
     scale = [(edge / len(states), theme().states[s]) for i, s in enumerate(states) for edge in (i, i + 1)]
     figure = go.Figure(
         go.Heatmap(
             z=codes.to_numpy(),
-            x=[f"#{column}" for column in frame.columns],
+            x=names,
             y=[f"rank {ranks}" for ranks in frame.index],
             text=frame.map(lambda state: shown.get(state, "?")).to_numpy(),
             texttemplate="%{text}",
@@ -42,5 +46,12 @@ def collective_matrix(frame: pd.DataFrame) -> go.Figure:
     for state in (name for name in states if name and (frame == name).to_numpy().any()):
         figure.add_trace(legend_entry(f"{shown[state]}  {state}".strip(), theme().states[state]))
     figure.update_layout(showlegend=True, legend=ABOVE)
-    figure.update_layout(xaxis=COLLECTIVES_ACROSS, yaxis={"autorange": "reversed"})
+    figure.update_layout(xaxis=COLLECTIVES_ACROSS | last_ticks(names), yaxis={"autorange": "reversed"})
     return figure.update_layout(height=150 + 26 * max(3, len(frame)))
+
+
+def last_ticks(names: Sequence[str]) -> FigurePart:
+    """Return ticks for as many columns as have room for a horizontal label; the last column, which hangs, has one."""
+    most = MOST_NARROW_LABELS if narrow() else MOST_LABELS
+    every = max(1, -(-len(names) // most))
+    return {"tickvals": list(names[::-1][::every][::-1]), "tickangle": 0}

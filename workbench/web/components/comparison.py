@@ -1,6 +1,7 @@
 """Charts that compare two runs: changes of step time and peak memory, and curves of both runs on one axis."""
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -8,13 +9,13 @@ import plotly.graph_objects as go
 from analyzers.words import duration_ns, size
 from workbench.present.tables.comparison import Formatter, signed
 from workbench.web.components.figure import ABOVE, FigurePart, byte_ticks, plain, plain_layout, ticks_across
-from workbench.web.theme import theme
+from workbench.web.theme import narrow, theme
 
 MORE, LESS, WHOLE = "violet", "teal", "grey"
 """Names of the colours of bars; the sign of each number says the same as its colour."""
 SIDES = {"a": "grey", "b": "blue"}
 DASHES = {"a": "dot", "b": "solid"}
-BARS, NAME = 20, 34
+BARS, NAME, NARROW_NAME = 20, 34, 18
 LEAST_SHARE = 0.002
 """Changes below this share of the larger run's total have no bar of their own, which nobody would see."""
 ROW_PX = 26
@@ -45,24 +46,27 @@ def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], tex
     shown = [part for part in parts[:BARS] if abs(part[1]) >= LEAST_SHARE * max(ends)]
     rest = sum(change for name, change in parts if (name, change) not in shown)
     bars = [*shown, *([("everything else", rest)] if rest else [])]
+    names = ["run a", *(short(name) for name, _ in bars), "run b"]
+    texts = [text(ends[0]), *(signed(change, text) for _, change in bars), text(ends[1])]
     figure = go.Figure(
         go.Waterfall(
             orientation="h",
             measure=["absolute", *("relative" for _ in bars), "total"],
-            y=["a", *(short(name) for name, _ in bars), "b"],
+            y=names,
             x=[ends[0], *(change for _, change in bars), 0],
-            text=[text(ends[0]), *(signed(change, text) for _, change in bars), text(ends[1])],
-            textposition="auto",
+            text=texts,
+            textposition="none",
             increasing={"marker": {"color": theme().hues[MORE]}},
             decreasing={"marker": {"color": theme().hues[LESS]}},
             totals={"marker": {"color": theme().hues[WHOLE]}},
             hovertemplate="%{y}: %{text}<extra></extra>",
-            cliponaxis=False,
             showlegend=False,
         ),
         layout=plain_layout(),
     )
-    return with_rows(figure, len(bars) + 2)
+    levels = [ends[0], *accumulate((change for _, change in bars), initial=ends[0])]
+    right = [max(pair) for pair in pairwise(levels)]
+    return with_rows(figure, names, [*right, ends[1]], texts)
 
 
 def changes(rows: Sequence[tuple[str, float]], text: Formatter) -> go.Figure:
@@ -71,36 +75,49 @@ def changes(rows: Sequence[tuple[str, float]], text: Formatter) -> go.Figure:
     Bars to the left are decreases, bars to the right increases.
     """
     shown = rows[:BARS]
+    names, texts = [f"{i + 1}. {short(name)}" for i, (name, _) in enumerate(shown)], [signed(c, text) for _, c in shown]
     figure = go.Figure(
         go.Bar(
             orientation="h",
-            y=[f"{i + 1}. {short(name)}" for i, (name, _) in enumerate(shown)],
+            y=names,
             x=[change for _, change in shown],
-            text=[signed(change, text) for _, change in shown],
-            textposition="auto",
+            text=texts,
+            textposition="none",
             customdata=[plain(name) for name, _ in shown],
             marker={"color": [theme().hues[MORE if change > 0 else LESS] for _, change in shown]},
             hovertemplate="%{customdata}: %{text}<extra></extra>",
-            cliponaxis=False,
         ),
         layout=plain_layout(),
     )
-    return with_rows(figure, len(shown))
+    return with_rows(figure, names, [max(change, 0) for _, change in shown], texts)
 
 
 def short(name: str) -> str:
     """Return a name with its middle cut out, because long kernel names differ at their beginnings and ends."""
-    shown = name if len(name) <= NAME else f"{name[: NAME // 2]} … {name[3 - NAME // 2 :]}"
-    return plain(shown)
+    most = NARROW_NAME if narrow() else NAME
+    return plain(name if len(name) <= most else f"{name[: most // 2]} … {name[3 - most // 2 :]}")
 
 
-def with_rows(figure: go.Figure, rows: int) -> go.Figure:
-    """Return the figure with a height for `rows` rows, and with space for the numbers next to the longest bar."""
-    return figure.update_layout(
+def with_rows(figure: go.Figure, names: Sequence[str], ends: Sequence[float], texts: Sequence[str]) -> go.Figure:
+    """Return the figure with a height for its rows `names`, and the number of each row at the right end of its bar.
+
+    Plotly itself would write numbers onto bars, or to the left of them onto the names of the rows.
+    """
+    numbers = go.Scatter(
+        x=ends,
+        y=names,
+        text=[f"\N{NO-BREAK SPACE}{text}" for text in texts],
+        mode="text",
+        textposition="middle right",
+        textfont={"color": theme().hues["ink"]},
+        hoverinfo="skip",
+        showlegend=False,
+        cliponaxis=False,
+    )
+    return figure.add_trace(numbers).update_layout(
         yaxis={"autorange": "reversed", "automargin": True},
-        margin={"l": 10, "r": 70},
-        height=80 + ROW_PX * rows,
-        uniformtext={"minsize": 10, "mode": "show"},
+        margin={"l": 10, "r": 70, "t": 10},
+        height=50 + ROW_PX * len(names),
     )
 
 

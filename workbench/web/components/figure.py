@@ -21,6 +21,10 @@ Figure: TypeAlias = go.Figure | FigurePart
 """A figure as Plotly's class, or as a dict, which is faster to create, for charts that are drawn at each zoom."""
 
 
+Drawing = tuple[str, Figure]
+"""A caption and a figure."""
+
+
 class DurationTicks(TypedDict):
     """Ticks of an axis: their positions and labels."""
 

@@ -6,8 +6,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from dash import html
 
+from analyzers.steps.views import NOT_TRAINING
 from analyzers.words import duration
-from workbench.colours import HUE_OF_PHASE
+from workbench.colours import HUE_OF_PHASE, hue_of_phase
 from workbench.web.components.figure import (
     ABOVE,
     LOW,
@@ -26,6 +27,8 @@ MOST_STEPS = 1000
 FEW = 12
 SMALLEST_SHARE, FEWEST_GATHERED = 0.005, 2
 OTHER_PHASES = "other phases"
+NOT_TRAINING_SHAPES = (".", "/", "x")
+"""How the phases in `NOT_TRAINING` are hatched, which are all grey."""
 LOW_TICKS = 4
 """The most ticks on the vertical axis of a low chart; the labels of more ticks would overlap."""
 SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle-down")
@@ -93,13 +96,14 @@ def duration_axis(longest_s: float, most: int = MOST_TICKS) -> FigurePart:
 def phase_stack(phases: pd.DataFrame) -> go.Figure:
     """Return a stacked chart of the phases of one rank's steps, with the largest phase at the bottom.
 
-    `phases` has a row per step and a column per phase, in seconds. Phases too short to be seen are one layer.
+    `phases` has a row per step and a column per phase, in seconds. Phases too short to be seen are one layer. What
+    is no phase of the training, such as the time of the profiler, is on top, so that it moves none of the others.
     """
     thin = small_gathered(thinned(phases))
     figure = go.Figure(layout=plain_layout())
-    for i, name in enumerate(sorted(thin.columns, key=lambda column: -thin[column].sum())):
+    for name in sorted(thin.columns, key=lambda column: (column in NOT_TRAINING, -thin[column].sum())):
         if thin[name].any():
-            figure.add_trace(go.Bar(x=thin.index, y=thin[name], name=plain(name), marker=phase_marker(name, i)))
+            figure.add_trace(go.Bar(x=thin.index, y=thin[name], name=plain(name), marker=phase_marker(name)))
     if len(thin) <= FEW:
         figure.update_xaxes(dtick=1)
     figure.update_layout(barmode="stack", bargap=0.05, height=220, legend=ABOVE, margin=LOW)
@@ -119,20 +123,26 @@ def small_gathered(phases: pd.DataFrame) -> pd.DataFrame:
 
 
 def phase_bars(phases: pd.DataFrame) -> list[html.Ul]:
-    """Return the mean time of each phase as an HTML list, longest first: name, bar, time and share."""
+    """Return the mean time of each phase as an HTML list, longest first: name, bar, time and share.
+
+    At the end is what is no phase of the training, as on top in the chart.
+    """
     means = {str(name): float(mean) for name, mean in phases.mean().sort_values(ascending=False).items()}
-    return part_list(means, {name: phase_colour(name, i) for i, name in enumerate(means)}, duration)
+    ranked = {name: means[name] for name in sorted(means, key=lambda name: name in NOT_TRAINING)}
+    return part_list(ranked, {name: phase_colour(name) for name in ranked}, duration)
 
 
-def phase_colour(phase: str, index: int) -> str:
-    """Return the fixed colour of a phase, or the colour number `index` for a phase that has none."""
-    return theme().phases.get("other" if phase == OTHER_PHASES else phase, theme().nth(index))
+def phase_colour(phase: str) -> str:
+    """Return the colour of a phase in the theme of the page, the same in every chart and run."""
+    return theme().hues[hue_of_phase("other" if phase == OTHER_PHASES else phase)]
 
 
-def phase_marker(phase: str, index: int) -> FigurePart:
-    """Return the Plotly marker of a phase: its fixed colour; for an unknown phase, colour number `index`, hatched."""
-    hatched = {} if phase in {*HUE_OF_PHASE, OTHER_PHASES} else {"pattern": {"shape": "/"}}
-    return {"color": phase_colour(phase, index), **hatched}
+def phase_marker(phase: str) -> FigurePart:
+    """Return the Plotly marker of a phase; it is hatched where other phases may have the same colour."""
+    if phase in NOT_TRAINING:
+        return {"color": phase_colour(phase), "pattern": {"shape": NOT_TRAINING_SHAPES[NOT_TRAINING.index(phase)]}}
+    hatched = {} if phase in {*HUE_OF_PHASE, OTHER_PHASES} else {"pattern": {"shape": "\\"}}
+    return {"color": phase_colour(phase), **hatched}
 
 
 def loss_chart(series: pd.DataFrame, nonfinite: int | None) -> go.Figure:

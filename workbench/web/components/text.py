@@ -10,7 +10,7 @@ from analyzers.report import Finding, Report
 from analyzers.words import ranks_beside
 from workbench.colours import SEVERITY_SIGNS, STATUS_SIGNS
 from workbench.console import clean
-from workbench.present.table import Table
+from workbench.present.table import Table, without_empty
 from workbench.web.components.links import Part, labelled, link, source_code, source_parts
 
 CellParts = str | list[Part]
@@ -67,8 +67,9 @@ def table(section: Table, cell_link: CellLink = no_link) -> html.Article:
     """Return a table that `tables.js` draws in the browser, where it can be sorted, filtered and saved as CSV.
 
     `cell_link` returns the link of a cell or None; in cells without one, source lines become links. The page has all
-    rows of the table, also those that a document leaves out.
+    rows of the table, also those that a document leaves out, but no column without any text.
     """
+    section = without_empty(section)
     rows = [[cell_parts(cell, cell_link(cell)) for cell in row] for row in (*section.rows, *section.more)]
     columns = [(clean(name), int(i in section.numeric)) for i, name in enumerate(section.columns)]
     title = clean(section.title)

@@ -22,7 +22,7 @@ from workbench.web.components.comparison import (
     nanoseconds_waterfall,
     seconds_waterfall,
 )
-from workbench.web.components.figure import FigurePart, drawn
+from workbench.web.components.figure import Drawing, FigurePart, drawn
 from workbench.web.components.links import choice
 from workbench.web.components.step_charts import duration_axis, thinned
 from workbench.web.components.text import table, verdict
@@ -43,12 +43,12 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     return html.Div(
         [
             verdict(served.report),
-            html.P(["a: ", run_link(served.run, "a"), ", b: ", run_link(served.other, "b")], className="hint"),
+            html.P(["run a: ", run_link(served.run, "a"), ", run b: ", run_link(served.other, "b")], className="hint"),
             *mean_step(data),
             *(profiled_step(data.traces, query) if data.traces else []),
             *(peak_memory(data.memory, query) if data.memory else []),
             *step_series(served.run, served.other),
-            *(table(one) for one in (comparison.measures(data), comparison.settings(data)) if one.rows),
+            beside(*(table(one) for one in (comparison.measures(data), comparison.settings(data)) if one.rows)),
         ]
     )
 
@@ -58,26 +58,55 @@ def run_link(run: Run, side: str) -> html.A:
     return html.A(clean(run.root), href=f"open/{side}/")
 
 
-def mean_step(data: CompareData) -> Iterator[Component]:
-    """Yield the parts of the page about the change of the mean step, by phase, according to the step logs."""
+def beside(*parts: Component | None) -> html.Div:
+    """Return parts of the page side by side, or one below the other in a narrow window."""
+    return html.Div([part for part in parts if part is not None], className="beside")
+
+
+def step_waterfall(data: CompareData) -> Drawing | None:
+    """Return the chart of the change of the mean step, by phase, with its caption; None without step logs."""
     if not data.phases:
-        return
+        return None
     parts = [(phase.what, phase.change_s) for phase in data.phases if phase.change_s]
     whole = (sum(phase.a_s for phase in data.phases), sum(phase.b_s for phase in data.phases))
-    yield html.H2("How the mean step changed")
-    yield drawn(
-        "step-change", seconds_waterfall(parts, whole), "From the mean step of run a to that of run b, by phase"
-    )
-    yield table(comparison.step_phases(data))
+    return "From the mean step of run a to that of run b, by phase", seconds_waterfall(parts, whole)
+
+
+def trace_waterfall(diff: TraceDiff) -> Drawing:
+    """Return the chart of the change of the profiled step, by kind of work, with its caption."""
+    parts = [(part.what, part.change_ns) for part in diff.parts]
+    figure = nanoseconds_waterfall(parts, (diff.step_a_ns, diff.step_b_ns))
+    return "From the profiled step of run a to that of run b, by kind of work", figure
+
+
+def memory_waterfall(diff: Diff, by: str) -> Drawing:
+    """Return the chart of the change of the peak, grouped by `by`, with its caption."""
+    rows = [(change.what, float(change.bytes)) for change in comparison.GROUPINGS[by](diff) if change.bytes]
+    return f"From peak a to peak b, by {comparison.SINGULAR[by]}", bytes_waterfall(rows, (diff.a_bytes, diff.b_bytes))
+
+
+def first_change(data: CompareData) -> Drawing | None:
+    """Return the chart that the first page has beside the verdict: of step time, or else of memory."""
+    if data.phases:
+        return step_waterfall(data)
+    if data.traces:
+        return trace_waterfall(data.traces)
+    return memory_waterfall(data.memory, next(iter(comparison.GROUPINGS))) if data.memory else None
+
+
+def mean_step(data: CompareData) -> Iterator[Component]:
+    """Yield the parts of the page about the change of the mean step, by phase, according to the step logs."""
+    if drawing := step_waterfall(data):
+        title, figure = drawing
+        yield html.H2("How the mean step changed")
+        yield beside(drawn("step-change", figure, title), table(comparison.step_phases(data)))
 
 
 def profiled_step(diff: TraceDiff, query: Query) -> Iterator[Component | None]:
     """Yield the parts of the page about the change of the profiled step, such as the kernels that explain it."""
-    parts = [(part.what, part.change_ns) for part in diff.parts]
-    figure = nanoseconds_waterfall(parts, (diff.step_a_ns, diff.step_b_ns))
+    title, figure = trace_waterfall(diff)
     yield html.H2("How the profiled step changed")
-    yield drawn("trace-change", figure, "From the profiled step of run a to that of run b, by kind of work")
-    yield table(comparison.trace_parts(diff))
+    yield beside(drawn("trace-change", figure, title), table(comparison.trace_parts(diff)))
     if diff.memory:
         yield table(comparison.device_memory(diff, LISTED))
     if not (kinds := comparison.changed_kinds(diff)):
@@ -95,15 +124,11 @@ def peak_memory(diff: Diff, query: Query) -> Iterator[Component | None]:
     Of each run, the device with the highest peak is compared.
     """
     by = chosen(query, "by", comparison.GROUPINGS)
-    rows = [(change.what, float(change.bytes)) for change in comparison.GROUPINGS[by](diff) if change.bytes]
-    name = comparison.SINGULAR[by]
     yield html.H2("How the memory at the peak changed")
     groupings = [(grouping, f"by {comparison.SINGULAR[grouping]}") for grouping in comparison.GROUPINGS]
     yield choice("by", groupings, by, query, "how memory is grouped")
-    yield drawn(
-        "memory-change", bytes_waterfall(rows, (diff.a_bytes, diff.b_bytes)), f"From peak a to peak b, by {name}"
-    )
-    yield table(comparison.memory_changes(diff, by, LISTED))
+    title, figure = memory_waterfall(diff, by)
+    yield beside(drawn("memory-change", figure, title), table(comparison.memory_changes(diff, by, LISTED)))
 
 
 def chosen(query: Query, name: str, known: Collection[str]) -> str:
@@ -115,12 +140,15 @@ def step_series(a: Run, b: Run) -> Iterator[Component]:
     """Yield charts of step time and loss by step for both runs."""
     logs = {side: run.of(*ROOMS["steps"]) for side, run in (("a", a), ("b", b))}
     known = {side: views.series(files) for side, files in logs.items() if files}
+    shown = []
     for column, title in (("dur_s", "Duration of each step"), ("loss", "Loss")):
         lines = {side: by_step(frame, column) for side, frame in known.items() if frame[column].notna().any()}
         if lines:
-            axis = series_axis(column, lines)
-            yield html.H2(f"{title} in both runs")
-            yield drawn(f"both-{column}", both_runs(lines, axis), f"{title}, one line for each run")
+            figure = both_runs(lines, series_axis(column, lines))
+            chart = drawn(f"both-{column}", figure, f"{title}, one line for each run")
+            shown.append(html.Section([html.H2(f"{title} in both runs"), chart]))
+    if shown:
+        yield beside(*shown)
 
 
 def series_axis(column: str, lines: "dict[str, pd.Series[float]]") -> FigurePart:

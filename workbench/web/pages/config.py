@@ -26,15 +26,21 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     ]
     kept = [row for row in rows if any(wanted.casefold() in cell.casefold() for cell in row)]
     field = dcc.Input(id="key", type="search", value=wanted, debounce=True)
-    command = " ".join(command_words(served.manifest))
+    # One element for each word, so that no line breaks within an option.
+    command = [part for word in command_words(served.manifest) for part in (html.Span(clean(word)), " ")]
     title = "Settings" if len(kept) == len(rows) else f"Settings that match, of {len(rows)}"
     heads = "key | value | set by | effect | reason"
     return html.Div(
         [
             html.H2("Configuration of the run"),
-            *([html.P(["Started as ", html.Code(clean(command))])] if command else []),
-            html.Div(html.Label(["Search keys, values and origins ", field]), className="fields"),
-            choice("show", [(name, name) for name in (ALL_KEYS, CHANGED_KEYS)], shown, query, "keys"),
+            *([html.P(["Started as ", html.Code(command)])] if command else []),
+            html.Div(
+                [
+                    html.Label(["Search keys, values and origins ", field]),
+                    choice("show", [(name, name) for name in (ALL_KEYS, CHANGED_KEYS)], shown, query, "keys"),
+                ],
+                className="fields",
+            ),
             table(table_of(title, heads, kept, len(kept))),
         ],
         className="config",

@@ -1,5 +1,7 @@
 """The page on text logs; `?event=N` selects the event whose log lines are shown, `rank=N` the rank of the events."""
 
+from itertools import chain
+
 from dash import html
 
 from analyzers.logs import LogsData, views
@@ -45,11 +47,14 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 def first_of_finding(served: ServedRun, rows: list[views.EventRow]) -> int:
     """Return the index in the report's list of events of the event to show at first.
 
-    It is the event that is evidence of the first finding about logs, or else the first event in `rows`.
+    It is the event that is evidence of the first finding about logs, or else the first event of a rank that the verdict
+    names, because the other ranks only log consequences, or else the first event in `rows`.
     """
     facts = [fact for f in served.report.findings if f.id.startswith("logs.") for fact in f.evidence]
     source = facts[0].source if facts else ""
-    return next((row.index for row in rows if source.endswith(row.log)), rows[0].index if rows else 0)
+    evidence = (row for row in rows if source.endswith(row.log))
+    of_culprits = (row for row in rows if row.rank in served.report.verdict.ranks)
+    return next((row.index for row in chain(evidence, of_culprits, rows)), 0)
 
 
 def event_list(rows: list[views.EventRow], chosen: int, query: Query) -> html.Div:
@@ -58,7 +63,8 @@ def event_list(rows: list[views.EventRow], chosen: int, query: Query) -> html.Di
     rest = len(rows) - EVENTS_AT_MOST
     more = [html.P(f"... and {quantity(rest, 'more event')}")] if rest > 0 else []
     head = html.Thead(html.Tr([html.Th(name) for name in HEADS]))
-    return html.Div([html.Table([head, html.Tbody(body)]), *more], className="wide", tabIndex=0, id="events")
+    style = "wide" if any(row.step is not None for row in rows) else "wide stepless"
+    return html.Div([html.Table([head, html.Tbody(body)]), *more], className=style, tabIndex=0, id="events")
 
 
 def event_row(row: views.EventRow, is_chosen: bool, query: Query) -> html.Tr:

@@ -18,7 +18,9 @@ def layout(served: ServedRun, _query: Query) -> html.Div:
     address = evidence_address(served, lead) if lead else None
     shown, by_step = picture(served), step_overview(served)
     runs = [served.run, *([served.other] if served.other else [])]
-    tables = [rank_list(report), *sections(report), file_list(runs)]
+    # The report of a comparison knows nothing about its ranks but their numbers.
+    ranks = [] if served.rooms.compare else [rank_list(report)]
+    tables = [*ranks, *sections(report), file_list(runs)]
     return html.Div(
         [
             html.Div([verdict(report, address), *([shown] if shown else [])], className="lead"),

@@ -10,9 +10,10 @@ from workbench.ask import ROOMS
 from workbench.evidence_link import EvidenceLink, evidence_link
 from workbench.present.tables.memory import device_name, worst_first
 from workbench.web.components.collective_matrix import collective_matrix
-from workbench.web.components.figure import Figure, FigurePart, drawn
+from workbench.web.components.figure import Drawing, FigurePart, drawn
 from workbench.web.components.step_charts import loss_chart, phase_stack, step_durations
 from workbench.web.evidence_links import room_query
+from workbench.web.pages.compare import first_change
 from workbench.web.pages.hang import rank_states, shown_group
 from workbench.web.pages.memory_timeline import chart, last_steps
 from workbench.web.query import memory_query
@@ -26,15 +27,15 @@ COLLECTIVES = 24
 SINGLE_RANKS = 12
 """The most ranks that have a row each; if there are more, ranks with equal rows share one."""
 
-Drawing = tuple[str, Figure]
-"""A caption and a figure."""
-
 
 def picture(served: ServedRun) -> html.Figure | None:
     """Return a chart for the first finding that has one: memory over time, the state of collectives, or step times.
 
-    The finding of the verdict comes first, then the others in the order of the report.
+    The finding of the verdict comes first, then the others in the order of the report. A comparison has the chart of
+    what changed, whether it has findings or not.
     """
+    if served.rooms.compare:
+        return captioned(change) if (change := first_change(served.rooms.compare)) else None
     lead = served.report.lead()
     for finding in [*([lead] if lead else []), *served.report.findings]:
         at = evidence_link(finding)

@@ -45,11 +45,11 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     ]
     canvas: Elements = [
         html.H2(f"Phases of each step of rank {rank}"),
-        drawn("phases", phases, f"Time of each phase in the steps of rank {rank}", zooms=True),
+        drawn("phases", phases, f"Time of each phase in the steps of rank {rank}", zooms=True, fills=True),
         html.H2("Duration of each step by rank"),
-        drawn("times", times, "Duration of each step, one line for each rank", zooms=True),
+        drawn("times", times, "Duration of each step, one line for each rank", zooms=True, fills=True),
         html.H2("Loss"),
-        drawn("loss", loss, "Loss of each step", zooms=True),
+        drawn("loss", loss, "Loss of each step", zooms=True, fills=True),
         dcc.Store(id="rank", data=rank),
     ]
     sections = [section for section in steps_tables(data) if section.rows]
@@ -105,7 +105,8 @@ def figures(served: ServedRun, data: StepsData, rank: int, steps: Span | None) -
         ends = [series["step"].min() - 0.5, series["step"].max() + 0.5] if len(series) else [0, 1]
         axis = {"autorangeoptions": {"include": ends, "clipmin": ends[0], "clipmax": ends[1]}}
     for chart in charts:
-        chart.update_xaxes(**axis)
+        # The page's style sheet says how high they are, which depends on the window.
+        chart.update_xaxes(**axis).update_layout(height=None)
     return charts
 
 

@@ -6,12 +6,11 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
+from analyzers.steps.views import NOT_TRAINING
 from analyzers.words import duration
-from workbench.colours import PHASES, STATUSES
+from workbench.colours import STATUSES, phase_colour
 from workbench.tui.widgets.charts.stacked_chart import FAILURE, StackedChart
 
-UNNAMED = ("residual", "unknown")
-"""Names of the time that no phase accounts for; it is drawn on top."""
 BASE = 0.05
 """Height of the lowest loss, as a share of the range of the losses, so that its column is visible."""
 
@@ -20,11 +19,11 @@ class PhaseChart(StackedChart):
     """A chart of the phases of one rank's steps, in seconds: a column per step, as high as the step is long."""
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw the steps in `frame`, with the largest phase at the bottom."""
+        """Draw the steps in `frame`, with the largest phase at the bottom, and at the top what is no training."""
         names = [str(name) for name in frame.columns if name not in ("step", "dur_s", "tagged")]
         spent = frame[names].sum().to_dict()
-        ranked = sorted(names, key=lambda name: (name in UNNAMED, -spent[name]))
-        colours = {name: PHASES.get(name, PHASES["other"]) for name in ranked}
+        ranked = sorted(names, key=lambda name: (name in NOT_TRAINING, -spent[name]))
+        colours = {name: phase_colour(name) for name in ranked}
         self.draw(thinned(frame, "dur_s", self.columns), colours, "dur_s")
 
     def signs(self) -> dict[int, str]:

@@ -1,0 +1,20 @@
+"""A table without the columns that say nothing."""
+
+from workbench.present.table import table, without_empty
+
+HEADS = "rank> | step> | last line | size>"
+
+
+def test_columns_in_which_no_row_has_a_text_are_left_out():
+    """A column stays if one row has a text, also a row that documents leave out; numbers stay numbers."""
+    full = table("Logs", HEADS, [(0, "", "", ""), (1, "", " ", "3 B")], limit=1)
+    shown = without_empty(full)
+    assert shown.columns == ("rank", "size")
+    assert shown.numeric == {0, 1}
+    assert (*shown.rows, *shown.more) == (("0", ""), ("1", "3 B"))
+    assert shown.left_out == 1
+
+
+def test_a_table_without_rows_keeps_its_columns():
+    empty = table("Logs", HEADS, [])
+    assert without_empty(empty) is empty

@@ -1,0 +1,102 @@
+"""What a window as narrow as a phone's shows of a page, measured in a real browser."""
+
+from pathlib import Path
+
+import pytest
+
+from analyzers import compare
+from analyzers.run import discover
+from analyzers.store import Options
+from workbench.web.served_run import ServedRun
+
+pytestmark = pytest.mark.browser
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+PHONE = {"width": 390, "height": 844}
+LINES = "node => { const r = document.createRange(); r.selectNodeContents(node); return r.getClientRects().length; }"
+BOXES = """nodes => nodes.map(node => {
+  const box = node.getBoundingClientRect();
+  return [box.left, box.right, box.top, box.bottom];
+})"""
+
+
+@pytest.fixture(scope="module")
+def site(serving, tmp_path_factory):
+    """Fixture: the address of a dashboard of a run that ran out of memory."""
+    with serving(discover(FIXTURES / "oom_2ranks"), tmp_path_factory.mktemp("dropped")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def compared(serving, tmp_path_factory):
+    """Fixture: the address of a dashboard that compares two runs."""
+    a, b = (discover(FIXTURES / name) for name in ("oom_2ranks", "straggler_data_2ranks"))
+    view = ServedRun(a, Options(), compare.analyze(a, b), b)
+    with serving(view, tmp_path_factory.mktemp("dropped")) as address:
+        yield address
+
+
+@pytest.fixture
+def phone(page_of, site):
+    """Fixture: the first page of the run in a narrow window."""
+    page = page_of(site, PHONE)
+    page.goto(site)
+    page.wait_for_selector("#verdict")
+    page.wait_for_selector("article table")
+    return page
+
+
+def test_names_of_pages_are_not_broken(phone):
+    lines = phone.locator("nav.pages a").evaluate_all(f"nodes => nodes.map({LINES})")
+    assert set(lines) == {1}
+
+
+def test_the_end_of_the_path_stays_in_the_heading(phone):
+    """It tells runs apart; the beginning of the path is cut."""
+    end = phone.locator("h1 span:last-child")
+    assert end.inner_text() == "oom_2ranks"
+    assert end.evaluate("node => node.scrollWidth <= node.clientWidth")
+    assert "oom_2ranks - workbench" in phone.title()
+
+
+def test_a_long_title_of_a_table_moves_no_number_out_of_sight(phone):
+    table = phone.locator("table", has=phone.locator("caption", has_text="Memory by category at the peak"))
+    right = table.locator("tbody tr").first.locator("td").evaluate_all(BOXES)[1][1]
+    assert right <= PHONE["width"]
+    assert table.locator("button.save").evaluate_all(BOXES)[0][1] <= PHONE["width"]
+
+
+def test_the_first_column_stays_while_a_table_scrolls(phone):
+    """It has the name of the row; the other columns move."""
+    place = phone.locator("article", has=phone.locator("caption", has_text="Files"))
+    place.scroll_into_view_if_needed()
+    cells = place.locator("tbody tr").first.locator("td")
+    before = cells.evaluate_all(BOXES)
+    place.evaluate("node => { node.scrollLeft = 100; }")
+    after = cells.evaluate_all(BOXES)
+    assert after[0][0] == before[0][0]
+    assert after[1][0] < before[1][0]
+
+
+def test_the_name_of_a_finding_is_below_its_title(phone):
+    title, name = phone.locator("details.card summary").first.locator(":scope > :not(.sign)").evaluate_all(BOXES)
+    assert name[2] >= title[3]
+
+
+def test_all_charts_of_the_steps_are_drawn_in_full(page_of, site):
+    page = page_of(site, PHONE)
+    page.goto(f"{site}/steps")
+    page.wait_for_selector("#loss .scatterlayer")
+    canvas = page.locator(".canvas")
+    assert canvas.evaluate("node => node.scrollHeight <= node.clientHeight + 1")
+    assert page.locator("#phases .nsewdrag").bounding_box()["height"] > 120
+
+
+def test_numbers_of_a_waterfall_are_clear_of_the_names_of_its_rows(page_of, compared):
+    page = page_of(compared, PHONE)
+    page.goto(f"{compared}/compare")
+    page.wait_for_selector("#step-change .textpoint text")
+    names = page.locator("#step-change .ytick text").evaluate_all(BOXES)
+    numbers = page.locator("#step-change .textpoint text").evaluate_all(BOXES)
+    assert len(names) == len(numbers) > 4
+    assert max(right for _, right, *_ in names) <= min(left for left, *_ in numbers)
+    assert max(right for _, right, *_ in numbers) <= PHONE["width"]
