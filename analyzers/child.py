@@ -22,7 +22,8 @@ from typing import IO, TYPE_CHECKING, NamedTuple, NoReturn
 
 import msgspec
 
-from analyzers.cache.entry_files import CacheFailure, write_entry
+from analyzers.cache.entry_files import write_entry
+from analyzers.cache.entry_folders import CacheFailure
 from analyzers.errors import HostileInput, InputError, LimitExceeded, WorkbenchError
 from analyzers.words import duration, size
 

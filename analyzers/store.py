@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from analyzers.cache import entry_files, locations, pruning
-from analyzers.cache.entry_files import CacheFailure, Columns
+from analyzers.cache import entry_files, entry_folders, locations, pruning
+from analyzers.cache.entry_files import Columns
+from analyzers.cache.entry_folders import CacheFailure
 from analyzers.child import ReaderKilled, ServerKilled, bytes_on_disk
 from analyzers.errors import InputError, LimitExceeded, WorkbenchError
 from analyzers.isolation import can_fork, read_in_child
@@ -133,7 +134,7 @@ def read_columns(
     """
     left = {ReaderKilled: ATTEMPTS, ServerKilled: SERVERS}
     while True:
-        scratch = entry_files.make_scratch(folder)
+        scratch = entry_folders.make_scratch(folder)
         try:
             try:
                 (read or read_in_child)(paths, reader, scratch, max_memory)

@@ -8,8 +8,6 @@ other entry is deleted, and the artefact is read again.
 """
 
 import os
-import shutil
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,11 +16,9 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from analyzers.errors import WorkbenchError
+from analyzers.cache.entry_folders import ELSEWHERE, CacheFailure, DamagedEntry, discard, failure, is_trusted
 from analyzers.files import open_regular, read_whole
 
-SCRATCH = "reading-"
-"""The prefix of the scratch folders, into which child processes write before the folder becomes an entry."""
 CHUNK = 1 << 20
 META_BYTES = 1 << 30
 SMALL = 1 << 18
@@ -33,14 +29,6 @@ open.
 """
 SHORT_COLUMNS = "short.bin"
 """The name of the file in an entry that has all columns of up to `SMALL` bytes."""
-
-
-class CacheFailure(WorkbenchError):
-    """A folder of the cache cannot be written."""
-
-
-class DamagedEntry(Exception):  # never seen by a user
-    """An entry of the cache is incomplete, or a file of it has a wrong length or checksum."""
 
 
 class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
@@ -247,14 +235,6 @@ def open_entry(entry: Path, reread: Callable[[], Columns]) -> Columns | None:
     return columns
 
 
-def is_trusted(entry: Path) -> bool:
-    """Return whether a cache entry, and the folder that contains it, belong to this user or to root."""
-    try:
-        return {path.lstat().st_uid for path in (entry, entry.parent)} <= {os.geteuid(), 0}
-    except OSError:
-        return False
-
-
 PUBLISHING_ATTEMPTS = 5
 
 
@@ -282,43 +262,3 @@ def publish(scratch: Path, entry: Path, reread: Callable[[], Columns]) -> Column
     if entry.exists() and not is_trusted(entry):
         raise CacheFailure(f"{entry.parent}: another user owns an entry there", ELSEWHERE)
     raise failure(entry.parent, failed or FileExistsError()) from failed
-
-
-def discard(entry: Path) -> None:
-    """Delete the folder of a cache entry, or a file with its name; errors are ignored."""
-    try:
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry, ignore_errors=True)
-        else:
-            entry.unlink(missing_ok=True)
-    except OSError:
-        # `publish` finds that it cannot be replaced, and says so.
-        return
-
-
-def make_scratch(folder: Path) -> Path:
-    """Return a new, empty folder inside the cache for a child process to write to.
-
-    It is on the same disk as the entries, so that renaming it makes it an entry.
-
-    Raises:
-        CacheFailure: The folder cannot be written.
-    """
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix=SCRATCH, dir=folder))
-    except OSError as error:
-        raise failure(folder, error) from error
-
-
-def failure(folder: Path, error: Exception) -> CacheFailure:
-    reason = "an entry there cannot be replaced"
-    if isinstance(error, DamagedEntry | ValueError | KeyError):
-        reason = "what was just written there reads back differently"
-    elif isinstance(error, OSError):
-        # NumPy reports only how much it wrote before the disk was full.
-        reason = error.strerror or "No space left on device"
-    return CacheFailure(f"{folder}: {reason}", f"free space there, or {ELSEWHERE}")
-
-
-ELSEWHERE = "set WORKBENCH_CACHE to a folder of yours on another disk"

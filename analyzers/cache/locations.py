@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from analyzers.cache.entry_files import CacheFailure
+from analyzers.cache.entry_folders import CacheFailure
 from analyzers.errors import CacheWarning
 
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from analyzers.cache.entry_files import SCRATCH, CacheFailure, discard, failure
+from analyzers.cache.entry_folders import SCRATCH, CacheFailure, discard, failure
 from analyzers.files import read_whole
 
 DEFAULT_LIMIT = 10 << 30

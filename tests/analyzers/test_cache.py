@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from analyzers import isolation, store
-from analyzers.cache import entry_files, locations, pruning
+from analyzers.cache import entry_files, entry_folders, locations, pruning
 from analyzers.errors import CacheWarning
 
 READER = "analyzers.hangs.reading.reader"
@@ -125,7 +125,7 @@ def test_a_disk_that_loses_what_is_written_is_an_error_and_no_endless_reading(du
         return entry_files.Columns(columns.folder, reread)
 
     flip(columns.folder / entry_files.SHORT_COLUMNS)
-    with pytest.raises(entry_files.CacheFailure, match="reads back differently"):
+    with pytest.raises(entry_folders.CacheFailure, match="reads back differently"):
         entry_files.Columns(columns.folder, reread)["ops.seq"]
     assert len(readings) == entry_files.PUBLISHING_ATTEMPTS
 
@@ -135,7 +135,7 @@ def test_what_another_user_owns_is_not_used(dump, folder, monkeypatch, of_anothe
     """Another user may have written a whole entry with correct checksums."""
     sequence(dump)
     [entry] = [path for path in folder.iterdir() if path.is_dir()]
-    assert entry_files.is_trusted(entry)
+    assert entry_folders.is_trusted(entry)
     if os.geteuid() == 0:
         os.chown(entry if of_another_user == "entry" else folder, 65534, 65534)
     else:
@@ -201,7 +201,7 @@ class Touch:
 def test_a_short_column_of_objects_is_refused(tmp_path):
     body = bytes(8)
     (tmp_path / entry_files.SHORT_COLUMNS).write_bytes(body)
-    with pytest.raises(entry_files.DamagedEntry):
+    with pytest.raises(entry_folders.DamagedEntry):
         entry_files.read_short(
             tmp_path / entry_files.SHORT_COLUMNS, entry_files.Short("|O", (1,), 0, 8, zlib.crc32(body))
         )
@@ -269,7 +269,7 @@ def test_a_writer_that_was_killed_leaves_no_entry(dump, folder, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setenv("WORKBENCH_CACHE", str(folder))
     assert pruning.entries(folder) == []
-    [left] = folder.glob(f"{entry_files.SCRATCH}*")
+    [left] = folder.glob(f"{entry_folders.SCRATCH}*")
     os.utime(left, (1, 1))
     assert sequence(dump) == SEQUENCE
     assert not left.exists()
@@ -323,7 +323,7 @@ def test_where_nothing_can_be_written_is_an_error(dump, monkeypatch):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
-        with pytest.warns(CacheWarning), pytest.raises(entry_files.CacheFailure) as caught:
+        with pytest.warns(CacheWarning), pytest.raises(entry_folders.CacheFailure) as caught:
             store.load([dump], READER)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -356,12 +356,12 @@ def test_a_user_without_a_home_has_a_temporary_cache(dump, monkeypatch):
 def test_clearing_leaves_what_is_not_ours(dump, folder):
     sequence(dump)
     (folder / "notes.txt").write_text("mine")
-    (folder / f"{entry_files.SCRATCH}now").mkdir()
-    old = folder / f"{entry_files.SCRATCH}old"
+    (folder / f"{entry_folders.SCRATCH}now").mkdir()
+    old = folder / f"{entry_folders.SCRATCH}old"
     old.mkdir()
     os.utime(old, (1, 1))
     assert len(pruning.clear(folder)) == 1
-    assert sorted(path.name for path in folder.iterdir()) == ["notes.txt", f"{entry_files.SCRATCH}now"]
+    assert sorted(path.name for path in folder.iterdir()) == ["notes.txt", f"{entry_folders.SCRATCH}now"]
 
 
 def test_a_limit_holds_from_then_on(dump, folder):

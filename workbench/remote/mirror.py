@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from analyzers.cache import locations, pruning
-from analyzers.cache.entry_files import CacheFailure, failure, is_trusted
+from analyzers.cache.entry_folders import CacheFailure, failure, is_trusted
 from analyzers.files import read_whole
 from workbench.remote.listing import RemoteFile
 from workbench.remote.urls import without_credentials
