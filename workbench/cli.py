@@ -59,16 +59,18 @@ def inspect(
     fail_on: opt.FailOnOption = None,
 ) -> None:
     """Say what is wrong with a run, from any of its files or folders."""
-    from workbench.commands import analyse
+    from workbench.commands.answers import answer
     from workbench.remote.local_paths import local_paths
 
     files = local_paths(paths, keep=not read.no_cache)
+    if prove or breakdown or what_if:
+        from workbench.commands import analyse
     if prove:
         raise typer.Exit(analyse.prove_advice(files, read, show, fail_on))
     if breakdown or what_if:
         tables = analyse.MemoryTables(breakdown, what_if)
         raise typer.Exit(analyse.memory_with_tables(files, read, show, tables, fail_on))
-    raise typer.Exit(analyse.answer(None, files, read, show, fail_on))
+    raise typer.Exit(answer(None, files, read, show, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -84,12 +86,12 @@ def hang(
     """Explain a hang from Flight Recorder dumps; with --run or --pid, first take dumps of a job that hangs right
     now.
     """
-    from workbench.commands import analyse
+    from workbench.commands.answers import answer
     from workbench.commands.running_job.dumps import paths_to_read
     from workbench.remote.local_paths import local_paths
 
     files = paths_to_read(local_paths(paths or [], keep=not read.no_cache), run, pid or [])
-    raise typer.Exit(analyse.answer("hang", files, read, show, fail_on))
+    raise typer.Exit(answer("hang", files, read, show, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -103,15 +105,17 @@ def trace(
     fail_on: opt.FailOnOption = None,
 ) -> None:
     """Show from profiler traces where the time of a step goes, on each rank and between ranks."""
-    from workbench.commands import analyse
+    from workbench.commands.answers import answer
     from workbench.remote.local_paths import local_paths
 
     files = local_paths(paths, keep=not read.no_cache)
+    if export or critical_path:
+        from workbench.commands import analyse
     if export:
         raise typer.Exit(analyse.export_traces(files, read, export, force=show.force))
     if critical_path:
         raise typer.Exit(analyse.trace_with_critical_path(files, read, show, fail_on))
-    raise typer.Exit(analyse.answer("trace", files, read, show, fail_on))
+    raise typer.Exit(answer("trace", files, read, show, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -125,10 +129,10 @@ def steps(paths: opt.Paths, read: opt.LogReadOptions, show: opt.ShowOptions, fai
 
     workbench steps metrics.csv --map loss=train/nll --map step_time_ms=took
     """
-    from workbench.commands import analyse
+    from workbench.commands.answers import answer
     from workbench.remote.local_paths import local_paths
 
-    raise typer.Exit(analyse.answer("steps", local_paths(paths, keep=not read.no_cache), read, show, fail_on))
+    raise typer.Exit(answer("steps", local_paths(paths, keep=not read.no_cache), read, show, fail_on))
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -509,7 +513,7 @@ def cache(
     ] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Delete what it holds.", show_default=False)] = False,
 ) -> None:
-    """Show, limit or clear the cache of files that were read."""
+    """Show, limit or clear the cache of files that were read, and of answers about them."""
     from workbench.commands.analyse import size_in_bytes
     from workbench.commands.cache import manage
 

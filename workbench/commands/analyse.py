@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from analyzers.errors import Exit, InputError
 from analyzers.report import Report
 from analyzers.run import Run, discover, newest_step, selected
@@ -20,6 +22,7 @@ from workbench.command_options.options import (
     StepReadOptions,
     TraceReadOptions,
 )
+from workbench.commands.kept_reports import KeptReport, keep, key_of, may_change
 from workbench.commands.output import deliver, refusing_to_overwrite
 from workbench.console import note
 from workbench.errors import UsageProblem
@@ -108,15 +111,20 @@ def size_in_bytes(text: str | None, option: str = "--max-memory") -> int | None:
 
 
 def answer(
-    room: str | None, paths: Sequence[Path], read: ReadOptions, show: ShowOptions, fail_on: FailOn | None
+    room: str | None,
+    paths: Sequence[Path],
+    read: ReadOptions,
+    show: ShowOptions,
+    fail_on: FailOn | None,
+    key: str | None = None,
 ) -> Exit:
     """Analyse the files at the paths, and open an app or print the report, as `show` says.
 
     `room` is the name of the analyzer, such as "memory"; with None the files decide. The exit status says whether a
-    finding is at least as severe as `fail_on`.
+    finding is at least as severe as `fail_on`. `key` is the name under which the report may be kept (None: it is not).
     """
     options, run = reader_options(read), find_run(paths)
-    room = room or room_for(run)
+    room_asked, room = room, room or room_for(run)
     if show.interactive:
         return open_app(run, room, options)
     if show.web:
@@ -126,7 +134,19 @@ def answer(
         return Exit.OK
     with shown_progress(options, run) as options:
         report = ask(room, run, options)
+    # Files that changed during the analysis have another key now.
+    if key and not may_change(report, run) and key == key_of(room_asked, paths, read):
+        keep(key, kept_report(report, run))
     return deliver(report, show, run, fail_on)
+
+
+def kept_report(report: Report[object], run: Run) -> KeptReport:
+    """Return the form of a report in which it is kept."""
+    from workbench.present.sections import sections
+    from workbench.present.text import more
+
+    data = msgspec.Raw(msgspec.json.encode(report.data))
+    return KeptReport(msgspec.structs.replace(report, data=data), sections(report), more(report, run))
 
 
 def open_folder(folder: Path) -> Exit:

@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console, Group
@@ -26,21 +27,26 @@ FINDINGS = 8
 
 def document(report: Report[object], run: Run) -> str:
     """Return the report as text; it has colours only if stdout is a terminal that supports them."""
+    return laid_out(report, sections(report), more(report, run))
+
+
+def laid_out(report: Report[object], tables: Sequence[Table], more: str) -> str:
+    """Return a report as text, with its tables, and with `more` as its last line unless that is empty."""
     buffer = io.StringIO()
     # A pipe or a file gets no colour codes and always the same width, so that outputs can be compared.
     on_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     width = min(WIDEST, os.get_terminal_size().columns) if on_terminal else PIPED
     console = Console(file=buffer, width=width, force_terminal=on_terminal, highlight=False, legacy_windows=False)
     console.print(head(report))
-    for section in sections(report):
+    for section in tables:
         console.print(grid(section))
     if on_terminal and report.schema.startswith("workbench.tokens/"):
         console.print(coloured_sequences(report.data))
     # A single finding that leads is already told in full by Why and Next.
     if len(report.findings) > 1 or (report.findings and not report.lead()):
         console.print(findings(report))
-    if run.artefacts:
-        console.print(Text(f"\n{more(report, run)}", style="dim"))
+    if more:
+        console.print(Text(f"\n{more}", style="dim"))
     # Rich pads lines to the full width, which breaks when a narrower terminal shows them.
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
@@ -111,7 +117,12 @@ def findings(report: Report[object]) -> Group:
 
 
 def more(report: Report[object], run: Run) -> str:
-    """Return a line of text with the command that shows more about a run, or about the two runs of a bisect report."""
+    """Return a line of text with the command that shows more about a run, or about the two runs of a bisect report.
+
+    The result is empty if the run has no files.
+    """
+    if not run.artefacts:
+        return ""
     command = f"inspect {run.root}"
     if (runs := room_data(report).bisect) is not None:
         command = f"bisect {runs.a.folder} {runs.b.folder}"

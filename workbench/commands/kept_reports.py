@@ -1,0 +1,147 @@
+"""Keep reports in the cache, so that the same question about unchanged files is answered without an analysis.
+
+What is kept is what text and JSON need: the report, with its data as JSON, and its tables. So an answer from here
+loads neither NumPy, nor pandas, nor an analyzer. Its name in the cache is a hash of the question, of the path, size and
+times of every file that the answer may depend on, and of the same of this project's own code.
+"""
+
+import hashlib
+import os
+import shutil
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from analyzers.cache import locations, pruning
+from analyzers.cache.entry_folders import CacheFailure, discard, is_trusted, make_scratch
+from analyzers.errors import WorkbenchError
+from analyzers.files import read_whole
+from analyzers.report import Report
+from analyzers.run import Run, Unreadable, files_below
+from workbench.command_options.options import ReadOptions
+from workbench.present.table import Table
+
+REPORT_FILE = "report.json"
+"""The name of the file in a cache entry that holds a report."""
+BYTES_AT_MOST = 16 << 20
+"""Larger reports are not kept: an analysis that takes this long anyway reads its columns from the cache."""
+FOLDERS_ABOVE = 5
+"""How many folders above the given one are searched for the run.json of the run; the analyzers look at up to four."""
+OWN_CODE = Path(__file__).resolve().parents[2]
+
+
+class KeptReport(msgspec.Struct, frozen=True):
+    """A report as it is kept: its data as JSON, its tables, and the command that shows more (empty: none)."""
+
+    report: Report[msgspec.Raw]
+    tables: list[Table]
+    more: str
+
+
+def key_of(room: str | None, paths: Sequence[Path], read: ReadOptions) -> str | None:
+    """Return the name in the cache of the answer to a question; None if this answer must not be kept.
+
+    `room` is the name of the analyzer (None: the files decide). Only answers about folders are kept: for a single file,
+    analyzers look at other files beside it. Limits and workers are the business of one analysis, not of the next.
+    """
+    if read.no_cache or read.max_memory or read.cluster or not all(path.is_dir() for path in paths):
+        return None
+    question = (room, [str(path) for path in paths], replace(read, jobs=None), sys.version, os.environ.get("TZ"))
+    digest = hashlib.sha256(repr(question).encode(errors="surrogateescape"))
+    unreadable: list[Unreadable] = []
+    try:
+        for line in (*states(own_code()), *states(read_files(paths, unreadable))):
+            digest.update(line)
+    except (OSError, WorkbenchError):
+        return None
+    return None if unreadable else digest.hexdigest()[:32]
+
+
+def states(files: Iterable[Path]) -> Iterator[bytes]:
+    """Yield the path, size and times of change of each file; a file that does not exist has only its path."""
+    for path in files:
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            yield b"%b\0" % os.fsencode(path)
+        else:
+            yield b"%b\0%d %d %d\0" % (os.fsencode(path), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+def own_code() -> Iterator[Path]:
+    """Yield the files of this project's code, and the folder of the installed libraries, in a stable order."""
+    for name in ("analyzers", "workbench"):
+        for folder, folders, files in os.walk(OWN_CODE / name):
+            folders[:] = sorted(inner for inner in folders if inner != "__pycache__")
+            yield from (Path(folder, file) for file in sorted(files) if file.endswith((".py", ".so")))
+    # A library that is installed or upgraded changes the time of this folder.
+    yield Path(msgspec.__file__).parents[1]
+
+
+def read_files(paths: Sequence[Path], unreadable: list[Unreadable]) -> Iterator[Path]:
+    """Yield every file that an answer about the folders `paths` depends on, and the folders that hold these files.
+
+    Problems are added to `unreadable`.
+    """
+    for root in paths:
+        folder = None
+        for file in files_below(root, unreadable):
+            # A change of a folder's permissions may hide its files.
+            if file.parent != folder:
+                yield (folder := file.parent)
+            yield file
+        above = root.resolve().parents[:FOLDERS_ABOVE]
+        yield from (folder / "run.json" for folder in above)
+        # The heartbeats of a run, where only its folder of dumps was given.
+        yield from sorted((above[0] / "steps").glob("*") if above else ())
+
+
+def find(key: str) -> KeptReport | None:
+    """Return the report that is kept under a name; None if there is none, or if it is damaged or not trusted."""
+    folder = locations.cache_folder()
+    if folder is None or not is_trusted(entry := folder / key):
+        return None
+    try:
+        check, _, body = read_whole(entry / REPORT_FILE, 2 * BYTES_AT_MOST).partition(b"\n")
+        kept = msgspec.json.decode(body, type=KeptReport) if check == b"%08x" % zlib.crc32(body) else None
+    except (OSError, msgspec.MsgspecError):
+        kept = None
+    if kept is None:
+        discard(entry)
+        return None
+    with suppress(OSError):
+        os.utime(entry)
+    return kept
+
+
+def keep(key: str, kept: KeptReport) -> None:
+    """Keep a report in the cache; a report that is too large, or cannot be written, is not kept."""
+    folder, body = locations.cache_folder(), msgspec.json.encode(kept)
+    if folder is None or folder in locations.UNUSABLE or len(body) > BYTES_AT_MOST:
+        return
+    try:
+        scratch = make_scratch(folder)
+        try:
+            (scratch / REPORT_FILE).write_bytes(b"%08x\n%b" % (zlib.crc32(body), body))
+            scratch.rename(folder / key)
+            pruning.prune_if_grown(folder / key)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    except (OSError, CacheFailure):
+        # Without it, the next answer only takes longer.
+        return
+
+
+def may_change(report: Report[object], run: Run) -> bool:
+    """Return whether the same files can have another answer later.
+
+    That is so while the launcher of a job runs, because its end is seen from outside of the files; and if a file could
+    not be read, or not within the limits, which depend on the machine.
+    """
+    is_incomplete = any(finding.id.endswith(".unreadable") for finding in report.findings)
+    return is_incomplete or bool(run.unreadable) or run.manifest().get("status") == "running"

@@ -1,0 +1,49 @@
+"""Copy the files at a URL into the cache, and say on stderr what was copied."""
+
+from pathlib import Path
+
+from analyzers.cache import pruning
+from analyzers.errors import InputError
+from analyzers.words import quantity, size
+from workbench.console import note
+from workbench.remote.download import Download, too_large
+from workbench.remote.file_system import asking, open_file_system
+from workbench.remote.listing import Listing, list_files
+from workbench.remote.mirror import Mirror, opened_mirror
+from workbench.remote.urls import without_credentials
+
+
+def copied(url: str, *, keep: bool) -> Path:
+    """Download the files at a URL of which the cache lacks the current version; return the path of the copies.
+
+    Raises:
+        InputError: The URL cannot be read, or has more bytes than the cache may hold.
+    """
+    file_system, root = open_file_system(url)
+    listing = asking(url, lambda: list_files(file_system, root))
+    report_refused(url, listing)
+    if not listing.files:
+        raise InputError(f"{without_credentials(url)}: no files there", "give the folder of a run, or a file of it")
+    with opened_mirror(url, keep=keep) as mirror:
+        limit = pruning.limit_bytes(mirror.folder.parents[1])
+        if (wanted := sum(file.size or 0 for file in listing.files)) > limit:
+            raise too_large(url, wanted, limit)
+        mirror.remove_others(listing.files)
+        missing = [file for file in listing.files if not mirror.holds(file)]
+        download = Download(url, file_system, mirror, missing, limit)
+        download.run()
+        report_copies(url, mirror, download, len(listing.files))
+    return mirror.path_of(listing.files[0]) if listing.is_file else mirror.files
+
+
+def report_refused(url: str, listing: Listing) -> None:
+    """Say on stderr how many files are left out because their names cannot be used here."""
+    if listing.refused:
+        count = quantity(len(listing.refused), "name")
+        note(f"note: {without_credentials(url)}: left out {count} that no file here can have: {listing.refused[0]}")
+
+
+def report_copies(url: str, mirror: Mirror, download: Download, count: int) -> None:
+    """Say on stderr what was downloaded, and in which folder the copies are; paths in the report lead there."""
+    done = f"downloaded {quantity(download.done_files, 'file')} of {count}, {size(download.done_bytes)}"
+    note(f"{without_credentials(url)}: {done if download.done_files else 'unchanged'}; read from {mirror.files}")
