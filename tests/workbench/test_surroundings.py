@@ -62,7 +62,7 @@ def test_few_open_files_are_enough():
     def limits():
         resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
 
-    ended = shell(shlex.join([sys.executable, "-m", "workbench", "inspect", str(run)]), limits)
+    ended = shell(shlex.join([sys.executable, "-m", "workbench", "inspect", str(run), "--no-cache"]), limits)
     assert b"ran out of memory" in ended.stdout, ended.stderr
 
 
@@ -73,7 +73,7 @@ def test_too_little_memory_is_an_error(megabytes):
     def limits():
         resource.setrlimit(resource.RLIMIT_AS, (megabytes * 1_024_000, megabytes * 1_024_000))
 
-    ended = shell(f"{COMMAND}", limits)
+    ended = shell(f"{COMMAND} --no-cache", limits)
     assert (ended.returncode, ended.stdout) == (3, b"")
     assert ended.stderr.startswith(b"error: out of memory\nhint: "), ended.stderr
 

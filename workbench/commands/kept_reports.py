@@ -49,15 +49,18 @@ def key_of(room: str | None, paths: Sequence[Path], read: ReadOptions) -> str | 
     `room` is the name of the analyzer (None: the files decide). Only answers about folders are kept: for a single file,
     analyzers look at other files beside it. Limits and workers are the business of one analysis, not of the next.
     """
-    if read.no_cache or read.max_memory or read.cluster or not all(path.is_dir() for path in paths):
+    if read.no_cache or read.max_memory or read.cluster:
         return None
     question = (room, [str(path) for path in paths], replace(read, jobs=None), sys.version, os.environ.get("TZ"))
     digest = hashlib.sha256(repr(question).encode(errors="surrogateescape"))
     unreadable: list[Unreadable] = []
     try:
-        for line in (*states(own_code()), *states(read_files(paths, unreadable))):
-            digest.update(line)
+        if not all(path.is_dir() for path in paths):
+            return None
+        for state in (*states(read_files(paths, unreadable)), *states(own_code())):
+            digest.update(state)
     except (OSError, WorkbenchError):
+        # The analysis says what is wrong.
         return None
     return None if unreadable else digest.hexdigest()[:32]
 
