@@ -145,8 +145,15 @@ def kept_report(report: Report[object], run: Run) -> KeptReport:
     from workbench.present.sections import sections
     from workbench.present.text import more
 
-    data = msgspec.Raw(msgspec.json.encode(report.data))
-    return KeptReport(msgspec.structs.replace(report, data=data), sections(report), more(report, run))
+    with_json_data: Report[msgspec.Raw] = Report(
+        schema=report.schema,
+        version=report.version,
+        inputs=report.inputs,
+        verdict=report.verdict,
+        findings=report.findings,
+        data=msgspec.Raw(msgspec.json.encode(report.data)),
+    )
+    return KeptReport(with_json_data, sections(report), more(report, run))
 
 
 def open_folder(folder: Path) -> Exit:
