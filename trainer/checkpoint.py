@@ -1,6 +1,5 @@
 """Save checkpoints with torch.distributed.checkpoint and load them on any mesh."""
 
-import logging
 import re
 import shutil
 from concurrent.futures import Future
@@ -30,7 +29,6 @@ from trainer.distributed import CHECKPOINT_GROUP
 from trainer.errors import CheckpointError
 from trainer.hugging_face import load_weights, save_weights
 
-logger = logging.getLogger("root")
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
 """Key the optimizer state by parameter names; the numbers that PyTorch uses by default differ between meshes."""
 StateDict = dict[str, Any]
@@ -93,7 +91,10 @@ class Checkpointer:
         self._group: dist.ProcessGroup | None = None
         self._stager: DefaultStager | None = None
         if self.config.enable and self.config.async_mode != "disabled":
-            self._stager = build_stager(pinned=self.config.async_mode == "async_with_pinned_mem")
+            pinned = self.config.async_mode == "async_with_pinned_mem"
+            if pinned and not torch.cuda.is_available():
+                self.notes.append("async_with_pinned_mem: without a device checkpoints are copied to ordinary memory")
+            self._stager = build_stager(pinned=pinned)
             # A group of its own: its collectives run on another thread, beside those of the training step.
             self._group = dist.new_group(backend="gloo", group_desc=CHECKPOINT_GROUP)
 
@@ -246,8 +247,6 @@ def build_stager(*, pinned: bool) -> DefaultStager:
 
     With `pinned` and CUDA the copy is in pinned memory, which is faster to fill and is kept for the next checkpoint.
     """
-    if pinned and not torch.cuda.is_available():
-        logger.info("async_with_pinned_mem: without a device checkpoints are copied to ordinary memory")
     use = pinned and torch.cuda.is_available()
     return DefaultStager(
         StagingOptions(use, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=use)

@@ -68,6 +68,7 @@ def test_offloading_changes_no_loss(train: Train, tmp_path: Path) -> None:
     assert offloaded.returncode == 0, offloaded.output
     assert offloaded.losses() == plain.losses()
     assert "without a device checkpoints are copied to ordinary memory" in offloaded.output
+    assert len(offloaded.manifest()["notes"]) == 1
     saved = FileSystemReader(tmp_path / "offloaded" / "checkpoint" / "step-3").read_metadata()
     assert "model.tok_embeddings.weight" in saved.state_dict_metadata
 
