@@ -25,9 +25,9 @@ from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from trainer import resume
 from trainer.config import JobConfig
 from trainer.data.loader import Loader
-from trainer.distributed import CHECKPOINT_GROUP
 from trainer.errors import CheckpointError
 from trainer.hugging_face import load_weights, save_weights
+from workbench.recorders.hang.flight_recorder import CHECKPOINT_GROUP
 
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
 """Key the optimizer state by parameter names; the numbers that PyTorch uses by default differ between meshes."""

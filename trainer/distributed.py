@@ -16,8 +16,8 @@ from trainer.config.devices import check_devices
 from trainer.config.nearest import checked_mesh
 from trainer.config.sections import Debug
 from trainer.parallel.mesh import World, build_world
+from workbench.recorders.hang.flight_recorder import CHECKPOINT_GROUP
 
-CHECKPOINT_GROUP = "checkpoint"
 """Description of the process group that asynchronous checkpoint saves use; training uses other groups."""
 
 

@@ -23,12 +23,15 @@ class CountMismatch:
 def count_mismatches(steps: Steps) -> list[CountMismatch]:
     """Return a `CountMismatch` for each process group whose ranks issued unequal numbers of collectives.
 
-    It describes the first step by whose end the numbers were unequal.
+    It describes the first step by whose end the numbers were unequal and after which they stayed so. Numbers that
+    become equal again belong to collectives that a thread issues beside the steps, such as those that save a
+    checkpoint: a rank that left a collective out stays behind.
     """
     mismatches = []
     for group in map(str, steps.seqs):
         table = steps.grid(steps.seqs[group], steps.seqs[group] >= 0).dropna()
-        unequal = table[table.max(axis=1) > table.min(axis=1)]
+        is_equal = table.max(axis=1) == table.min(axis=1)
+        unequal = table[~is_equal[::-1].cummax()[::-1]]
         if len(unequal):
             mismatches.append(mismatch(group, unequal.iloc[0], int(str(unequal.index[0]))))
     return mismatches

@@ -134,6 +134,16 @@ def test_spike_drift_growth_and_collective_counts(logs):
     assert report.verdict.kind == "collective_count"
 
 
+def test_collectives_beside_the_steps_are_no_mismatch(logs):
+    """Numbers of a group that another thread uses differ for a moment, and are equal again in a later step."""
+    behind = {3, 4, 7}
+    rows = {rank: [line(s, seqs={"1": s - (rank == 0 and s in behind)}) for s in range(1, 11)] for rank in range(2)}
+    assert "steps.collective_count" not in {f.id for f in steps.analyze(logs(rows)).findings}
+    rows[1][9:] = [line(10, seqs={"1": 11})]
+    found = {f.id: f.step for f in steps.analyze(logs(rows)).findings}
+    assert found["steps.collective_count"] == 10
+
+
 def test_torn_missing_and_unequal_logs_are_said(logs, tmp_path):
     logs({0: [line(s) for s in range(1, 6)], 1: [line(s) for s in range(1, 5)], 2: [line(1)]}, tail='{"step": 9, "du')
     (tmp_path / "steps" / "rank_2.jsonl").unlink()

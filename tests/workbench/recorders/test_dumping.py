@@ -154,7 +154,10 @@ def test_an_error_is_recorded_whichever_way_it_ends_the_script(
 
 
 def test_groups_without_sequence_numbers_are_left_out(tmp_path):
-    """torchtitan makes its groups of one rank with the backend `fake`, which counts nothing."""
+    """torchtitan makes its groups of one rank with the backend `fake`, which counts nothing.
+
+    Another thread uses the group that saves checkpoints, so its number says nothing about a step.
+    """
     script = """
 import sys
 import torch.distributed as dist
@@ -162,7 +165,8 @@ import torch.testing._internal.distributed.fake_pg
 from workbench.recorders.hang.flight_recorder import FlightRecorder
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 dist.new_group([0], backend="fake")
-assert len(dist.distributed_c10d._world.pg_names) == 2
+dist.new_group([0], backend="gloo", group_desc="checkpoint")
+assert len(dist.distributed_c10d._world.pg_names) == 3
 print(FlightRecorder(sys.argv[1]).sequences())
 """
     words = [sys.executable, "-c", script, str(tmp_path)]

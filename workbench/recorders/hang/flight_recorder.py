@@ -38,6 +38,8 @@ COLLECTOR_TIMEOUT_S = 15.0
 SPARE_DESCRIPTORS = 4
 c10d: Any = _distributed_c10d  # its type stubs lag behind
 logger = logging.getLogger(__name__)
+CHECKPOINT_GROUP = "checkpoint"
+"""Description of a process group whose collectives save checkpoints on a thread of their own, beside the training."""
 
 
 def dump_ring() -> bytes:
@@ -170,11 +172,14 @@ class FlightRecorder:
         """Return {group name: sequence number of the last collective that this rank issued in the group}.
 
         Groups without sequence numbers are left out, such as the groups of one rank that torchtitan makes with the
-        backend `fake`.
+        backend `fake`, and so is a group that saves checkpoints: another thread uses it, so its number at the end of
+        a step says nothing about the step.
         """
         number = c10d.ProcessGroup._get_sequence_number_for_group  # noqa: SLF001
         found: dict[str, int] = {}
         for group, name in list(dist.distributed_c10d._world.pg_names.items()):  # noqa: SLF001
+            if group.group_desc == CHECKPOINT_GROUP:
+                continue
             with contextlib.suppress(RuntimeError):
                 found[name] = number(group)
         return found
