@@ -536,7 +536,7 @@ REAL = {
         {"launch", "python", "synchronising_call", "compilation"},
     ),
     "hta/distributed_info_unavailable/distributed_info_not_found.json.gz": (set(), {"data_loader"}),
-    "hta/mtia_trace_single_rank/mtia_rank_0.json.gz": (set(), set()),
+    "hta/mtia_trace_single_rank/mtia_rank_0.json.gz": ({"launch"}, {"python"}),
     "hta/nccl_parser_config/nccl_data.json.gz": ({"launch"}, {"exposed_communication", "python"}),
     "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz": ({"float32"}, {"elementwise"}),
     "hta/triton_example/triton_example.json.gz": (set(), {"python", "launch", "compilation"}),

@@ -18,6 +18,8 @@ from analyzers.traces.reading.event_table import FIRST_TEXT_ID
 
 # Categories as Kineto writes them, older spellings beside them. Other accelerators use the same ones for their work.
 DEVICE_WORK = {"kernel", "Kernel"}
+ON_MTIA = {"mtia_ccp_events"}
+"""The category of what MTIA's control processors run: kernels, and their own small DMA requests without a launch."""
 COPIES = {"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"}
 LAUNCHES = re.compile(r"runtime|driver", re.IGNORECASE)
 ANNOTATIONS = {"user_annotation", "cpu_op", "Operator"}
@@ -115,9 +117,11 @@ class Trace:
     def work(self) -> Integers:
         """The rows of the events that are work of a device: kernels, memory copies and memsets.
 
-        They are recognised by category, because events of other categories may have a device or a stream, too.
+        They are recognised by category, because events of other categories may have a device or a stream, too. The
+        DMA requests of MTIA's control processors are left out: they lie inside of its kernels.
         """
-        return np.flatnonzero(self.category_matches(DEVICE_WORK | COPIES))
+        launched_on_mtia = self.category_matches(ON_MTIA) & (self.columns["correlation"] >= 0)
+        return np.flatnonzero(self.category_matches(DEVICE_WORK | COPIES) | launched_on_mtia)
 
     @cached_property
     def devices(self) -> Integers:

@@ -143,10 +143,11 @@ def test_real_files_agree_with_the_oracle(real_traces, oracle):
 def device_events(events, device):
     for event in events:
         cat, args = event.get("cat"), event.get("args", {})
-        if event.get("ph") != "X" or cat not in ("kernel", "gpu_memcpy", "gpu_memset"):
+        on_mtia = cat == "mtia_ccp_events" and "correlation" in args
+        if event.get("ph") != "X" or not (on_mtia or cat in ("kernel", "gpu_memcpy", "gpu_memset")):
             continue
         if int(args.get("device", event["pid"])) == device:
             communicates = "Collective name" in args or any(w in event["name"].lower() for w in ("nccl", "rccl"))
-            kind = "memory" if cat != "kernel" else "communication" if communicates else "compute"
+            kind = "memory" if cat.startswith("gpu_") else "communication" if communicates else "compute"
             start = int(Decimal(event["ts"]) * 1000)
             yield start, start + int(Decimal(event["dur"]) * 1000), kind
