@@ -50,8 +50,8 @@ class Options:
     time; `max_memory` (bytes) limits all of them together (None: each is limited by its file's size). `cache=False`
     leaves nothing on the disk. `peak_flops` is the floating-point operations per second of a device that no table of
     this project lists. `columns` says which column of another trainer's log has which quantity: pairs such as
-    ("loss", "train/nll"). `workers` are processes, perhaps on other machines, that read traces and snapshots in place
-    of child processes. `progress` counts the files that have been read.
+    ("loss", "train/nll"). `workers` are processes, perhaps on other machines, that read artefacts in place of child
+    processes. `progress` counts the files that have been read.
     """
 
     rank: int | None = None
@@ -234,11 +234,14 @@ Numbered = tuple[list[int], Columns | WorkbenchError]
 def load_set(paths: Sequence[Path], reader: str, options: Options | None = None, parts: int = 1) -> Iterator[Numbered]:
     """Yield (indexes in `paths`, columns of these files or error) for many small files, in the order of the files.
 
-    The files are divided evenly into so many `parts`, and one child process reads each. Readers of sets report
-    damaged files in `meta`. If a file makes the child fail, its part is halved until that file is alone, so that one
-    bad file of 1000 costs about 20 more child processes.
+    The files are divided evenly into so many `parts`, each of which one child process reads; if there are several,
+    `options.workers` read them. Readers of sets report damaged files in `meta`. If a file makes the child fail, its
+    part is halved until that file is alone, so that one bad file of 1000 costs about 20 more child processes.
     """
-    options = replace(options or Options(), workers=None)
+    options = options or Options()
+    if parts == 1:
+        # A single part is read as soon here as by a worker.
+        options = replace(options, workers=None)
     bounds = [len(paths) * i // parts for i in range(parts + 1)] if paths else []
     numbers = [list(range(a, b)) for a, b in pairwise(bounds)]
     loaded = load_each([[paths[number] for number in part] for part in numbers], reader, options)

@@ -55,16 +55,13 @@ def load(logs: run.Run, options: store.Options) -> Logs:
     loaded = Logs()
     artefacts = logs.of(*KINDS_READ)
     first = first_ranks(logs.manifest())
-    for begin in range(0, len(artefacts), FILES_OF_A_CHILD):
-        part = artefacts[begin : begin + FILES_OF_A_CHILD]
-        for numbers, columns in store.load_set([a.path for a in part], READER, options):
-            chosen = [part[number] for number in numbers]
-            if isinstance(columns, WorkbenchError):
-                loaded.files += [
-                    LogFile(path=str(a.path), bytes=a.bytes, lines=0, problem=columns.message) for a in chosen
-                ]
-            else:
-                add(loaded, chosen, columns, first)
+    parts = -(-len(artefacts) // FILES_OF_A_CHILD)
+    for numbers, columns in store.load_set([a.path for a in artefacts], READER, options, parts):
+        chosen = [artefacts[number] for number in numbers]
+        if isinstance(columns, WorkbenchError):
+            loaded.files += [LogFile(path=str(a.path), bytes=a.bytes, lines=0, problem=columns.message) for a in chosen]
+        else:
+            add(loaded, chosen, columns, first)
     number_ranks(loaded)
     add_exit_codes(loaded, logs.manifest())
     return loaded

@@ -1,5 +1,6 @@
 """Artefacts read by workers of an executor: columns and errors are those of a local run."""
 
+import importlib
 import multiprocessing
 import os
 import signal
@@ -14,9 +15,9 @@ from analyzers.errors import WorkbenchError
 from analyzers.worker_pool import Order, Refusal, WorkerPool, identities, read_order
 
 READER = "analyzers.memory.digest"
-SNAPSHOT = (
-    Path(__file__).parents[1] / "fixtures/leak_2ranks/memory_snapshot/iteration_10/rank0_memory_snapshot.pickle.gz"
-)
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+SNAPSHOT = FIXTURES / "leak_2ranks/memory_snapshot/iteration_10/rank0_memory_snapshot.pickle.gz"
+DUMP = FIXTURES / "stuck_2ranks/dumps/rank_0"
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +86,54 @@ def test_a_worker_that_does_not_see_the_files_gets_their_contents(artefacts, exe
     assert {file.name: file.read_bytes() for file in (tmp_path / "far").iterdir()} == {
         file.name: file.read_bytes() for file in (tmp_path / "near").iterdir()
     }
+
+
+@pytest.fixture
+def dumps(tmp_path):
+    """Fixture: the dumps of six ranks, one of which is damaged."""
+    paths = [tmp_path / f"rank_{number}" for number in range(6)]
+    for path in paths:
+        path.write_bytes(DUMP.read_bytes())
+    paths[4].write_bytes(DUMP.read_bytes()[:500])
+    return paths
+
+
+def load_dumps(dumps, parts, **options):
+    loaded = store.load_set(dumps, "analyzers.hangs.reading.reader", store.Options(cache=False, **options), parts)
+    return [(numbers, contents(columns)) for numbers, columns in loaded]
+
+
+def test_parts_of_a_set_are_read_by_workers(dumps, executor, monkeypatch):
+    near = load_dumps(dumps, 3)
+    assert [numbers for numbers, _ in near] == [[0, 1], [2, 3], [4, 5]]
+    monkeypatch.setattr(worker_pool, "read_in_child", lambda *_: pytest.fail("read here"))
+    assert load_dumps(dumps, 3, workers=pool_of(executor)) == near
+
+
+def test_a_set_of_one_part_is_read_here(dumps):
+    assert load_dumps(dumps, 1, workers=pool_of(None)) == load_dumps(dumps, 1)
+
+
+@pytest.mark.parametrize(
+    ("reader", "source"),
+    [
+        ("analyzers.hangs.reading.reader", DUMP),
+        ("analyzers.steps.reading.reader", FIXTURES / "stuck_2ranks/steps/rank_0.jsonl"),
+        ("analyzers.logs.reading.reader", FIXTURES / "oom_2ranks/dumps/exit_1.json"),
+    ],
+)
+def test_what_is_wrong_with_a_copy_is_told_as_of_the_file(tmp_path, reader, source):
+    paths = [tmp_path / "near" / str(number) / source.name for number in range(3)]
+    whole = source.read_bytes()
+    contents = (whole, whole[: len(whole) // 2], b"\x1f\x8b" + whole)
+    for path, content in zip(paths, contents, strict=True):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+    near, module = tmp_path / "entry", importlib.import_module(reader)
+    near.mkdir()
+    store.read_in_child(paths, reader, near, None)
+    copied = read_order(Order(tuple(paths), identities(paths), reader, module.VERSION, None, contents))
+    assert dict(copied) == {file.name: file.read_bytes() for file in near.iterdir()}
 
 
 def version():

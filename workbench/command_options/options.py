@@ -86,7 +86,7 @@ MaxMemory = Annotated[
 Cluster = Annotated[
     str | None,
     typer.Option(
-        help="Read traces and snapshots on the workers of the Dask cluster whose scheduler is at this address.",
+        help="Read the files on the workers of the Dask cluster whose scheduler is at this address.",
         rich_help_panel=INPUT,
         show_default=False,
     ),

@@ -14,6 +14,8 @@ from pathlib import Path
 import command_line
 import pytest
 
+from analyzers.hangs.reading.job import DUMPS_OF_A_CHILD
+from analyzers.logs.loading import FILES_OF_A_CHILD
 from workbench.commands.kept_reports import REPORT_FILE
 
 FILES = 48
@@ -122,6 +124,23 @@ def test_answer_and_cache_are_byte_for_byte_those_of_this_machine(run, tmp_path,
     far = answer(inspect(run, tmp_path / "far", "--cluster", scheduler[1]), tmp_path / "far")
     assert far == near
     assert len(entries(tmp_path / "far")) > FILES
+    assert entries(tmp_path / "far") == entries(tmp_path / "near")
+
+
+@pytest.mark.slow
+def test_parts_of_large_sets_are_read_by_the_cluster(fixtures, tmp_path, scheduler):
+    """Dumps and logs are so many that several processes read a part of them each."""
+    dumps, logs = tmp_path / "run/dumps", tmp_path / "run/logs"
+    for folder in (dumps, logs):
+        folder.mkdir(parents=True)
+    for rank in range(2 * DUMPS_OF_A_CHILD):
+        shutil.copy(fixtures / f"skip_4ranks/dumps/rank_{rank % 4}", dumps / f"rank_{rank}")
+    os.truncate(dumps / "rank_7", 500)
+    for rank in range(FILES_OF_A_CHILD + 1):
+        (logs / f"rank_{rank}.log").write_text(f"[rank{rank}]: RuntimeError: rank {rank} is broken\n")
+    near = answer(inspect(tmp_path / "run", tmp_path / "near"), tmp_path / "near")
+    far = answer(inspect(tmp_path / "run", tmp_path / "far", "--cluster", scheduler[1]), tmp_path / "far")
+    assert far == near
     assert entries(tmp_path / "far") == entries(tmp_path / "near")
 
 
