@@ -4,6 +4,8 @@ import threading
 
 MANY_FILES = 100
 """From more files than this on, an analyzer answers from the first of them while it reads the others."""
+FIRST_FILES = 32
+"""An analyzer that does so first answers after this many files."""
 
 
 class Progress:
@@ -17,6 +19,11 @@ class Progress:
         self.sentence = ""
         # Threads wait for the processes that read.
         self._lock = threading.Lock()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether an answer from the first files would be shown now; if not, it need not be computed."""
+        return True
 
     @property
     def done(self) -> int:
@@ -53,11 +60,12 @@ class Progress:
         self.answered, self.sentence = files, sentence
 
 
-def is_milestone(files: int, total: int) -> bool:
+def is_milestone(files: int, total: int, before: int | None = None) -> bool:
     """Return whether an analyzer should give a partial answer after `files` of its `total` files.
 
-    It should after 32, 64, 128 and so on, so that all partial answers together cost about as much as the final one.
-    The
-    final answer is no milestone, and an analysis of few files has none.
+    It should after `FIRST_FILES`, 32, and then after 64, 128 and so on, so that all partial answers together cost
+    about as much as the final one; `before` is how many files had been read when this was last asked (None: one
+    less). The final answer is no milestone, and an analysis of few files has none.
     """
-    return total > MANY_FILES and 32 <= files < total and files.bit_count() == 1
+    before = files - 1 if before is None else before
+    return total > MANY_FILES and FIRST_FILES <= files < total and files.bit_length() > before.bit_length()

@@ -58,9 +58,14 @@ class WatchedReading(Progress):
         cached = f" ({self.cached} from the cache)" if self.cached else ""
         return f"{self._text}: {self.done} of {self.wanted}{cached}"
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody has waited for a while."""
+        return time.monotonic() - self._began > FIRST_S
+
     def answer(self, files: int, sentence: str) -> None:
         """Print what the first files say, if that is new and somebody has waited for a while."""
-        if sentence != self.sentence and time.monotonic() - self._began > FIRST_S:
+        if sentence != self.sentence and self.is_awaited:
             if sys.stderr.isatty():
                 rewrite_line("")
             note(f"so far, {files} of {self.wanted} files: {sentence}")

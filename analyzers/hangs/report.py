@@ -71,7 +71,7 @@ def teller(side: SideFiles, options: store.Options) -> Callable[[Job], None] | N
     progress = options.progress
 
     def tell(job: Job) -> None:
-        if progress:
+        if progress and progress.is_awaited:
             progress.answer(len(job.ranks), first_sentence(HangContext.of(job, side)))
 
     return tell if progress else None

@@ -59,8 +59,9 @@ def analyze(
             failures.append((artefact, columns))
         else:
             devices += devices_of(Snapshot(columns), artefact)
-        if options.progress and devices and is_milestone(number, len(inputs)):
-            options.progress.answer(number, verdict(devices, ranked(merged(findings_of(devices)))).sentence)
+        awaited = options.progress if options.progress and options.progress.is_awaited else None
+        if awaited and devices and is_milestone(number, len(inputs)):
+            awaited.answer(number, verdict(devices, ranked(merged(findings_of(devices)))).sentence)
     if not devices:
         raise failures[0][1]
     lost = [unreadable(artefact, "memory", error) for artefact, error in failures]

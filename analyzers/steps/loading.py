@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeGuard
 
@@ -12,6 +12,7 @@ import pandas as pd
 from analyzers import run, store
 from analyzers.columns import Column, Mask
 from analyzers.errors import InputError, NothingRecorded, WorkbenchError
+from analyzers.progress import is_milestone
 from analyzers.report import Input
 from analyzers.steps.mapping.choice import ColumnMap
 from analyzers.steps.mapping.other_logs import OtherLog, check_map, counting_logs, other_log
@@ -166,6 +167,11 @@ class Source:
         self.mapped = [log.rows.log for log in kept]
         self.others = []
 
+    def first_steps(self) -> Steps:
+        """Return the steps that were read up to now, without those of other trainers' logs; nothing is emptied."""
+        copies = [replace(chunk, columns=dict(chunk.columns)) for chunk in self.chunks]
+        return steps_of(self, combined(copies), [log.as_input() for log in self.read], self.problems, [])
+
     def whole(self) -> pd.DataFrame:
         """Return the rows of all files as one table; this empties `chunks` to save memory."""
         return combined(self.chunks)
@@ -199,8 +205,12 @@ def problems_of(log: run.Artefact, file: Mapping[str, Any]) -> list[str]:
     return [f"{log.path}: skipped {quantity(file['damaged'], 'damaged line')}"] if file.get("damaged") else []
 
 
-def load(artefacts: Sequence[run.Artefact], options: store.Options) -> Steps:
-    """Return the steps in these logs as `Steps`.
+Tell = Callable[[int, Steps], None]
+"""A function that shows a user who waits what the first of many logs say, given their number and their steps."""
+
+
+def load(artefacts: Sequence[run.Artefact], options: store.Options, tell: Tell | None = None) -> Steps:
+    """Return the steps in these logs as `Steps`; `tell` is called from time to time while they are read.
 
     Raises:
         NothingRecorded: No log contains a step.
@@ -212,7 +222,7 @@ def load(artefacts: Sequence[run.Artefact], options: store.Options) -> Steps:
     for kind in run.TIMED:
         # A console log of 10 GB is not read where a step log says the same.
         if (logs := [a for a in artefacts if a.kind is kind]) and not is_complete(sources):
-            source = read(logs, options)
+            source = read(logs, options, tell)
             problems += source.problems
             unreadable += source.unreadable
             sources += [] if source.empty else [source]
@@ -237,15 +247,19 @@ def is_complete(sources: Sequence[Source]) -> bool:
     return any((chunk.columns["loss_state"] != ABSENT).any() for source in sources for chunk in source.chunks)
 
 
-def read(logs: Sequence[run.Artefact], options: store.Options) -> Source:
+def read(logs: Sequence[run.Artefact], options: store.Options, tell: Tell | None) -> Source:
     """Read logs that are all of one kind, and return their content as a `Source`."""
-    source = Source(options.columns)
+    source, read_before = Source(options.columns), 0
     parts = max(1, min(sum(log.bytes for log in logs) // BYTES_OF_A_CHILD, len(logs)))
     for numbers, columns in store.load_set([log.path for log in logs], READER, options, parts):
         if isinstance(columns, WorkbenchError):
             source.fail(logs[numbers[0]], columns)
         else:
             source.add([logs[number] for number in numbers], columns)
+        files, awaited = numbers[-1] + 1, options.progress is not None and options.progress.is_awaited
+        if tell and awaited and not source.empty and is_milestone(files, len(logs), read_before):
+            read_before = files
+            tell(files, source.first_steps())
     source.map_others()
     return source
 

@@ -1,9 +1,11 @@
 """Analyze the step logs of a run: `analyze` returns a `Report[StepsData]` on step times, late ranks and the loss."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from os import PathLike
 
 from analyzers import run, store
+from analyzers.errors import InputError
 from analyzers.report import Report, ranked, tool_version
 from analyzers.steps.answers.all_answers import answer_all
 from analyzers.steps.answers.lateness import lateness
@@ -11,6 +13,7 @@ from analyzers.steps.findings.problems import notes, problems
 from analyzers.steps.findings.verdict import healthy, missing_evidence, verdict
 from analyzers.steps.loading import load
 from analyzers.steps.model import StepsData
+from analyzers.steps.table import Steps
 
 SCHEMA = "workbench.steps/1"
 
@@ -36,7 +39,31 @@ def analyze(
     """
     options = options or store.Options()
     artefacts = run.as_run(logs).of(*run.TIMED) if isinstance(logs, str | PathLike) else logs
-    steps = load(artefacts, options)
+    return report_of(load(artefacts, options, teller(options)), options)
+
+
+def teller(options: store.Options) -> Callable[[int, Steps], None] | None:
+    """Return a function that shows the user what the first logs say, while others are read; None if nothing does.
+
+    It takes the number of these logs and their steps. The display is `options.progress`.
+    """
+    progress = options.progress
+
+    def tell(files: int, steps: Steps) -> None:
+        # The step that the options select may be in another log.
+        with suppress(InputError):
+            if progress:
+                progress.answer(files, report_of(steps, options).verdict.sentence)
+
+    return tell if progress else None
+
+
+def report_of(steps: Steps, options: store.Options) -> Report[StepsData]:
+    """Return the report on steps that were loaded.
+
+    Raises:
+        InputError: None is the step that the options select.
+    """
     late = lateness(steps)
     data = answer_all(steps, late, options)
     findings = ranked([*problems(steps, data), *notes(steps, data)])

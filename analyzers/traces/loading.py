@@ -1,6 +1,6 @@
 """Load trace files through the cache, as a `Trace` for each file and a `Recording` for each device or host in it."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 from analyzers import store
 from analyzers.columns import Integers
 from analyzers.errors import WorkbenchError
+from analyzers.progress import is_milestone
 from analyzers.run import Artefact
 from analyzers.traces.model import RankTrace
 from analyzers.traces.reading.problems import Problem
@@ -103,12 +104,15 @@ def open_trace(path: Path, options: store.Options | None = None) -> Trace:
 
 
 def load(
-    artefacts: Sequence[Artefact], options: store.Options
+    artefacts: Sequence[Artefact], options: store.Options, tell: Callable[[int, list[Recording]], None] | None = None
 ) -> tuple[list[Recording], list[tuple[Artefact, WorkbenchError]]]:
-    """Return a `Recording` for each device or host in the files, and (file, error) for each unreadable file."""
+    """Return a `Recording` for each device or host in the files, and (file, error) for each unreadable file.
+
+    `tell` is called from time to time with how many of many files have been read, and the recordings in them.
+    """
     loaded = store.load_each([[artefact.path] for artefact in artefacts], READER, options)
     recordings, failures, known = list[Recording](), [], dict[Hashable, Any]()
-    for artefact, columns in zip(artefacts, loaded, strict=True):
+    for number, (artefact, columns) in enumerate(zip(artefacts, loaded, strict=True), 1):
         if isinstance(columns, WorkbenchError):
             failures.append((artefact, columns))
         else:
@@ -116,6 +120,8 @@ def load(
             recordings += recordings_of(artefact, Trace(columns), options.peak_flops)
             # The recordings have all else, which would be kept twice.
             columns.meta["accounts"] = [{"device": account["device"]} for account in columns.meta["accounts"]]
+        if tell and recordings and is_milestone(number, len(artefacts)):
+            tell(number, recordings)
     return recordings, failures
 
 

@@ -1,12 +1,13 @@
 """Analyze profiler traces: `analyze` takes the files and returns a `Report[TraceData]` on where the time goes."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from analyzers import store
+from analyzers.errors import WorkbenchError
 from analyzers.report import Finding, Report, merged, ranked, tool_version
 from analyzers.run import Artefact, selected, unreadable
 from analyzers.traces.across.clocks import Clock
@@ -87,11 +88,42 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
     """
     options = options or store.Options()
     inputs = selected(artefacts, options.rank, options.step)
-    recordings, failures = load(inputs, options)
+    recordings, failures = load(inputs, options, teller(options))
     if not recordings:
         raise failures[0][1]
-    accounts = [with_problems(recording) for recording in recordings]
     comparisons = compared_by_step(recordings)
+    report = report_of(recordings, comparisons, failures)
+    return msgspec.structs.replace(
+        report,
+        inputs=[artefact.as_input() for artefact in inputs],
+        data=with_what_ifs(report.data, recordings, comparisons),
+    )
+
+
+def teller(options: store.Options) -> Callable[[int, list[Recording]], None] | None:
+    """Return a function that shows the user what the first files say, while others are read; None if nothing does.
+
+    It takes the number of these files and their recordings. The display is `options.progress`.
+    """
+    progress = options.progress
+
+    def tell(files: int, recordings: list[Recording]) -> None:
+        if progress and progress.is_awaited:
+            progress.answer(files, report_of(recordings, compared_by_step(recordings), []).verdict.sentence)
+
+    return tell if progress else None
+
+
+def report_of(
+    recordings: Sequence[Recording],
+    comparisons: Sequence[RankComparison],
+    failures: Sequence[tuple[Artefact, WorkbenchError]],
+) -> Report[TraceData]:
+    """Return the report on some recordings, without its inputs and what-ifs.
+
+    `comparisons` compare the ranks at each recorded step of the run; `failures` has (file, error) of unreadable files.
+    """
+    accounts = [with_problems(recording) for recording in recordings]
     waits = summed_waits(comparisons)
     stragglers = [with_detail(late) for late in late_ranks(comparisons)]
     findings = [unreadable(artefact, "trace", error) for artefact, error in failures]
@@ -108,10 +140,10 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
     return Report(
         schema=SCHEMA,
         version=tool_version(),
-        inputs=[artefact.as_input() for artefact in inputs],
+        inputs=[],
         verdict=verdict(accounts, findings, clocks, rows),
         findings=findings,
-        data=with_what_ifs(trace_data(accounts, comparisons, waits, stragglers, rows), recordings, comparisons),
+        data=trace_data(accounts, comparisons, waits, stragglers, rows),
     )
 
 
