@@ -24,6 +24,8 @@ from analyzers.traces.opportunities.account import opportunities
 from analyzers.traces.reading.distinct import distinct_values, rows_by_value
 
 KERNELS_AT_MOST = 100
+EXCERPT = 0.01
+"""If events cover less than this share of the steps, the file is only an excerpt of what was recorded."""
 # The fields in which a `RankTrace` divides its whole time, as a `Breakdown` divides the time of a part.
 SHARED_FIELDS = [name for name in Breakdown.__struct_fields__ if name in RankTrace.__struct_fields__]
 
@@ -129,14 +131,16 @@ def idle_times(work: Work) -> IdleTimes:
 def arithmetic(attribution: Attribution, formulas: Formulas, span_ns: int) -> Arithmetic:
     """Return the floating-point operations of a device or host, how many per second, and the peak rate of the device.
 
-    The rate is over its recorded steps, or over its whole duration if no steps are marked.
+    The rate is over its recorded steps, or over the time of its events if no steps are marked, or if the file is only
+    an excerpt of them (see `EXCERPT`).
     """
     trace = attribution.trace
     # Of several devices each did what launched kernels on it; a single one also did what was launched unseen.
     on_this_device = attribution.inside[1] > 0 if len(distinct_values(trace.devices)) > 1 else None
     operations, recomputed = formulas.total(on_this_device)
     told = coverage(attribution.work, formulas)
-    timed = sum(end - start for _, start, end in trace.steps) or span_ns
+    steps_ns = sum(end - start for _, start, end in trace.steps)
+    timed = steps_ns if span_ns >= EXCERPT * steps_ns > 0 else span_ns
     return Arithmetic(
         flops=operations,
         recomputed_flops=recomputed,

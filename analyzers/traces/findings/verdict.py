@@ -6,13 +6,12 @@ from enum import StrEnum
 
 from analyzers.report import Finding, Severity, Status, Verdict, status_of
 from analyzers.traces.across.clocks import Clock
+from analyzers.traces.answers.accounts import EXCERPT
 from analyzers.traces.model import RankTrace
 from analyzers.traces.opportunity_model import Advice, OpportunityKind
 from analyzers.words import duration_ns, rank_names, share
 
 HEALTHY_CONFIDENCE = 0.8
-EXCERPT = 0.01
-"""If events cover less than this share of the steps, the file is only an excerpt."""
 ACCELERATORS = re.compile(r"nccl|hccl|mtia|xccl")
 
 

@@ -212,6 +212,16 @@ def test_operations_are_counted_by_shape(maker, one, name):
     assert (account.flops, operator.flops, operator.device_ns, operator.kernels) == (expected, expected, 50, 1)
 
 
+@pytest.mark.parametrize(("step_ns", "timed_ns"), [(400, 400), (80 * 200, 80 * 200), (120 * 200, 200)])
+def test_the_rate_is_over_the_step_unless_the_file_is_an_excerpt_of_it(maker, one, step_ns, timed_ns):
+    dims, operations = FORMULAS["aten::mm"]
+    made = maker.Tracing()
+    made.step(1, 0, step_ns)
+    made.event("aten::mm", "cpu_op", 0, 100, **{"Input Dims": dims, "Input type": ["float"] * 2})
+    made.kernel(GEMM, 100, 200, launch=(10, 10))
+    assert one(made).flops_per_s == round(operations / timed_ns * 1e9)
+
+
 def test_a_convolution_is_counted_once_however_deep_its_operators_nest(maker, one):
     made, dims = maker.Tracing(), [[2, 3, 9, 9], [4, 3, 3, 3], [4], [], [], [], [], [], []]
     concrete = ["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]
