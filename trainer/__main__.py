@@ -1,5 +1,6 @@
 """Train a model: torchrun --nproc_per_node 2 -m trainer --config configs/debug_model.toml [--section.key value ...]."""
 
+import os
 import sys
 
 import torch.distributed as dist
@@ -40,7 +41,9 @@ def main() -> None:
     start_logging()
     try:
         config = load_for_training(sys.argv[1:])
-        for note in startup_notes(sys.argv[1:], world_size()):
+        # NGPU is the number of ranks only where one process stands for all of them.
+        size = int(os.environ.get("WORLD_SIZE", "1")) if config.comm.mode == "default" else world_size()
+        for note in startup_notes(sys.argv[1:], size):
             logger.warning(note)
         if config.comm.mode != "default":
             in_one_process(config)

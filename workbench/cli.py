@@ -356,10 +356,12 @@ def estimate(
     from workbench.commands import analyse, estimate
     from workbench.commands.estimate_script import estimate_script
     from workbench.commands.output import deliver
+    from workbench.launch.environment import for_command
     from workbench.launch.plan import Request
 
     overrides = () if script else tuple(ctx.args)
     request = Request(config=model.config, module=model.module, nproc=nproc, nnodes=nnodes, overrides=overrides)
+    request = request if script else for_command(request, "estimate")
     limit_bytes = analyse.size_in_bytes(limit, "--limit")
     if script:
         report = estimate_script(script, ctx.args, request, device, limit_bytes)
@@ -397,9 +399,11 @@ def plan(
     """
     from workbench.commands import analyse, estimate, plan
     from workbench.commands.output import deliver
+    from workbench.launch.environment import for_command
     from workbench.launch.plan import Request
 
     request = Request(config=model.config, module=model.module, nproc=nproc, nnodes=nnodes, overrides=tuple(ctx.args))
+    request = for_command(request, "plan")
     bytes_of_device = analyse.size_in_bytes(limit, "--limit") or 0
     report = plan.plan(request, bytes_of_device, margin, device, count)
     raise typer.Exit(deliver(report, document, estimate.subject(request), fail_on))
@@ -442,9 +446,11 @@ def parity(
     from workbench.command_options.options import StepReadOptions
     from workbench.commands.analyse import answer
     from workbench.commands.parity import Comparison, compare_meshes, variant
+    from workbench.launch.environment import for_command
     from workbench.launch.plan import Request
 
     request = Request(config=model.config, module=model.module, overrides=tuple(ctx.args))
+    request = for_command(request, "parity: --run gives the ranks", takes_ranks=False)
     comparison = Comparison(request, [variant(text) for text in run or []], folder, steps, values)
     if not compare_meshes(comparison, tolerance=tolerance):
         raise typer.Exit(Exit.FINDINGS)

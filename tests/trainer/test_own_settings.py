@@ -145,6 +145,12 @@ def test_own_sections_and_keys_are_read_like_ours(module: str, tmp_path: Path) -
     with pytest.raises(ConfigError, match=r"freezing\.layers = 'many' is not an integer") as caught:
         load(None, [*source, "--freezing.layers", "many"])
     assert "Blocks that are not trained" in caught.value.hint
+    with pytest.raises(ConfigError) as caught:
+        load(None, [*source, "--training.note", "1", "2"])
+    assert caught.value.hint == "give a string, or None"
+    with pytest.raises(ConfigError) as caught:
+        load(None, [*source, "--freezing.layer", "2"])
+    assert "freezing.layers instead of freezing.layer" in caught.value.hint
     with pytest.raises(ConfigError, match="unknown key"):
         load(None, ["--freezing.layers", "2"])
     assert type(load(None, [])) is JobConfig

@@ -78,6 +78,12 @@ def test_a_missing_checkpoint_is_an_error(train: Train, tmp_path: Path) -> None:
     assert "hint: complete checkpoints there: none" in run.output
 
 
+def test_real_ranks_do_not_count_themselves_by_a_variable(train: Train, tmp_path: Path) -> None:
+    """NGPU is the number of ranks for scripts that start them, and where one process stands for all of them."""
+    done = train(tmp_path, 1, "--training.steps", "1", "--parallelism.data_parallel_shard_degree", "1", NGPU="4")
+    assert done.returncode == 0, done.output
+
+
 def test_the_console_line_reads_as_torchtitans(fsdp: Run) -> None:
     lines = [line for line in fsdp.output.splitlines() if "step:" in line]
     assert len(lines) == 12, "six steps of two ranks"

@@ -307,7 +307,8 @@ def classify(written: WrittenKey, values: dict[str, object], own: Mapping[str, O
     try:
         if option := own.get(written.key):
             return KeyReport(written.key, from_toml(option, written.value), "honoured", line=written.line)
-        return classify_value(written, values)
+        report = classify_value(written, values)
+        return replace(report, suggestion=suggest(written.key, own)) if report.cls == "unknown" else report
     except ConfigError as error:
         if written.line is None:
             raise
@@ -337,7 +338,7 @@ def classify_value(written: WrittenKey, values: dict[str, object]) -> KeyReport:
         return KeyReport(key, value, "translated" if source else "honoured", source, reason or None, line=written.line)
     if why := refusal.why if refusal else reason_without_effect(key):
         return KeyReport(key, value, "ignored", source, why, line=written.line)
-    return KeyReport(key, value, "unknown", source, "no such key", suggest(key), written.line)
+    return KeyReport(key, value, "unknown", source, "no such key", line=written.line)
 
 
 def possible_values(key: str, values: Sequence[object]) -> str:
@@ -421,10 +422,13 @@ def value_of_words(words: list[str]) -> object:
     return words[0]
 
 
-def suggest(key: str) -> str | None:
-    """Return the known key most similar to the unknown `key`, preferably of its section; None if none is similar."""
+def suggest(key: str, own: Iterable[str] = ()) -> str | None:
+    """Return the known key most similar to the unknown `key`, preferably of its section; None if none is similar.
+
+    `own` has the keys that a user's module adds.
+    """
     section, _, name = key.rpartition(".")
-    names = [*options(), *compat.RENAMED, *compat.CONVERTED]
+    names = [*own, *options(), *compat.RENAMED, *compat.CONVERTED]
     beside = [candidate for candidate in names if candidate.startswith(f"{section}.")]
     namesakes = [candidate for candidate in options() if candidate.endswith(f".{name}")]
     for candidates, cutoff in ((beside, 0.85), (namesakes, 0.0), (names, 0.7)):

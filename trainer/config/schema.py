@@ -202,7 +202,9 @@ def checked_list(option: Option, value: object) -> list[str]:
 
 def wrong_value(option: Option, value: object) -> ConfigError:
     """Return the error that names the key, the wrong value and the expected values."""
-    return ConfigError(f"{option.key} = {value!r} is not {option.expected}", f"{option.key}: {option.help}")
+    # A key of a user's own section may have no help text.
+    hint = f"{option.key}: {option.help}" if option.help else f"give {option.expected}"
+    return ConfigError(f"{option.key} = {value!r} is not {option.expected}", hint)
 
 
 def as_dict(config: "DataclassInstance") -> dict[str, Any]:

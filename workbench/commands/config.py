@@ -51,7 +51,11 @@ def explain(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> st
         reports = trainer_config.explain(file, overrides)
     if as_json:
         return document(reports).json().decode()
-    return "\n".join(map(key_line, reports)) or "no key is set: every value is the default"
+    return "\n".join(map(key_line, reports)) or (
+        "no key is set beside those of the registry function: `config show` prints them"
+        if any(word.startswith("--module") for word in overrides)
+        else "no key is set: every value is the default"
+    )
 
 
 def diff(a: Path, b: Path, overrides: Sequence[str], *, as_json: bool) -> str:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
+from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.launch.plan import OWN_TRAINER, Request
 
@@ -13,6 +14,9 @@ WITHOUT_EFFECT = {
     "TORCHFT_LIGHTHOUSE": "there is no torchft",
 }
 """{environment variable of torchtitan's scripts that has no effect here: why}, for the note to print."""
+
+CONFIGURATION = ("CONFIG_FILE", "MODULE", "CONFIG")
+"""The variables that name a configuration."""
 
 
 def from_environment(request: Request, variables: Mapping[str, str] | None = None) -> tuple[Request, list[str]]:
@@ -45,6 +49,26 @@ def from_environment(request: Request, variables: Mapping[str, str] | None = Non
         if name in given and (name != "CONFIG" or "MODULE" in given):
             notes.append(f"{name}={given[name]} from the environment" + ("" if is_taken else ": the command line wins"))
     return found, notes
+
+
+def for_command(
+    request: Request, command: str, variables: Mapping[str, str] | None = None, *, takes_ranks: bool = True
+) -> Request:
+    """Return the request of a command that reads a configuration and launches no job of it, such as `estimate`.
+
+    The configuration and, if it `takes_ranks`, the number of ranks come from the environment where the command line
+    leaves them open. A note is printed for each variable, also for those without effect on the command.
+
+    Raises:
+        UsageProblem: As for `from_environment`.
+    """
+    given = {name: value for name, value in (os.environ if variables is None else variables).items() if value}
+    unread = ("COMM_MODE",) if takes_ranks else ("COMM_MODE", "NGPU")
+    read = (*CONFIGURATION, *(() if "NGPU" in unread else ("NGPU",)))
+    request, notes = from_environment(request, {name: given[name] for name in read if name in given})
+    for text in (*notes, *(f"{name} has no effect on {command}" for name in unread if name in given)):
+        note(text)
+    return request
 
 
 def with_config(request: Request, given: Mapping[str, str]) -> Request:

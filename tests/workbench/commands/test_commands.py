@@ -94,6 +94,11 @@ def test_usage_errors_are_two_lines(arguments):
     assert [line.partition(":")[0] for line in ended.stderr.splitlines()] == ["error", "hint"]
 
 
+def test_explain_does_not_call_the_values_of_a_registry_defaults():
+    assert "config show" in run("config", "explain", "--module", "llama3", "--config", "llama3_8b").stdout
+    assert "every value is the default" in run("config", "explain").stdout
+
+
 def test_memory_is_bounded(tmp_path):
     entries = [{"action": "alloc", "addr": n << 9, "size": 512, "stream": 0, "frames": []} for n in range(200_000)]
     path = tmp_path / "a.pickle"

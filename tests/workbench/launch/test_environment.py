@@ -6,7 +6,7 @@ import pytest
 
 from workbench.command_options.options import Scheduler
 from workbench.errors import UsageProblem
-from workbench.launch.environment import from_environment
+from workbench.launch.environment import for_command, from_environment
 from workbench.launch.plan import Request, plan
 from workbench.launch.run import run
 
@@ -101,3 +101,14 @@ def test_a_dry_run_without_a_number_of_ranks_takes_those_that_its_degrees_need(
     job = plan(Request(module="llama3", config="llama3_debugmodel", overrides=overrides))
     assert job.environment["NGPU"] == str(ranks)
     assert any(note.startswith(f"{ranks} ranks") for note in job.notes) == (ranks != 2)
+
+
+def test_a_command_without_a_job_names_each_variable(capsys: pytest.CaptureFixture[str]) -> None:
+    variables = {"NGPU": "4", "COMM_MODE": "fake_backend", "CONFIG_FILE": "x.toml"}
+    request = for_command(Request(), "estimate", variables)
+    assert (request.nproc, request.config, request.overrides) == (4, "x.toml", ())
+    said = capsys.readouterr().err
+    assert all(name in said for name in variables)
+    assert "COMM_MODE has no effect on estimate" in said
+    assert for_command(Request(config="y.toml"), "parity", variables, takes_ranks=False) == Request(config="y.toml")
+    assert "NGPU has no effect on parity" in capsys.readouterr().err
