@@ -3,6 +3,7 @@
 import gc
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import ClassVar
 
 from rich.text import Text
@@ -10,6 +11,7 @@ from textual import work
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.events import Resize
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import DataTable, Header, Input, LoadingIndicator, Static, Tree
@@ -18,6 +20,7 @@ from analyzers.errors import WorkbenchError
 from analyzers.report import Report
 from analyzers.words import quantity, size, waiting_time
 from workbench.console import clean
+from workbench.present.run_names import fitted_title
 from workbench.source_files import find_source
 from workbench.tui.command_palette import commands
 from workbench.tui.dashboard_process import Dashboard
@@ -36,6 +39,9 @@ BROAD = 140
 """Screen width, in columns, from which on the home view shows the findings to the left of their evidence."""
 TALL_LINES = 36
 """Screen height, in lines, from which on the home view shows a chart and a table below the findings."""
+
+TITLE_MARGINS = 30
+"""The columns of the title line that its other parts take: the icon, the name of the program and the margins."""
 
 
 class Answered(Message):
@@ -66,12 +72,12 @@ class WorkbenchApp(TerminalApp[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(str(i), f"view({i})", f"View {i}", id=f"view.{i}", show=False) for i in range(1, 8)),
         Binding("slash", "search", "Search", id="search"),
-        Binding("f", "focus_evidence", "Focus", id="focus", show=False),
-        Binding("o", "source", "Source", id="source", show=False),
-        Binding("y", "copy", "Copy", id="copy", show=False),
-        Binding("w", "web", "Web", id="web", show=False),
+        Binding("f", "focus_evidence", "Chart on or off", id="focus", show=False),
+        Binding("o", "source", "Source of the line", id="source", show=False),
+        Binding("y", "copy", "Copy text or command", id="copy", show=False),
+        Binding("w", "web", "Open in the browser", id="web", show=False),
         Binding("question_mark", "show_help_panel", "Help", id="help"),
-        Binding("t", "change_theme", "Theme", id="theme", show=False),
+        Binding("t", "change_theme", "Change the theme", id="theme", show=False),
         Binding("escape", "leave", "Back", id="back", show=False),
         Binding("q", "quit", "Quit", id="quit"),
     ]
@@ -82,7 +88,7 @@ class WorkbenchApp(TerminalApp[None]):
         self._began = time.monotonic()
         self._dashboard: Dashboard | None = None
         self.report: Report[object] | None = None
-        self.sub_title = clean(" and ".join(str(run.root) for run in subject.runs))
+        self._name_views()
 
     def compose(self) -> ComposeResult:
         yield Header()
@@ -95,6 +101,19 @@ class WorkbenchApp(TerminalApp[None]):
             classes="hidden",
         )
         yield KeyLine()
+
+    def _name_views(self) -> None:
+        """Give the keys of the views the names of the views, for the help; digits without a view have no key."""
+        names = {f"view.{number}": name for number, name in enumerate(self._subject.views, 1)}
+        keys = self._bindings.key_to_bindings
+        for key, bindings in list(keys.items()):
+            known = [one for one in bindings if one.id is None or not one.id.startswith("view.") or one.id in names]
+            keys[key] = [replace(one, description=f"View {names[one.id]}") if one.id in names else one for one in known]
+
+    def on_resize(self, event: Resize) -> None:
+        """Shorten the paths of the runs in the title, which would lose their ends."""
+        roots = [run.root for run in self._subject.runs]
+        self.sub_title = clean(fitted_title(roots, event.size.width - TITLE_MARGINS))
 
     def on_mount(self) -> None:
         self._show_progress()

@@ -7,6 +7,7 @@ from textual.app import App
 from textual.filter import LineFilter
 
 from workbench.tui.light_shades import LightShades
+from workbench.tui.themes import HIGH_CONTRAST, THEMES, NoFaintText, neutral
 
 Result = TypeVar("Result")
 
@@ -17,9 +18,23 @@ class TerminalApp(App[Result]):
     Textual itself would print exceptions with the values of all variables.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        for theme in THEMES:
+            self.register_theme(theme)
+        # TEXTUAL_THEME may name one of them, and the style sheet was made before they were known.
+        self.stylesheet.set_variables(self.get_css_variables())
+
+    def get_css_variables(self) -> dict[str, str]:
+        """Return the variables of the style sheet in the current theme; Textual calls this when the theme changes."""
+        variables = super().get_css_variables()
+        return variables | neutral(variables)
+
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return the filters that change the colours of a line before it is shown; Textual calls this for each line."""
         filters = super().get_line_filters()
+        if self.theme.startswith(HIGH_CONTRAST):
+            filters = [NoFaintText(), *filters]
         # First, because with NO_COLOR Textual removes all colours.
         return filters if self.current_theme.dark else [LightShades(), *filters]
 

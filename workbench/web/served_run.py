@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
-from pathlib import Path
 
 from analyzers.report import Report
 from analyzers.run import Artefact, Kind, Run
 from analyzers.store import Options
 from workbench.ask import ask
 from workbench.present.room_data import RoomData, room_data
+from workbench.present.run_names import short_names
 
 
 @dataclass(frozen=True)
@@ -45,12 +44,8 @@ class ServedRun:
     @property
     def short_name(self) -> str:
         """The end of the folder's path, or of both folders' paths where they differ, for titles with little space."""
-        if self.other is None:
-            return self.run.root.name or str(self.run.root)
-        a, b = self.run.root.parts, self.other.root.parts
-        # Two runs may be `first/outputs` and `second/outputs`.
-        equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(reversed(a), reversed(b), strict=False)))
-        return ", ".join(str(Path(*parts[-equal - 1 :])) for parts in (a, b))
+        roots = [run.root for run in (self.run, self.other) if run]
+        return ", ".join(short_names(roots))
 
     def snapshot(self, path: str) -> Artefact:
         """Return the memory snapshot at a path that the report lists.

@@ -164,7 +164,7 @@ async def test_two_runs_side_by_side(fixtures):
         text = await press(app, pilot, "")
         assert "measures of both runs" in text
         assert "step time" in text
-        await press(app, pilot, "v", "v")
+        await press(app, pilot, "v", "v", "v")
         assert [app.query_one("#losses", RowList).render_line(y).text[0] for y in (1, 2)] == ["a", "b"]
         await press(app, pilot, "v")
         assert "faults.name\thealthy\tleak" in app.query_one("#settings", Grid).lines

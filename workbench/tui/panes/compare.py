@@ -2,9 +2,12 @@
 
 from collections.abc import Iterable
 from functools import partial
+from typing import Unpack
 
 from rich.text import Text
+from textual.containers import Horizontal
 from textual.widget import Widget
+from textual.widgets import Static
 
 from analyzers.compare import CompareData
 from analyzers.memory import diff
@@ -16,30 +19,36 @@ from workbench.present.sparkline import spark
 from workbench.present.table import table
 from workbench.present.tables.comparison import comparison_tables
 from workbench.present.tables.snapshot import module_changes
+from workbench.present.waterfall import step_changes, waterfall_lines
 from workbench.tui.widgets.row_list import RowList
 from workbench.tui.widgets.tables import Grid
 from workbench.tui.widgets.view_switcher import Drawing, ViewSwitcher
+from workbench.tui.widgets.widget_options import WidgetOptions
 
 TITLES = {
     "measures": "measures of both runs",
+    "phases": "how the mean step changed, by phase",
     "memory": "memory by module at the peak of the fullest device",
     "losses": "loss over the steps",
     "settings": "settings that differ",
 }
 SPARK_WIDTH = 60
+CAPTION = "How the mean step changed, by phase"
 
 
 class ComparePane(ViewSwitcher):
     """The views of a comparison of run `a` with run `b`."""
 
     def __init__(self, data: CompareData, runs: tuple[Run, Run], options: Options) -> None:
-        super().__init__(TITLES)
+        super().__init__({view: title for view, title in TITLES.items() if view != "phases" or data.phases})
         self._data, self._runs, self._options = data, runs, options
 
     def widgets(self) -> Iterable[Widget]:
         """Yield the widget of each view in `TITLES`."""
         rows = ((row.what, row.a, row.b) for row in self._data.config)
-        yield Grid(comparison_tables(self._data)[0], id="measures")
+        with_phases = [Waterfall(self._data, CAPTION)] if self._data.phases else []
+        yield Horizontal(Grid(comparison_tables(self._data)[0]), *with_phases, id="measures")
+        yield Waterfall(self._data, id="phases")
         yield Grid(id="memory")
         yield RowList[tuple[str, list[float]]](Text(f"  {'from':>9} {'to':>9}", style="dim"), loss_line, id="losses")
         yield Grid(table("", "setting | a | b", rows, len(self._data.config)), id="settings")
@@ -70,6 +79,22 @@ class ComparePane(ViewSwitcher):
             return []
         series = views.series(logs, self._options)
         return [float(value) for value in series.groupby("step")["loss"].max().dropna()]
+
+
+class Waterfall(Static, can_focus=True):
+    """A chart from the mean step of run a to that of run b; each bar is the change of a phase.
+
+    It takes the focus where it is a view of its own, because the keys of the pane work only with a focus inside.
+    """
+
+    def __init__(self, data: CompareData, caption: str = "", **options: Unpack[WidgetOptions]) -> None:
+        super().__init__(**options)
+        self._changes, self._caption = step_changes(data), caption
+        self.can_focus = not caption
+
+    def on_resize(self) -> None:
+        lines = waterfall_lines(*self._changes, self.content_size.width)
+        self.update(Text("\n").join([*([Text(self._caption, style="bold")] if self._caption else []), *lines]))
 
 
 def loss_line(item: tuple[str, list[float]]) -> Text:

@@ -88,6 +88,11 @@ class HomePane(Vertical):
         return "" if selected is None else msgspec.json.encode(self._report.findings[selected]).decode()
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        """Show the finding; its line has no colours of its own, which could not be read on that of the selection."""
+        findings = event.option_list
+        for number, finding in enumerate(self._report.findings):
+            line, is_selected = finding_line(finding), number == event.option_index
+            findings.replace_option_prompt_at_index(number, Text(line.plain) if is_selected else line)
         self.query_one(HomeViews).show_finding(self._report.findings[event.option_index])
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar, Unpack
+from typing import ClassVar, Literal, Unpack
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -14,14 +14,14 @@ from textual.widgets import DataTable, Label
 
 from analyzers.traces.kernel_names import shortened, without_middle
 from workbench.console import clean
-from workbench.present.table import Table
+from workbench.present.table import Table, without_empty
 from workbench.tui.widgets.key_bindings import CURSOR_KEYS, SEARCH_KEYS
 from workbench.tui.widgets.widget_options import WidgetOptions
 
 HIGHEST_LINES = 16
 ROWS_AT_MOST = 2000
 """The most rows that a table shows: more take seconds to lay out, and `--json` prints all data."""
-NAMES = ("name", "module", "source line", "source lines", "operation")
+NAMES = ("name", "measure", "module", "source line", "source lines", "operation")
 """The headings of columns that become narrower if the table is wider than the screen; others have to be scrolled to."""
 SHORTEST_NAME, LONG_NAME = 18, 32
 SOURCE_LINE = re.compile(r"[^/\s,]+:\d+\b")
@@ -68,20 +68,20 @@ class Grid(DataTable[Text]):
             self.show(self._content)
 
     def show(self, content: Table) -> None:
-        """Show this table; the cursor goes to its first row."""
-        self._content = content
+        """Show this table without its empty columns; the cursor goes to its first row."""
+        content = self._content = without_empty(content)
         self.clear(columns=True)
         rows = [[clean(cell) for cell in row] for row in content.rows[:ROWS_AT_MOST]]
         heads = [clean(head) for head in content.columns]
         # Widths are given: Textual measures cells later, and leaves lines that it has drawn as narrow as their heads.
         whole = [max(map(cell_len, cells)) for cells in zip(heads, *rows, strict=True)]
         self._widths = fitted_widths(heads, whole, self._room(len(rows)))
-        for head, width in zip(heads, self._widths, strict=True):
-            self.add_column(Text(head), width=width)
+        sides: list[Literal["right", "left"]] = ["right" if i in content.numeric else "left" for i in range(len(heads))]
+        for head, width, side in zip(heads, self._widths, sides, strict=True):
+            self.add_column(Text(head, justify=side), width=width)
         for row in rows:
             cells = (shortened_name(cell, width) for cell, width in zip(row, self._widths, strict=True))
-            justified = ((cell, "right" if i in content.numeric else "left") for i, cell in enumerate(cells))
-            self.add_row(*(Text(cell, justify=side) for cell, side in justified))  # type: ignore[arg-type]  # the two sides are literals
+            self.add_row(*(Text(cell, justify=side) for cell, side in zip(cells, sides, strict=True)))
         self._whole = dict(zip(heads, whole, strict=True))
 
     def _room(self, rows: int) -> int:

@@ -1,0 +1,78 @@
+"""The themes of the terminal app: a neutral selection, and themes of high contrast."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from textual.color import Color
+
+from terminal import app_on, press, settle
+from workbench.tui.themes import THEMES
+
+START = """
+from pathlib import Path
+from workbench.watch.app import WatchApp
+print(WatchApp(Path("x")).stylesheet._variables)
+"""
+
+
+def styles_of(app, word):
+    """Return the styles in which the first word on the screen that equals `word` is drawn."""
+    strips = app.screen._compositor.render_strips()
+    return [segment.style for strip in strips[: app.size.height] for segment in strip if word in segment.text]
+
+
+async def test_the_selected_finding_has_no_colour_of_its_own(oom):
+    """Red on the colour of the selection could not be read; the line below keeps its red sign."""
+    app = app_on(oom)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(app, pilot)
+        before = [style.color.triplet for style in styles_of(app, "✗ ")]
+        await press(app, pilot, "down")
+        findings = app.query_one("#findings")
+        first, second = (findings.get_option_at_index(i).prompt for i in (0, 1))
+        assert first.spans
+        assert not second.spans
+        assert before
+
+
+@pytest.mark.parametrize("theme", ["textual-dark", "nord", "solarized-light", *(theme.name for theme in THEMES)])
+async def test_the_selection_is_neutral_in_every_theme(oom, theme):
+    """It is drawn in the colours of the text, exchanged: their contrast is that of the text itself."""
+    app = app_on(oom)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.theme = theme
+        await settle(app, pilot)
+        variables = app.get_css_variables()
+        assert variables["block-cursor-background"] == variables["foreground"]
+        assert variables["block-cursor-foreground"] == variables["background"]
+
+
+async def test_high_contrast_has_no_faint_text(oom):
+    app = app_on(oom)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(app, pilot)
+        app.theme = "high-contrast"
+        await settle(app, pilot)
+        strips = app.screen._compositor.render_strips()
+        texts = [
+            segment
+            for strip in strips
+            for segment in app_lines(app, strip)
+            if segment.text.strip() == "confidence 100 %"
+        ]
+        assert [Color.from_rich_color(segment.style.color).hex for segment in texts] == ["#FFFFFF"]
+
+
+def app_lines(app, strip):
+    """Return the segments of a line as the terminal gets them."""
+    return list(strip.apply_filter(app.get_line_filters()[0], Color.parse("black")))
+
+
+def test_the_environment_can_select_it():
+    told = subprocess.run(
+        [sys.executable, "-c", START], capture_output=True, text=True, check=True,
+        env={**os.environ, "TEXTUAL_THEME": "high-contrast"},
+    )  # fmt: skip
+    assert "'background': '#000000'" in told.stdout

@@ -1,0 +1,27 @@
+"""Name runs in titles that have little space: what tells runs apart is the end of their paths."""
+
+from collections.abc import Sequence
+from itertools import takewhile
+from pathlib import Path
+
+CUT = "…"
+
+
+def short_names(roots: Sequence[Path]) -> list[str]:
+    """Return the end of the path of each run, as long as two runs need to differ.
+
+    >>> short_names([Path("jobs/first/outputs"), Path("jobs/second/outputs")])
+    ['first/outputs', 'second/outputs']
+    """
+    ends = [root.parts[::-1] for root in roots]
+    equal = len(list(takewhile(lambda parts: len(set(parts)) == 1, zip(*ends, strict=False)))) if len(ends) > 1 else 0
+    return [str(Path(*end[equal::-1])) for end in ends]
+
+
+def fitted_title(roots: Sequence[Path], width: int) -> str:
+    """Return the paths of runs in at most `width` characters; if they are longer, their beginnings are left out."""
+    whole = " and ".join(str(root) for root in roots)
+    if len(whole) <= width:
+        return whole
+    short = f"{CUT}/{short_names(roots)[0]}" if len(roots) == 1 else " and ".join(short_names(roots))
+    return short if len(short) <= width else CUT + short[max(1, len(short) - width + 1) :]

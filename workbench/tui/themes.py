@@ -1,0 +1,67 @@
+"""The look of the terminal apps in every theme: a neutral selection, and themes of high contrast."""
+
+from collections.abc import Mapping
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+from textual.filter import LineFilter
+from textual.theme import Theme
+
+BLACK, WHITE = "#000000", "#ffffff"
+HIGH_CONTRAST = "high-contrast"
+"""How the names of the themes of high contrast begin."""
+
+
+def high_contrast(name: str, ink: str, page: str, *, dark: bool) -> Theme:
+    """Return a theme with text in `ink` on `page`, without any third colour and without faint text."""
+    variables = {"text-muted": ink, "text-disabled": ink, "footer-background": page, "footer-foreground": ink}
+    return Theme(
+        name,
+        primary=ink,
+        secondary=ink,
+        accent=ink,
+        foreground=ink,
+        background=page,
+        surface=page,
+        panel=page,
+        boost=page,
+        dark=dark,
+        variables=variables,
+    )
+
+
+THEMES = (
+    high_contrast(HIGH_CONTRAST, WHITE, BLACK, dark=True),
+    high_contrast(f"{HIGH_CONTRAST}-light", BLACK, WHITE, dark=False),
+)
+
+
+def neutral(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return CSS variables that give the selection no hue, because hues stand for data and for severity.
+
+    `variables` are those of a theme; without colours of its own, as in the themes of 16 colours, nothing changes.
+    """
+    ink, page = variables["foreground"], variables["background"]
+    if not (ink.startswith("#") and page.startswith("#")):
+        return {}
+    blurred = Color.parse(page).blend(Color.parse(ink), 0.2).hex
+    return {
+        "block-cursor-background": ink,
+        "block-cursor-foreground": page,
+        "block-cursor-blurred-background": blurred,
+        "scrollbar": blurred,
+        "scrollbar-hover": Color.parse(page).blend(Color.parse(ink), 0.35).hex,
+        "scrollbar-active": ink,
+    }
+
+
+class NoFaintText(LineFilter):
+    """Draws faint text like other text, for themes of high contrast."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - of the base
+        """Return the segments of a line without faint ones."""
+        whole = Style(dim=False)
+        return [
+            Segment(text, style + whole if style and style.dim else style, control) for text, style, control in segments
+        ]
