@@ -1,13 +1,15 @@
 """Write the findings about the time of one device or host.
 
-These are exposed communication, a slow host, compilation, and flaws of the recording.
+These are a slow host, compilation, and flaws of the recording.
 """
 
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
-from analyzers.report import Evidence, Finding, Severity
+from analyzers.report import Finding, Severity
+from analyzers.traces.findings.common import GPU_TRAINING, account_finding, less_fragmentation, recorded_time
+from analyzers.traces.findings.communication import exposed_finding
 from analyzers.traces.findings.opportunities import (
     largest_wait,
     stack_advice,
@@ -16,13 +18,13 @@ from analyzers.traces.findings.opportunities import (
     wait_parts,
 )
 from analyzers.traces.findings.problems import problem_sentence
-from analyzers.traces.model import CallTotal, Collective, CompiledCode, CompiledFrame, RankTrace
+from analyzers.traces.model import CallTotal, CompiledCode, CompiledFrame, RankTrace
 from analyzers.traces.reading.problems import DAMAGE, Problem
-from analyzers.words import duration_ns, quantity, rank_ranges, share, size, times
+from analyzers.words import duration_ns, quantity, share, times
 
 # Parts of the time (of the events for `UNLINKED`) from which on something is a finding, or a warning.
 HOST_BOUND, DRIVER_CALLS, GRAPH_BREAKS, UNLINKED = 0.2, 0.01, 0.01, 0.1
-FACTS_AT_MOST, COLLECTIVES_AT_MOST = 5, 3
+FACTS_AT_MOST = 5
 # Part of the time of the driver's calls from which on that of the frees alone explains them.
 START_UP_SHARE = 0.8
 STANDS_OUT = 5
@@ -30,8 +32,7 @@ STANDS_OUT = 5
 MAYBE_START_UP = "If the recording begins with the start of the process, record some warm-up steps later. "
 SHORT_OF_MEMORY = (
     "Look for torch.cuda.empty_cache() in the training loop and remove it. If there is none, record a memory snapshot"
-    " and look for fragmentation and allocation retries; if memory is fragmented, set"
-    " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+    " and look for fragmentation and allocation retries. "
 )
 START_UP = (
     "This is most likely the start of the program, not a usual step: begin the recording after a few warm-up steps, and"
@@ -42,7 +43,6 @@ LAUNCH_LESS = (
     "Launch fewer and larger kernels (torch.compile, CUDA graphs, a larger batch), remove .item() and other calls that"
     " synchronise, and check the data loader."
 )
-HOST_ONLY = " These times are those of the CPU: the trace has no device events."
 # Part of the time. On a CPU processes take turns on the same cores, so much of the waiting is for a core.
 EXPOSED = {"device": 0.1, "cpu": 0.5}
 
@@ -69,94 +69,6 @@ def time_findings(account: RankTrace, problems: Sequence[Problem] = ()) -> Itera
         yield unlinked_finding(account)
     if damage := [problem for problem in problems if problem.kind in DAMAGE]:
         yield damage_finding(account, damage)
-
-
-def exposed_finding(account: RankTrace) -> Finding:
-    exposed, span = account.exposed_communication_ns, account.span_ns
-    return account_finding(
-        account,
-        "trace.exposed_communication",
-        f"Communication without compute (exposed communication) takes {share(exposed, span)} of the"
-        f" {recorded_time(account)}",
-        f"{exposed_times(account)}{HOST_ONLY if account.source == 'cpu' else ''}",
-        "If this report also names a straggler, fix that first: the other ranks wait for it inside their collectives."
-        f" {hide_advice(account)}",
-        severity=Severity.WARNING,
-        confidence=0.9,
-        facts=[
-            collective_times(account),
-            *longest_collectives(account),
-        ],
-    )
-
-
-def exposed_times(account: RankTrace) -> str:
-    """Return sentences on how long collectives ran, without compute, and blocking; equal times are written once."""
-    whole, exposed = duration_ns(account.communication_ns), duration_ns(account.exposed_communication_ns)
-    blocked = duration_ns(account.blocking_communication_ns) if account.blocking_communication_ns else None
-    nothing = "nothing was computed"
-    first = (
-        f" for {whole}, and {nothing} meanwhile" if whole == exposed else f" for {whole}; for {exposed} of it {nothing}"
-    )
-    waiting = "the program" if account.source == "cpu" else "a kernel that was already launched"
-    part = "all of that time" if blocked == exposed else f"{blocked} of that"
-    return f"Collectives ran{first}." + (
-        f" For {part}, {waiting} was blocked until a collective ended." if blocked else ""
-    )
-
-
-def hide_advice(account: RankTrace) -> str:
-    """Return how to hide collectives behind computing, or how to need fewer if there is too little computing.
-
-    Computing that already runs during a collective cannot hide another one.
-    """
-    free = account.compute_ns - account.overlapped_communication_ns
-    if free < account.exposed_communication_ns:
-        alone = "alone" if account.source == "cpu" else "alone (nccl-tests does this for NCCL)"
-        return (
-            f"Otherwise overlap will not help much: this rank computes for only {duration_ns(max(free, 0))} outside of"
-            f" collectives. Time the longest collective {alone}. If it is fast there, ranks"
-            " wait for each other: compare the traces of all ranks. If it is slow there, the network is slow:"
-            " communicate less often, for example with gradient accumulation."
-        )
-    return (
-        "Otherwise hide the longest collectives behind compute: with FSDP2 prefetch the next layer"
-        " (set_modules_to_forward_prefetch), with DDP use fewer and larger buckets (bucket_cap_mb)."
-    )
-
-
-def collective_times(account: RankTrace) -> str:
-    """Return a text that divides the time of collectives by whether something was computed at the same time."""
-    whole, exposed = account.communication_ns, account.exposed_communication_ns
-    parts = f"{duration_ns(exposed)} without compute, {duration_ns(whole - exposed)} during compute"
-    return f"collectives ran for {duration_ns(whole)}: {parts}"
-
-
-def recorded_time(account: RankTrace) -> str:
-    """Return a phrase for the time that a share refers to, such as `recorded time of rank 3`."""
-    return "recorded time" if account.rank is None else f"recorded time of rank {account.rank}"
-
-
-def longest_collectives(account: RankTrace) -> list[str]:
-    """Return texts on the longest collectives.
-
-    Example: `all_gather of mesh_fsdp, 1.5 MiB each: 12 calls, 81.0 ms in total`.
-    """
-    longest = sorted(account.collectives, key=lambda collective: -collective.total_ns)[:COLLECTIVES_AT_MOST]
-    parallel = sum(collective.total_ns for collective in longest) > account.communication_ns
-    note = " (calls ran at the same time as others)" if parallel else ""
-    return [
-        f"{collective_text(collective)}: {quantity(collective.count, 'call')}, {duration_ns(collective.total_ns)} in"
-        f" total{note}"
-        for collective in longest
-    ]
-
-
-def collective_text(collective: Collective) -> str:
-    """Return a text with the name, process group and buffer size of a collective, as far as the trace has them."""
-    label = collective.group_desc or collective.group
-    each = f", {size(collective.bytes)} each" if collective.bytes else ", of unknown size"
-    return f"{collective.name}{f' of {label}' if label else ''}{each}"
 
 
 def host_bound_finding(account: RankTrace) -> Finding:
@@ -261,7 +173,7 @@ def driver_allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) ->
         " shows as one long cudaFree.",
         START_UP
         if is_start_up(calls, total)
-        else f"{MAYBE_START_UP if any(map(free_apart, calls)) else ''}{SHORT_OF_MEMORY}",
+        else f"{MAYBE_START_UP if any(map(free_apart, calls)) else ''}{SHORT_OF_MEMORY}{less_fragmentation(account)}",
         severity=Severity.WARNING,
         confidence=0.7,
         facts=[call_text(call) for call in calls],
@@ -296,17 +208,37 @@ def is_start_up(calls: Sequence[CallTotal], total_ns: int) -> bool:
 
 
 def cpu_finding(account: RankTrace) -> Finding:
+    backend = f" (process group backend: {account.backend})" if account.backend else ""
+    on_cpu = f"operators and collectives{backend} on the CPU: {account.device_events}"
+    gpu = f"; GPU that the file names: {account.device_name}" if account.device_name else ""
     return account_finding(
         account,
         "trace.cpu_only",
-        "The trace shows only work of the CPU: it has no device kernels that this tool recognises",
-        "All times in this report are therefore times of the CPU: its operators count as compute, and its collectives"
-        " (gloo) as communication.",
-        "If the job uses a GPU, add ProfilerActivity.CUDA to the activities of the profiler, and record again. If the"
-        " job runs on CPUs only, there is nothing to do.",
+        "The trace has no GPU work: it records only what ran on the CPU",
+        "All times in this report are therefore times of the CPU: operators count as compute, gloo collectives as"
+        " communication. When a GPU was busy or idle is not known.",
+        record_device(account),
         severity=Severity.INFO,
         confidence=1.0,
+        facts=[
+            f"GPU kernels, copies and memsets: none; {on_cpu}{gpu}",
+        ],
+        with_times=False,
     )
+
+
+def record_device(account: RankTrace) -> str:
+    """Return how to record the work of GPUs too, or that there are none to record as far as the trace shows."""
+    record = (
+        "record again with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
+        " (ProfilerActivity.XPU on Intel GPUs; AMD GPUs use CUDA too)"
+    )
+    if account.device_name or GPU_TRAINING.search(account.backend or ""):
+        return (
+            f"The job uses GPUs: {record}. If you did this already, stop other profilers on the machine (Nsight"
+            " Systems, DCGM): only one at a time can record the work of an NVIDIA GPU."
+        )
+    return f"If the job runs on CPUs only, there is nothing to do. If it uses a GPU, {record}."
 
 
 def unlinked_finding(account: RankTrace) -> Finding:
@@ -347,41 +279,3 @@ def empty_finding(account: RankTrace) -> Finding:
         severity=Severity.WARNING,
         confidence=1.0,
     )
-
-
-def account_finding(
-    account: RankTrace,
-    finding_id: str,
-    title: str,
-    why: str,
-    next_step: str,
-    *,
-    severity: Severity,
-    confidence: float,
-    facts: Sequence[str] = (),
-) -> Finding:
-    """Return a finding about one device or host, with its rank, device, steps and times as the first evidence."""
-    return Finding(
-        id=finding_id,
-        severity=severity,
-        title=title,
-        why=why,
-        next=next_step,
-        ranks=[] if account.rank is None else [account.rank],
-        evidence=[Evidence(text=text, source=account.path) for text in (times_text(account), *facts)],
-        confidence=confidence,
-    )
-
-
-def times_text(account: RankTrace) -> str:
-    """Return a text with the rank, device and steps of a recording, and how much of its time is work or idle."""
-    where = "" if account.rank is None else f"rank {account.rank}, "
-    where += "CPU" if account.device is None else f"device {account.device}"
-    steps = rank_ranges(step.step for step in account.step_times)
-    where += f", {'step' if len(account.step_times) == 1 else 'steps'} {steps}" if steps else ""
-    idle = duration_ns(account.idle_ns)
-    if account.source == "cpu":
-        kinds = f"{duration_ns(account.busy_ns)} in operators or collectives, {idle} in neither"
-        return f"{where}: {duration_ns(account.span_ns)} recorded; {kinds}"
-    recorded = f"{duration_ns(account.span_ns)} from the first to the last kernel"
-    return f"{where}: {recorded}; {duration_ns(account.busy_ns)} at work, {idle} idle"

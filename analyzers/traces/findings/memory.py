@@ -4,12 +4,13 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from analyzers.report import Finding, Severity
-from analyzers.traces.findings.findings import FACTS_AT_MOST, account_finding
+from analyzers.traces.findings.common import account_finding, less_fragmentation
 from analyzers.traces.memory_model import DeviceMemory, MemoryMoment, UnfreedMemory
 from analyzers.traces.model import RankTrace
 from analyzers.words import duration_ns, quantity, share, size, size_change
 
 STEPS_AT_LEAST, STEPS_CERTAIN = 3, 5
+FACTS_AT_MOST = 5
 # Least growth of each step that is reported: so many bytes, or that part of the peak if this is less.
 GROWTH_BYTES, GROWTH_SHARE = 1 << 20, 0.01
 # How many times the least growth the largest may be, where as few steps as `STEPS_AT_LEAST` make a warning.
@@ -76,27 +77,30 @@ def growth_finding(account: RankTrace, memory: DeviceMemory, growth: Sequence[in
                 for unfreed in memory.unfreed[:FACTS_AT_MOST]
             ),
         ],
+        with_times=False,
     )
 
 
 def unused_finding(account: RankTrace, memory: DeviceMemory, reserved: MemoryMoment, unused: int) -> Finding:
-    place = "the host (CPU)" if memory.type == "cpu" else "the device"
-    large = memory.total_bytes and unused > UNUSED_SHARE_OF_DEVICE * memory.total_bytes
+    name, total = device_name(memory), memory.total_bytes
+    large = total and unused > UNUSED_SHARE_OF_DEVICE * total
     return account_finding(
         account,
         "trace.memory_unused",
-        f"{share(unused, reserved.bytes)} of the memory reserved on {place} was not used during the recording",
+        f"{size(unused)} of the memory that PyTorch reserved on {name} ({share(unused, reserved.bytes)} of it) was not"
+        " used by tensors during the recording",
         f"PyTorch's allocator had reserved {size(reserved.bytes)}, but tensors used at most {size(memory.peak.bytes)}"
         f" of it at the same time. The other {size(unused)} was reserved for an earlier peak, or is lost to"
-        " fragmentation.",
-        "If you need this memory, record a memory snapshot: it shows whether an earlier peak or fragmentation is the"
-        " reason. Against fragmentation set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        " fragmentation; other processes cannot use it.",
+        "If you need this memory, record a memory snapshot and run `workbench inspect` on it: it shows whether an"
+        f" earlier peak or fragmentation is the reason. {less_fragmentation(account)}",
         severity=Severity.WARNING if large else Severity.INFO,
         confidence=0.7,
         facts=[
-            f"highest reserved size: {size(reserved.bytes)}",
+            f"highest reserved size: {size(reserved.bytes)}{f' of the {size(total)} of {name}' if total else ''}",
             f"highest allocated size: {moment_fact(account, memory.peak)}",
         ],
+        with_times=False,
     )
 
 
@@ -113,6 +117,7 @@ def limit_finding(account: RankTrace, memory: DeviceMemory, total: int) -> Findi
         severity=Severity.WARNING,
         confidence=0.9,
         facts=[f"highest allocated size: {moment_fact(account, memory.peak)}"],
+        with_times=False,
     )
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from analyzers.report import Evidence, Finding, Severity
+from analyzers.traces.findings.common import less_fragmentation
 from analyzers.traces.kernel_names import kernel_name
 from analyzers.traces.model import RankTrace
 from analyzers.traces.opportunity_model import Advice, NamedTime, Opportunity, OpportunityKind
@@ -46,8 +47,7 @@ WORDS = {
     OpportunityKind.ALLOCATION: Words(
         "The device waits for allocations by the driver",
         "The device had no work while the host was in calls into the driver that allocate and free memory.",
-        "Leave more memory free, keep shapes the same in all steps, or set"
-        " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        "Leave more memory free, or keep shapes the same in all steps.",
         "It helped if torch.cuda.memory_stats()['num_alloc_retries'] no longer grows from step to step. If it never"
         " grew, this is the start of CUDA: record some steps later.",
     ),
@@ -216,12 +216,21 @@ def advice(same: Sequence[tuple[RankTrace, Opportunity]]) -> Advice:
         ranks=sorted({other.rank for other, _ in same if other.rank is not None}),
         title=words.title,
         why=words.why + stack_warning(account, most),
-        next=stack_advice(account, most)
-        + words.next
-        + (lower_precision(account) if most.kind is OpportunityKind.FLOAT32 else ""),
+        next=f"{stack_advice(account, most)}{words.next}{device_advice(account, most.kind)}",
         check=words.check.format(types="f16 or h884" if has_only_float16(account) else "f16, h884, bf16 or tf32"),
         evidence=[Evidence(text=text, source=account.path) for text in evidence(account, most)],
     )
+
+
+def device_advice(account: RankTrace, kind: OpportunityKind) -> str:
+    """Return the end of the advice on a kind of opportunity that depends on the device; empty for most kinds."""
+    match kind:
+        case OpportunityKind.FLOAT32:
+            return lower_precision(account)
+        case OpportunityKind.ALLOCATION:
+            return f" {less_fragmentation(account)}"
+        case _:
+            return ""
 
 
 def lower_precision(account: RankTrace) -> str:
@@ -329,7 +338,7 @@ def wait_advice(account: RankTrace, start_up: str) -> str | None:
     wait = largest_wait(account)
     if wait and wait.kind is OpportunityKind.ALLOCATION and not account.steps:
         return start_up
-    return WORDS[wait.kind].next if wait else None
+    return f"{WORDS[wait.kind].next}{device_advice(account, wait.kind)}" if wait else None
 
 
 def largest_wait(account: RankTrace) -> Opportunity | None:

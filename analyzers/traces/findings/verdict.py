@@ -1,18 +1,17 @@
 """Write the verdict on a set of traces: one sentence on the most important finding, and which evidence was missing."""
 
-import re
 from collections.abc import Sequence
 from enum import StrEnum
 
 from analyzers.report import Finding, Severity, Status, Verdict, status_of
 from analyzers.traces.across.clocks import Clock
 from analyzers.traces.answers.accounts import EXCERPT
+from analyzers.traces.findings.common import GPU_TRAINING
 from analyzers.traces.model import RankTrace
 from analyzers.traces.opportunity_model import Advice, OpportunityKind
 from analyzers.words import duration_ns, rank_names, share
 
 HEALTHY_CONFIDENCE = 0.8
-ACCELERATORS = re.compile(r"nccl|hccl|mtia|xccl")
 
 
 class VerdictClass(StrEnum):
@@ -92,7 +91,7 @@ def verdict(
 def lacks_device(accounts: Sequence[RankTrace]) -> bool:
     """Return whether only hosts were recorded although there are devices, so that the time of devices is unknown."""
     return all(account.source == "cpu" for account in accounts) and any(
-        account.device_name or ACCELERATORS.search(account.backend or "") for account in accounts
+        account.device_name or GPU_TRAINING.search(account.backend or "") for account in accounts
     )
 
 

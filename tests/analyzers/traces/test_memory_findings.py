@@ -75,7 +75,7 @@ def test_memory_that_is_reserved_in_vain(maker, told, total, severity):
     found = told(steps_of(maker.Tracing(), [GIB] * 3, reserved=8 * GIB), total)
     assert list(found) == ["trace.memory_unused"]
     unused = found["trace.memory_unused"]
-    assert (unused.severity, "75 % of the memory reserved on the device" in unused.title) == (severity, True)
+    assert (unused.severity, "(75 % of it)" in unused.title) == (severity, True)
     assert any("2.0 GiB in step 0, 10.0 ns after its start" in one.text for one in unused.evidence)
 
 

@@ -1,0 +1,82 @@
+"""Make a finding about one device or host, and write the texts that several kinds of such findings share."""
+
+import re
+from collections.abc import Sequence
+
+from analyzers.report import Evidence, Finding, Severity
+from analyzers.traces.model import RankTrace
+from analyzers.words import duration_ns, rank_ranges
+
+GPU_TRAINING = re.compile(r"nccl|hccl|mtia|xccl")
+"""Matches the backends of process groups that exchange only data of devices."""
+
+
+def account_finding(
+    account: RankTrace,
+    finding_id: str,
+    title: str,
+    why: str,
+    next_step: str,
+    *,
+    severity: Severity,
+    confidence: float,
+    facts: Sequence[str] = (),
+    with_times: bool = True,
+) -> Finding:
+    """Return a finding about one device or host.
+
+    The first evidence is its rank, device, steps and times, unless `with_times` is false because the
+    finding is not about time.
+    """
+    about_time = [times_text(account)] if with_times else []
+    return Finding(
+        id=finding_id,
+        severity=severity,
+        title=title,
+        why=why,
+        next=next_step,
+        ranks=[] if account.rank is None else [account.rank],
+        evidence=[Evidence(text=text, source=account.path) for text in (*about_time, *facts)],
+        confidence=confidence,
+    )
+
+
+def times_text(account: RankTrace) -> str:
+    """Return a text with the rank, device and steps of a recording, and how much of its time is work or idle."""
+    where = "" if account.rank is None else f"rank {account.rank}, "
+    where += "CPU" if account.device is None else f"device {account.device}"
+    steps = rank_ranges(step.step for step in account.step_times)
+    where += f", {'step' if len(account.step_times) == 1 else 'steps'} {steps}" if steps else ""
+    idle = duration_ns(account.idle_ns)
+    if account.source == "cpu":
+        kinds = f"{duration_ns(account.busy_ns)} in operators or collectives, {idle} in neither"
+        return f"{where}: {duration_ns(account.span_ns)} recorded; {kinds}"
+    recorded = f"{duration_ns(account.span_ns)} from the first to the last kernel"
+    return f"{where}: {recorded}; {duration_ns(account.busy_ns)} at work, {idle} idle"
+
+
+def is_amd(account: RankTrace) -> bool:
+    """Return whether the device is made by AMD: by its name, or because the host calls HIP."""
+    return bool(re.search("AMD|Radeon|Instinct", account.device_name)) or any(
+        call.name.startswith("hip") for call in account.synchronisations
+    )
+
+
+def less_fragmentation(account: RankTrace) -> str:
+    """Return the sentence on the allocator's setting against fragmentation that works on the device of a trace.
+
+    For AMD devices PyTorch has expandable segments since 2.12 (pull request 177974), and only with ROCm 7; before, it
+    prints a warning and ignores the setting.
+    """
+    setting = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    if not is_amd(account):
+        return f"Against fragmentation set {setting}."
+    return (
+        "Against fragmentation set PYTORCH_CUDA_ALLOC_CONF=garbage_collection_threshold:0.8,max_split_size_mb:512."
+        f" With PyTorch 2.12 and ROCm 7 or later, {setting} works on AMD GPUs too; older versions ignore it."
+    )
+
+
+def recorded_time(account: RankTrace) -> str:
+    """Return a phrase for the time that a share refers to, such as `recorded time of rank 3`."""
+    return "recorded time" if account.rank is None else f"recorded time of rank {account.rank}"

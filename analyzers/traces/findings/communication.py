@@ -1,0 +1,133 @@
+"""Write the finding about exposed communication: with which collective to start, and how to hide or time it."""
+
+import re
+
+from analyzers.report import Finding, Severity
+from analyzers.traces.findings.common import account_finding, recorded_time
+from analyzers.traces.model import Collective, RankTrace
+from analyzers.words import duration_ns, quantity, share, size
+
+COLLECTIVES_AT_MOST = 3
+HOST_ONLY = " These times are those of the CPU: the trace has no device events."
+
+
+def exposed_finding(account: RankTrace) -> Finding:
+    exposed, span = account.exposed_communication_ns, account.span_ns
+    return account_finding(
+        account,
+        "trace.exposed_communication",
+        f"Communication without compute (exposed communication) takes {share(exposed, span)} of the"
+        f" {recorded_time(account)}",
+        f"{exposed_times(account)}{HOST_ONLY if account.source == 'cpu' else ''}",
+        "If this report also names a straggler, fix that first: the other ranks wait for it inside their collectives."
+        f" Otherwise {hide_advice(account)}",
+        severity=Severity.WARNING,
+        confidence=0.9,
+        facts=[
+            collective_times(account),
+            *longest_collectives(account),
+        ],
+    )
+
+
+def exposed_times(account: RankTrace) -> str:
+    """Return sentences on how long collectives ran, without compute, and blocking; equal times are written once."""
+    whole, exposed = duration_ns(account.communication_ns), duration_ns(account.exposed_communication_ns)
+    blocked = duration_ns(account.blocking_communication_ns) if account.blocking_communication_ns else None
+    nothing = "nothing was computed"
+    first = (
+        f" for {whole}, and {nothing} meanwhile" if whole == exposed else f" for {whole}; for {exposed} of it {nothing}"
+    )
+    waiting = "the program" if account.source == "cpu" else "a kernel that was already launched"
+    part = "all of that time" if blocked == exposed else f"{blocked} of that"
+    return f"Collectives ran{first}." + (
+        f" For {part}, {waiting} was blocked until a collective ended." if blocked else ""
+    )
+
+
+def hide_advice(account: RankTrace) -> str:
+    """Return, as the rest of a sentence, with which collective to start, and how to hide it or to need fewer.
+
+    Computing that already runs during a collective cannot hide another one.
+    """
+    first, what = longest_collective(account)
+    free = account.compute_ns - account.overlapped_communication_ns
+    if free >= account.exposed_communication_ns:
+        return f"{first} hide {what} behind compute: {how_to_hide(account)}."
+    return (
+        f"{first} time {what} alone, on the same ranks"
+        f"{'' if account.source == 'cpu' else ' (nccl-tests does this for NCCL)'}. {reading_of_time(account)}"
+        f" Overlap with compute will not help much: this rank computes for only {duration_ns(max(free, 0))} outside of"
+        " collectives."
+    )
+
+
+def longest_collective(account: RankTrace) -> tuple[str, str]:
+    """Return the beginning of advice on the collective with most time, which names it, and a word that refers to it.
+
+    Example: `start with all_gather of process group mesh_fsdp, 1.5 MiB each (81.0 ms in 12 calls):`, `it`.
+    """
+    longest = max(account.collectives, key=lambda collective: collective.total_ns, default=None)
+    if longest is None:
+        return "", "the longest collectives"
+    took = f"{duration_ns(longest.total_ns)} in {quantity(longest.count, 'call')}"
+    return f"start with {collective_text(longest)} ({took}):", "it"
+
+
+def how_to_hide(account: RankTrace) -> str:
+    """Return how to overlap the collective with most time with compute, for the kind of parallelism that uses it."""
+    name = max(account.collectives, key=lambda collective: collective.total_ns).name if account.collectives else ""
+    fsdp = "with FSDP2 prefetch the next layer (set_modules_to_forward_prefetch)"
+    ddp = "with DDP use fewer and larger buckets (bucket_cap_mb)"
+    compact = re.sub("[^a-z]", "", name.lower())
+    if "allgather" in compact or "reducescatter" in compact:
+        return fsdp
+    return ddp if "allreduce" in compact else f"{fsdp}, {ddp}"
+
+
+def reading_of_time(account: RankTrace) -> str:
+    """Return sentences on what the time of a collective alone says about the cause, with its times in the recording."""
+    longest = max(account.collectives, key=lambda collective: collective.total_ns, default=None)
+    recorded = (
+        f" (here its shortest call took {duration_ns(longest.min_ns)}, the median {duration_ns(longest.median_ns)})"
+        if longest and longest.count > 1
+        else ""
+    )
+    return (
+        f"If it is much faster there{recorded}, ranks wait for each other: compare the traces of all ranks. If it takes"
+        " as long there, the network is slow: communicate less often, for example with gradient accumulation."
+    )
+
+
+def collective_times(account: RankTrace) -> str:
+    """Return a text that divides the time of collectives by whether something was computed at the same time."""
+    whole, exposed = account.communication_ns, account.exposed_communication_ns
+    parts = f"{duration_ns(exposed)} without compute, {duration_ns(whole - exposed)} during compute"
+    return f"collectives ran for {duration_ns(whole)}: {parts}"
+
+
+def longest_collectives(account: RankTrace) -> list[str]:
+    """Return texts on the longest collectives.
+
+    Example: `all_gather of process group mesh_fsdp, 1.5 MiB each: 12 calls, 81.0 ms in total, the shortest 5.00 ms`.
+    """
+    longest = sorted(account.collectives, key=lambda collective: -collective.total_ns)[:COLLECTIVES_AT_MOST]
+    parallel = sum(collective.total_ns for collective in longest) > account.communication_ns
+    note = " (calls ran at the same time as others)" if parallel else ""
+    return [
+        f"{collective_text(collective)}: {quantity(collective.count, 'call')}, {duration_ns(collective.total_ns)} in"
+        f" total{shortest_call(collective)}{note}"
+        for collective in longest
+    ]
+
+
+def shortest_call(collective: Collective) -> str:
+    """Return, as a suffix, how long the shortest of several calls took: the longer ones include waiting for ranks."""
+    return f", the shortest {duration_ns(collective.min_ns)}" if collective.count > 1 else ""
+
+
+def collective_text(collective: Collective) -> str:
+    """Return a text with the name, process group and buffer size of a collective, as far as the trace has them."""
+    label = collective.group_desc or collective.group
+    each = f", {size(collective.bytes)} each" if collective.bytes else ", of unknown size"
+    return f"{collective.name}{f' of process group {label}' if label else ''}{each}"

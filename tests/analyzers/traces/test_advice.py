@@ -1,0 +1,87 @@
+"""Findings about time and memory name what to look at: the collective, the activity to record, the device's setting."""
+
+import json
+
+import pytest
+
+from analyzers import traces
+
+MS, MIB, GIB = 1_000_000, 1 << 20, 1 << 30
+NVIDIA, AMD = "NVIDIA H100 80GB HBM3", "AMD Instinct MI300X"
+
+
+def findings_of(maker, made, device=""):
+    """Return the findings about a trace by id; `device` is the name of the device that the file contains."""
+    document = json.loads(made.text())
+    document["deviceProperties"] = [{"id": 0, "name": device, "totalGlobalMem": 80 * GIB}] if device else []
+    report = traces.analyze([maker.save(json.dumps(document).encode())])
+    return {finding.id: finding for finding in report.findings}
+
+
+def communicating(maker, name, compute_ms):
+    """Return a trace of 4 calls of a collective, of 10 to 40 ms, and a kernel of `compute_ms` before them."""
+    made = maker.Tracing()
+    at = compute_ms * MS
+    made.kernel("gemm", 0, at, launch=(0, 100))
+    noted = {"Collective name": name, "Process Group Name": "0", "Process Group Description": "mesh_fsdp"}
+    for took in (10, 20, 30, 40):
+        sizes = {"In msg nelems": MIB, "Out msg nelems": MIB, "dtype": "Float"}
+        made.kernel("ncclDevKernel", at, took * MS, launch=(at - MS, 100), stream=20, **noted, **sizes)
+        at += took * MS
+    made.step(0, 0, at)
+    return made
+
+
+def test_the_longest_collective_is_named_with_its_times_where_compute_cannot_hide_it(maker):
+    finding = findings_of(maker, communicating(maker, "all_gather", 10))["trace.exposed_communication"]
+    assert "start with all_gather of process group 0, 4.0 MiB each (100 ms in 4 calls): time it alone" in finding.next
+    assert "on the same ranks (nccl-tests" in finding.next
+    assert "its shortest call took 10.0 ms, the median 30.0 ms" in finding.next
+    assert finding.evidence[2].text.endswith("4 calls, 100 ms in total, the shortest 10.0 ms")
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "other"),
+    [
+        ("all_gather", "set_modules_to_forward_prefetch", "bucket_cap_mb"),
+        ("allreduce", "bucket_cap_mb", "set_modules_to_forward_prefetch"),
+    ],
+)
+def test_advice_on_overlap_fits_the_collective(maker, name, setting, other):
+    advice = findings_of(maker, communicating(maker, name, 300))["trace.exposed_communication"].next
+    assert "4.0 MiB each (100 ms in 4 calls): hide it behind compute" in advice
+    assert setting in advice
+    assert other not in advice
+
+
+@pytest.mark.parametrize(
+    ("backend", "device", "advice"),
+    [
+        ("gloo", "", "If the job runs on CPUs only, there is nothing to do"),
+        ("nccl", "", "The job uses GPUs: record again with"),
+        ("gloo", NVIDIA, "The job uses GPUs: record again with"),
+    ],
+)
+def test_a_trace_without_gpu_work_says_what_it_lacks(maker, backend, device, advice):
+    made = maker.Tracing(backend=backend)
+    made.event("aten::mm", "cpu_op", 0, 5 * MS)
+    finding = findings_of(maker, made, device)["trace.cpu_only"]
+    assert finding.next.startswith(advice)
+    assert "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]" in finding.next
+    [fact] = finding.evidence
+    counted = f"operators and collectives (process group backend: {backend}) on the CPU: 1"
+    assert fact.text.startswith(f"GPU kernels, copies and memsets: none; {counted}")
+    assert device in fact.text
+
+
+@pytest.mark.parametrize(("device", "first"), [(NVIDIA, "expandable_segments:True"), (AMD, "max_split_size_mb:512")])
+def test_advice_on_fragmentation_is_a_setting_of_the_device(maker, device, first):
+    made = maker.Tracing()
+    made.event("aten::empty", "cpu_op", 0, 3 * MS)
+    made.kernel("gemm", 0, 3 * MS)
+    made.step(0, 0, 3 * MS)
+    made.memory(10, GIB, 1, allocated=GIB, reserved=8 * GIB)
+    finding = findings_of(maker, made, device)["trace.memory_unused"]
+    assert first in finding.next.partition("Against fragmentation set ")[2].partition(". ")[0]
+    assert "7.0 GiB of the memory that PyTorch reserved on cuda device 0 (88 % of it)" in finding.title
+    assert finding.evidence[0].text == "highest reserved size: 8.0 GiB of the 80.0 GiB of cuda device 0"
