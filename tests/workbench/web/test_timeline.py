@@ -8,8 +8,12 @@ import pytest
 from dashboard import TIMELINE, VIEW, see_timeline, timeline_place, zoom_timeline
 
 from analyzers.run import Kind, discover
+from analyzers.store import Options
 from analyzers.traces import views
 from analyzers.traces.slices import KINDS, slices
+from workbench.ask import room_for
+from workbench.web.pages import trace, trace_timeline
+from workbench.web.served_run import served_run
 
 pytestmark = pytest.mark.browser
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -342,6 +346,24 @@ def launching(serving, tmp_path_factory):
     (folder / "rank0_trace.json").write_text(text)
     with serving(discover(folder), tmp_path_factory.mktemp("dropped")) as address:
         yield address
+
+
+@pytest.mark.parametrize("search", ["event", "launches_of"])
+def test_a_click_searches_the_trace_once(monkeypatch, search):
+    """The timeline and the text beside it show the same event and launches."""
+    searched = []
+    search_of = getattr(trace_timeline, search)
+
+    def counted(artefact, row, options):
+        searched.append(row)
+        return search_of(artefact, row, options)
+
+    monkeypatch.setattr(trace_timeline, search, counted)
+    for cached in (trace_timeline.event_in, trace_timeline.launches_from):
+        cached.cache_clear()
+    run = discover(FIXTURES / "straggler_data_2ranks")
+    trace.layout(served_run(run, room_for(run), Options()), {"event": "40"})
+    assert searched == [40]
 
 
 INK = """() => {

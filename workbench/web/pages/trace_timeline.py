@@ -17,7 +17,7 @@ from flask import Response, request
 from analyzers.run import Artefact
 from analyzers.store import Options
 from analyzers.traces import views
-from analyzers.traces.slices import KINDS, Event, Launch, LaunchEnd, event, launches_of, path_slices, slices
+from analyzers.traces.slices import KINDS, Event, Launch, LaunchEnd, Launches, event, launches_of, path_slices, slices
 from analyzers.words import duration_ns, quantity
 from workbench.console import clean
 from workbench.web.components.elements import Elements
@@ -176,7 +176,7 @@ def chosen_facts(served: ServedRun, file: int, chosen: Chosen | None) -> dict[st
     if chosen is None or found is None:
         return None
     shift = shift_between(served, chosen.file, file)
-    found_launches = launches_of(served.traces[chosen.file], chosen.row, served.options).launches
+    found_launches = launches_from(served.traces[chosen.file], chosen.row, served.options).launches
     return {
         "file": str(chosen.file),
         "row": chosen.row,
@@ -193,7 +193,20 @@ def place_of(found: Event | LaunchEnd, shift: int) -> dict[str, object]:
 
 def facts(served: ServedRun, chosen: Chosen) -> Event | None:
     """Return the clicked event; None if the trace has no such row."""
-    return event(served.traces[chosen.file], chosen.row, served.options)
+    return event_in(served.traces[chosen.file], chosen.row, served.options)
+
+
+# Both the timeline and the text beside it ask for what was clicked, and either search goes through the whole trace.
+@lru_cache(KEPT)
+def event_in(artefact: Artefact, row: int, options: Options) -> Event | None:
+    """Return the event in a row of a trace; the result is cached."""
+    return event(artefact, row, options)
+
+
+@lru_cache(KEPT)
+def launches_from(artefact: Artefact, row: int, options: Options) -> Launches:
+    """Return the launches of an event; the result is cached."""
+    return launches_of(artefact, row, options)
 
 
 def install_timeline(app: Dash, served: ServedRun) -> None:
@@ -269,7 +282,7 @@ def launch_list(served: ServedRun, file: int, chosen: Chosen, query: Query) -> E
 
     Each links to the page with this event selected. The list is empty if the trace links none.
     """
-    found = launches_of(served.traces[chosen.file], chosen.row, served.options)
+    found = launches_from(served.traces[chosen.file], chosen.row, served.options)
     if not found.launches:
         return []
     first, shift = found.launches[0], shift_between(served, chosen.file, file)
