@@ -90,6 +90,35 @@ def test_the_keyboard_reaches_every_page(site, page):
     page.wait_for_selector("#timeline .scatterlayer .trace")
 
 
+def test_a_field_with_the_focus_has_an_outline(site, page):
+    """Every field of every page has one, also those that Dash draws."""
+    for address, fields in (("memory", ["#steps", "#entry", "#find"]), ("config", ["#key"])):
+        page.goto(f"{site}/{address}")
+        for field in fields:
+            page.wait_for_selector(field)
+            page.focus(field)
+            outlines = page.evaluate(
+                """() => [document.activeElement, document.activeElement.parentElement]
+                    .map(one => getComputedStyle(one)).filter(style => style.outlineStyle === "solid").length"""
+            )
+            assert outlines, field
+
+
+def test_the_menu_of_documents_closes_by_key_and_by_click(site, page):
+    page.goto(site)
+    page.wait_for_selector("#verdict")
+    menu = page.locator("details.save-report")
+    page.focus("details.save-report summary")
+    page.keyboard.press("Enter")
+    assert menu.evaluate("one => one.open")
+    page.keyboard.press("Escape")
+    assert not menu.evaluate("one => one.open")
+    assert page.evaluate("document.activeElement.textContent") == "Save report"
+    page.click("details.save-report summary")
+    page.click("#verdict .sentence")
+    assert not menu.evaluate("one => one.open")
+
+
 def test_themes_turn_and_stay(site, page):
     page.emulate_media(color_scheme="light")
     page.goto(site)

@@ -178,6 +178,16 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
     }
   });
 
+  // The menu of documents closes as menus do: at Escape, which gives the focus back, and at a click elsewhere.
+  function closeMenu(event) {
+    const menu = document.querySelector("details.save-report[open]");
+    if (!menu || (event.type === "click" ? menu.contains(event.target) : event.key !== "Escape")) return;
+    menu.open = false;
+    if (event.type === "keydown") menu.querySelector("summary").focus();
+  }
+  document.addEventListener("click", closeMenu);
+  document.addEventListener("keydown", closeMenu);
+
   async function open(files) {
     // The first folder of the address has a random name, which the cookie depends on.
     const place = `/${window.location.pathname.split("/")[1]}/drop/${crypto.getRandomValues(new Uint32Array(4)).join("")}`;
