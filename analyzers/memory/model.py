@@ -284,7 +284,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     Allocated bytes are *requested* bytes, summed over the live blocks. `top_stacks` allocated most of the bytes alive
     at the peak, `end_stacks` most of those alive after the last entry. `steps` are the last annotated steps.
     `listed_bytes` is the sum of the snapshot's list of blocks, where it differs from `end_allocated_bytes`. `account`
-    has the parts of the whole device's memory at the snapshot; empty if its total was not recorded.
+    has the parts of the whole device's memory at the snapshot; empty if its total was not recorded. `limit_name` says
+    which limit of the process `limit_bytes` is, such as `RLIMIT_DATA`; empty for the memory of a device, or if unknown.
     """
 
     path: str
@@ -300,6 +301,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     reserved_bytes: int
     peak_reserved_bytes: int
     limit_bytes: int | None
+    limit_name: str = ""
     pools: list[PoolUse]
     streams: list[StreamUse]
     retries: list[Retry]

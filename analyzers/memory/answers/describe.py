@@ -45,6 +45,7 @@ def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
         reserved_bytes=trace.reserved_bytes,
         peak_reserved_bytes=int(replay.reserved.max(initial=trace.reserved_bytes)),
         limit_bytes=snapshot.limit_bytes,
+        limit_name=snapshot.limit_name,
         pools=pool_uses(arenas),
         streams=stream_uses(arenas),
         # The made-up segments of a CPU recording come and go with the tensors: none was given back for a request.

@@ -1,5 +1,6 @@
 """Write the findings that an allocation failed, or that the peak came close to the memory limit."""
 
+import re
 from collections.abc import Iterator
 
 from analyzers.memory.findings.evidence import fact, in_words, innermost, largest, ranks_of
@@ -18,6 +19,7 @@ ONE_LAYER = (
     f"Use a smaller batch ({BATCH}) or sequence ({SEQUENCE}). Recomputing activations does not help: {{module}} alone"
     " holds most of them, and needs them at once."
 )
+INPUT_LABEL = re.compile(r"input (\d+)")
 MODULES_SHOWN = POOLS_SHOWN = 3
 CHECK_BATCH = (
     "First check why this batch is so large (collation, packing, long samples that are not truncated), and cap the"
@@ -94,8 +96,24 @@ def free_memory(device: Device, oom: Oom) -> str:
     if not device.fragmentation.made_up_segments:
         return f"Only {free} of the device's memory was free."
     if device.limit_bytes is None:
-        return "The process has no `ulimit` of memory, so the machine or its container had no more."
-    return f"Only {free} of the process's `ulimit` was free."
+        return "The process has no memory limit of its own, so the machine or its container had no more."
+    others = device.limit_bytes - oom.device_free_bytes - oom.allocated_bytes
+    rest = f" Python, libraries and threads took {size(others)}." if others > 0 else ""
+    limit = f"{size(device.limit_bytes)} ({limit_words(device)})"
+    return f"The process may use {limit}, and only {free} of this was free.{rest}"
+
+
+LIMITS = {
+    "RLIMIT_DATA": "RLIMIT_DATA, `ulimit -d`, which limits its data: heap, stacks and private memory maps",
+    "RLIMIT_AS": "RLIMIT_AS, `ulimit -v`, which limits its address space: all that it maps, used or not",
+}
+"""{name of a memory limit of the process: the name with the command that shows it, and what counts towards it}."""
+UNKNOWN_LIMIT = "`ulimit -d` or `ulimit -v`: the recording does not say which"
+
+
+def limit_words(device: Device) -> str:
+    """Return which limit of a process its memory limit is, how to see it, and what counts towards it."""
+    return LIMITS.get(device.limit_name, UNKNOWN_LIMIT)
 
 
 def abnormal_batch(oom: Oom) -> str:
@@ -122,7 +140,8 @@ def oom_evidence(device: Device, oom: Oom) -> Iterator[Evidence]:
     """Yield the evidence of a failed allocation: request, largest category, earlier steps, inputs, modules, pools."""
     category, total = largest(oom.categories)
     request = f"requested: {size(oom.requested_bytes)}; free: {size(oom.device_free_bytes)}"
-    yield fact(device, request, innermost(oom.frames))
+    limit = f" of {size(device.limit_bytes)}" if device.limit_bytes else ""
+    yield fact(device, f"{request}{limit}", innermost(oom.frames))
     part = share(total, oom.allocated_bytes)
     yield fact(device, f"{in_words(category)}: {size(total)} of the {size(oom.allocated_bytes)} allocated ({part})")
     if history := step_history(oom):
@@ -130,9 +149,20 @@ def oom_evidence(device: Device, oom: Oom) -> Iterator[Evidence]:
     if inputs := larger_inputs(oom):
         yield fact(device, inputs)
     for name, module_bytes in list(oom.modules.items())[:MODULES_SHOWN]:
-        yield fact(device, f"of the {size(oom.allocated_bytes)}, {size(module_bytes)} belong to {name}")
+        part = f"{size(module_bytes)} of the {size(oom.allocated_bytes)} allocated"
+        yield fact(device, f"{part} belong to {owner_words(name)}")
     for pool in device.fragmentation.pools[:POOLS_SHOWN]:
         yield fact(device, free_in_pool(pool, oom))
+
+
+def owner_words(label: str) -> str:
+    """Return a phrase for the owner of memory that the recorder labelled, such as `layers.0` or a parameter's name.
+
+    The label `input 0` is that of the first argument in a call of the model, `loss` that of operations outside of it.
+    """
+    if input_number := INPUT_LABEL.fullmatch(label):
+        return f"argument {input_number[1]} of the model's forward()"
+    return "operations outside of the model, such as the loss" if label == "loss" else label
 
 
 def step_history(oom: Oom) -> str:

@@ -39,6 +39,7 @@ RECORDER_KEYS: dict[str, type] = {
     "rank": int,
     "step": int,
     "limit_bytes": int,
+    "limit_name": str,
     "lost_notes": int,
     "made_up_segments": bool,
     "exact": bool,

@@ -47,6 +47,11 @@ class Snapshot:
         return self.recorded_number("limit_bytes")
 
     @property
+    def limit_name(self) -> str:
+        """The name of the process's memory limit on a CPU, such as `RLIMIT_DATA`; empty if it was not recorded."""
+        return str(self.recorder.get("limit_name", ""))
+
+    @property
     def made_up_segments(self) -> bool:
         """Whether the segments are not real: on a CPU the recorder writes address ranges around tensors as segments."""
         return bool(self.recorder.get("made_up_segments", False))

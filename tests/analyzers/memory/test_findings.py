@@ -8,6 +8,7 @@ import pytest
 from analyzers import memory, run, store
 from analyzers.errors import InputError
 from analyzers.memory import views
+from analyzers.memory.findings.oom import owner_words
 from analyzers.memory.findings.trust import uncategorised_finding
 from analyzers.memory.findings.verdict import state_sentence
 from analyzers.report import Status
@@ -298,3 +299,33 @@ def test_one_of_several_devices_of_a_process_is_named(one_device):
     other = msgspec.structs.replace(unranked, device=1, end_allocated_bytes=1)
     assert state_sentence([unranked]).startswith("the process holds")
     assert state_sentence([unranked, other]).startswith("the process on device 0 (of 2) holds")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ({"limit_name": "RLIMIT_DATA"}, "(RLIMIT_DATA, `ulimit -d`, which limits its data: heap, stacks"),
+        ({"limit_name": "RLIMIT_AS"}, "(RLIMIT_AS, `ulimit -v`, which limits its address space"),
+        ({}, "(`ulimit -d` or `ulimit -v`: the recording does not say which)"),
+    ],
+)
+def test_a_failed_allocation_on_a_cpu_names_the_limit_of_the_process(maker, failed, name, words):
+    failed["workbench"] |= {"made_up_segments": True, **name}
+    report = memory.analyze([maker.save(failed, "rank1_memory_snapshot.pickle", "iteration_5_exit")])
+    [finding] = [finding for finding in report.findings if finding.id == "memory.oom"]
+    assert f"The process may use 220.0 MiB {words}" in finding.why
+    assert "only 12.0 MiB of this was free. Python, libraries and threads took 8.0 MiB." in finding.why
+    assert finding.evidence[0].text == "requested: 64.0 MiB; free: 12.0 MiB of 220.0 MiB"
+    assert report.data.devices[0].limit_name == name.get("limit_name", "")
+
+
+@pytest.mark.parametrize(
+    ("label", "owner"),
+    [
+        ("input 0", "argument 0 of the model's forward()"),
+        ("loss", "operations outside of the model, such as the loss"),
+        ("layers.0", "layers.0"),
+    ],
+)
+def test_the_evidence_names_the_owner_of_memory(label, owner):
+    assert owner_words(label) == owner

@@ -219,7 +219,7 @@ from types import SimpleNamespace
 torch.set_num_threads(1)
 model = nn.Sequential(*[nn.Linear(512, 512) for _ in range(8)])
 memory = MemoryRecorder(sys.argv[1], model, freq=10)
-faults = Faults(SimpleNamespace(name="oom", rank=-1, step=3, seconds=0.0), model=model, timeout_s=1)
+faults = Faults(SimpleNamespace(name="oom", rank=-1, step=3, every=1, seconds=0.0), model=model, timeout_s=1)
 try:
     for step in range(1, 6):
         with memory.step(step):
@@ -312,6 +312,7 @@ def test_running_out_of_memory_leaves_a_snapshot(tmp_path: Path) -> None:
     assert failure["device_free"] < failure["size"]
     assert any(frame["name"] == "forward" for frame in failure["frames"])
     assert snapshot["workbench"]["limit_bytes"] > 192 << 20
+    assert snapshot["workbench"]["limit_name"] == "RLIMIT_DATA"
     assert snapshot["workbench"]["phase"] == "fwd"
     assert peak(snapshot)["inputs"] >= failure["size"]
 

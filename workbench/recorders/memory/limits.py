@@ -4,17 +4,19 @@ import resource
 from pathlib import Path
 from typing import NamedTuple
 
-LIMITS = (resource.RLIMIT_DATA, resource.RLIMIT_AS)
+NAMES = {resource.RLIMIT_DATA: "RLIMIT_DATA", resource.RLIMIT_AS: "RLIMIT_AS"}
+LIMITS = tuple(NAMES)
 
 
 class Room(NamedTuple):
     """The memory limit of this process (`limit`) and the memory it may still allocate (`free`), in bytes.
 
-    Both are None if no limit is set.
+    `name` is the name of the limit, `RLIMIT_DATA` or `RLIMIT_AS`. All three are None if no limit is set.
     """
 
     limit: int | None
     free: int | None
+    name: str | None = None
 
 
 def memory_room() -> Room:
@@ -31,7 +33,8 @@ def memory_room() -> Room:
         return Room(None, None)
     # Fields of statm in pages: 0 is the address space, 5 is data and stack. See man 5 proc.
     field, page = {resource.RLIMIT_DATA: 5, resource.RLIMIT_AS: 0}, resource.getpagesize()
-    rooms = [Room(soft[kind], max(0, soft[kind] - int(pages[field[kind]]) * page)) for kind in limited]
+    held = {kind: int(pages[field[kind]]) * page for kind in limited}
+    rooms = [Room(soft[kind], max(0, soft[kind] - held[kind]), NAMES[kind]) for kind in limited]
     return min(rooms, key=lambda room: room.free or 0, default=Room(None, None))
 
 

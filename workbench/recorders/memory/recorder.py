@@ -205,6 +205,7 @@ class MemoryRecorder:
             "step": self._last_finished_step or 0,
             "device": "cuda" if self._on_device else "cpu",
             "limit_bytes": torch.cuda.mem_get_info()[1] if self._on_device else room_left.limit,
+            "limit_name": None if self._on_device else room_left.name,
             "process_bytes": resident_bytes(),
             "exact": True,
             "phase": self._phase,

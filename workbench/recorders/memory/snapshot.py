@@ -80,9 +80,10 @@ class Mark(TypedDict):
 class Details(TypedDict, total=False):
     """The fields that this project adds to a snapshot, under its key `workbench`.
 
-    `step` is the last finished step, and `exact` says whether hooks recorded the categories of blocks. `blocks` is
-    {address: [category, label]} of blocks that were allocated before the trace begins. `lost_notes` counts the notes
-    of hooks that were dropped or whose block is unknown.
+    `limit_bytes` is the memory of the device, or on a CPU the limit of the process that `limit_name` names, such as
+    `RLIMIT_DATA`. `step` is the last finished step, and `exact` says whether hooks recorded the categories of blocks.
+    `blocks` is {address: [category, label]} of blocks that were allocated before the trace begins. `lost_notes` counts
+    the notes of hooks that were dropped or whose block is unknown.
     """
 
     schema: str
@@ -90,6 +91,7 @@ class Details(TypedDict, total=False):
     step: int
     device: str
     limit_bytes: int | None
+    limit_name: str | None
     process_bytes: int | None
     exact: bool
     phase: str
