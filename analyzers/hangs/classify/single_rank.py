@@ -22,7 +22,7 @@ from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.side_formats import Answer, AnswerStatus, ProcessState
 from analyzers.nodes.health import DEAD, SILENT
 
-NO_PHASES = ("", "step", "between")
+NO_PHASES = ("", "step", "between", "running")
 """The names of phases in a heartbeat that mean that the rank is in no particular part of a step."""
 CONFIDENCE_WITHOUT_ANSWER = 0.7
 CONFIDENCE_WITHOUT_DUMP = 0.6

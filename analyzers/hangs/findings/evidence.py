@@ -7,8 +7,8 @@ from statistics import median
 
 from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.classify.context import HangContext
-from analyzers.hangs.findings.wording import format_call
-from analyzers.hangs.model import HangClass, Reason, is_library, user_frame
+from analyzers.hangs.findings.wording import format_call, is_message, part_of_step
+from analyzers.hangs.model import HangClass, Job, RankState, Reason, is_library, user_frame
 from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.stacks.child_stacks import Child, read_children
 from analyzers.hangs.reading.step_times import measure_phase, read_step_times
@@ -28,7 +28,14 @@ def evidence(context: HangContext, cause: Cause) -> list[Evidence]:
     side = context.side
     times = [] if cause.kind is HangClass.DEAD else timing(side, cause.ranks[0])
     log = log_end(side, cause) if cause.kind in (HangClass.DEAD, HangClass.HOST_STUCK) else []
-    own = (stack(side, cause), processes(side, cause), child_processes(side, cause), times, log)
+    own = (
+        stack(side, cause),
+        last_issued(context.job, cause),
+        processes(side, cause),
+        child_processes(side, cause),
+        times,
+        log,
+    )
     facts = (recorded_operations(cause), *own, device_faults(side, cause), ras(side, cause))
     return [*chain.from_iterable((*facts, victims_locations(context, cause.victims)))]
 
@@ -87,6 +94,38 @@ def stack(side: SideFiles, cause: Cause) -> list[Evidence]:
     return [Evidence(text=text, line=f"{line.filename}:{line.line}", source=str(side.stack_files.get(rank, "")))]
 
 
+def last_issued(job: Job, cause: Cause) -> list[Evidence]:
+    """Return evidence that stuck ranks did not join: the last collective that each issued in the victims' group.
+
+    The list is empty if the victims wait for a message, or if the dumps do not show that.
+    """
+    seq, name = cause.culprit.seq, cause.culprit.group_desc
+    number = next((index for index, group in enumerate(job.groups) if group.name == cause.culprit.group), None)
+    if cause.kind is not HangClass.HOST_STUCK or seq is None or number is None or is_message(cause.culprit):
+        return []
+    by_text: dict[str, list[int]] = {}
+    for rank in cause.ranks:
+        state = job.ranks.get(rank)
+        if state and state.enqueued(number) < seq:
+            by_text.setdefault(last_collective(job, state, number), []).append(rank)
+    return [
+        Evidence(text=f"Flight Recorder of {rank_names(ranks)}: {text}; #{seq} is not in it")
+        for text, ranks in list(by_text.items())[:MOST_LOCATIONS]
+        if name
+    ]
+
+
+def last_collective(job: Job, state: RankState, group: int) -> str:
+    """Return a phrase on the last collective that a rank issued in a process group, and whether it completed."""
+    label, seq = job.groups[group].label, state.enqueued(group)
+    if seq < 0:
+        return f"no collective of process group {label} was issued"
+    op = state.collective(group, seq)
+    name = job.operation(op) if op else "collective"
+    ended = "completed" if state.completed(group) >= seq else "not completed"
+    return f"the last collective that it issued in process group {label} is {name} #{seq} ({ended})"
+
+
 def processes(side: SideFiles, cause: Cause) -> list[Evidence]:
     """Return evidence that names the culprits' processes and hosts, so that a user can log in there."""
     files = [(r, side.groups[r]) for r in cause.ranks[:MOST_PROCESSES] if r in side.groups and side.groups[r].host]
@@ -114,14 +153,15 @@ def child_process(child: Child, path: Path, rank: int) -> Evidence:
 
 
 def timing(side: SideFiles, rank: int) -> list[Evidence]:
-    """Return evidence of how long a rank has been in its phase (such as backward), and how long its earlier steps took.
+    """Return evidence of when a rank last reported progress (by its heartbeat), and how long its earlier steps took.
 
     The list is empty if neither is known.
     """
     log = side.step_logs.get(rank)
     stay, steps = measure_phase(side, rank), read_step_times(log)
-    phase = f"phase '{beat.phase}'" if (beat := side.last_beat(rank)) and beat.phase else "the same phase"
-    parts = [f"rank {rank} has been in {phase} for {duration(stay)}"] if stay else []
+    beat = side.last_beat(rank)
+    where = part_of_step(beat.phase, beat.step) if beat else ""
+    parts = [f"rank {rank} last reported progress {duration(stay)} before its dump{where}"] if stay else []
     parts += [earlier_steps(steps) if stay else f"rank {rank}: {earlier_steps(steps)}"] if steps else []
     return [Evidence(text="; ".join(parts), source=str(log or ""))] if parts else []
 
@@ -171,5 +211,6 @@ def waits_at(context: HangContext, rank: int) -> tuple[str, str] | None:
     current = state.current
     # JSON dumps have no stacks; there the main thread's own one shows the line.
     line = job.line(current) or user_frame(context.side.main_stack(rank))
-    name = f"{job.operation(current)} of process group {job.groups[current.group].label}"
+    seq = "" if current.p2p else f" #{current.seq}"
+    name = f"{job.operation(current)}{seq} of process group {job.groups[current.group].label}"
     return name, f"{line.filename}:{line.line}" if line else ""

@@ -12,6 +12,7 @@ from analyzers.hangs.findings.wording import (
     list_issued,
     list_waiting,
     name_operation,
+    part_of_step,
 )
 from analyzers.hangs.model import HangClass, Reason
 from analyzers.hangs.reading.exits import Ending
@@ -196,11 +197,11 @@ HOLDS_GIL = (
 def host_state(host: HostState) -> str:
     """Return a phrase with what is known about the process of a running rank; empty if nothing is.
 
-    It names the phase and step, whether Python's global lock (GIL) is held, whether the process is stopped or waits
+    It names the part of the step, whether Python's global lock (GIL) is held, whether the process is stopped or waits
     in the kernel, and a thread that ended by an exception.
     """
     parts = [
-        f"its heartbeat is in phase {host.phase} of step {host.step}" if host.phase else "",
+        f"it last reported progress{part_of_step(host.phase, host.step)}" if host.phase else "",
         HOLDS_GIL if host.holds_gil else "",
         PROCESS_STATES[host.process] if host.process else "",
         f"its thread {host.thread_error.thread} ended: {format_exception(host.thread_error)}"

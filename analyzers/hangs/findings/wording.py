@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from analyzers.hangs.classify.cause import Cause, RanksInOp
+from analyzers.hangs.classify.single_rank import NO_PHASES
 from analyzers.hangs.graph.locations import Location
 from analyzers.hangs.model import Culprit, Frame, operation_text, user_frame
 from analyzers.hangs.reading.exits import Ending, RankEnd
@@ -102,6 +103,16 @@ def format_ending(end: RankEnd) -> str:
 def at_step(cause: Cause) -> str:
     """Return the step of a culprit as ` at step 6`; empty if no step is known."""
     return f" at step {cause.culprit.step}" if cause.culprit.step is not None else ""
+
+
+def part_of_step(phase: str, step: int | None) -> str:
+    """Return where in the training loop a heartbeat was written, such as `, in the part 'fwd' of step 6`.
+
+    `phase` is the name that the script gives to a part of a step; the text is empty outside of steps.
+    """
+    if not step:
+        return ""
+    return f", in step {step}" if phase in NO_PHASES else f", in the part '{phase}' of step {step}"
 
 
 def choose_pronoun(ranks: Sequence[int]) -> str:

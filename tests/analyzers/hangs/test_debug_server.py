@@ -22,7 +22,7 @@ def test_a_rank_that_holds_the_gil_answers_with_its_dump_and_to_py_spy():
     assert "load_batch (stuck_job.py:8)" in report.verdict.sentence
     assert "never joined all_reduce #6 of process group mesh_tp" in report.verdict.sentence
     waiting = {fact.text: fact.line for fact in report.findings[0].evidence}
-    assert waiting["ranks 0-1 wait in all_reduce of process group default_pg"] == "/job/stuck_job.py:11"
+    assert waiting["ranks 0-1 wait in all_reduce #4 of process group default_pg"] == "/job/stuck_job.py:11"
 
 
 @pytest.mark.parametrize("names", [["stacks.html.gz", "pyspy_dump.html.gz"], ["*.txt.gz"]])
