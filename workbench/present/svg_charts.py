@@ -20,6 +20,7 @@ from workbench.ask import ROOMS
 from workbench.colours import CATEGORIES, css_category, css_phase
 from workbench.present.curve_charts import bisect_charts, parity_charts
 from workbench.present.figure import HEIGHT, WIDTH, figure
+from workbench.present.phase_titles import phase_title
 from workbench.present.room_data import room_data
 from workbench.present.tables.memory import worst_first
 from workbench.present.token_flow import token_figures
@@ -101,7 +102,8 @@ def phase_chart(data: StepsData, run: Run, culprits: Sequence[int]) -> Iterator[
     if not shown.to_numpy().any():
         return
     title = f"Phases of each step, rank {rank}: the longest step takes {duration(float(phases.sum(axis=1).max()))}"
-    yield stacked_chart(title, shown, {name: css_phase(name) for name in shown.columns})
+    colours = {phase_title(name): css_phase(name) for name in shown.columns}
+    yield stacked_chart(title, shown.rename(columns=phase_title), colours)
 
 
 def stacked_chart(title: str, layers: pd.DataFrame, colours: Mapping[str, str]) -> str:

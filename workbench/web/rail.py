@@ -1,5 +1,6 @@
 """The parts around every page: the header with the verdict, and a sidebar (rail) with pages, findings and ranks."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -103,7 +104,7 @@ def ranks(served: ServedRun) -> Iterator[Component]:
     worst = worst_by_rank(served.report.findings)
     named = sorted(worst, key=lambda rank: (-SEVERITIES.index(worst[rank].severity), rank))[:RANKS]
     rows: list[Component] = [
-        rail_link(worst[rank].severity, f"rank {rank}: {clean(worst[rank].title)}", rank_address(served, rank))
+        rail_link(worst[rank].severity, about_rank(rank, clean(worst[rank].title)), rank_address(served, rank))
         for rank in named
     ]
     others = sorted(known - {*named})
@@ -111,6 +112,11 @@ def ranks(served: ServedRun) -> Iterator[Component]:
     if rows:
         yield html.H2("Ranks")
         yield navigation(rows, "ranks", "listed")
+
+
+def about_rank(rank: int, title: str) -> str:
+    """Return the title of a finding, after the rank unless the title begins with it."""
+    return title if re.match(rf"rank {rank}\b", title, re.IGNORECASE) else f"rank {rank}: {title}"
 
 
 def worst_by_rank(found: Sequence[Finding]) -> dict[int, Finding]:

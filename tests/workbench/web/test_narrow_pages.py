@@ -1,5 +1,6 @@
 """What a window as narrow as a phone's shows of a page, measured in a real browser."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,11 @@ pytestmark = pytest.mark.browser
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 PHONE = {"width": 390, "height": 844}
 LINES = "node => { const r = document.createRange(); r.selectNodeContents(node); return r.getClientRects().length; }"
+WIDTH = """node => {
+  const range = document.createRange();
+  range.selectNodeContents(node);
+  return range.getBoundingClientRect().width;
+}"""
 BOXES = """nodes => nodes.map(node => {
   const box = node.getBoundingClientRect();
   return [box.left, box.right, box.top, box.bottom];
@@ -56,6 +62,21 @@ def test_the_end_of_the_path_stays_in_the_heading(phone):
     assert end.inner_text() == "oom_2ranks"
     assert end.evaluate("node => node.scrollWidth <= node.clientWidth")
     assert "oom_2ranks - workbench" in phone.title()
+
+
+def test_a_name_that_is_longer_than_the_path_before_it_is_whole(serving, page_of, tmp_path):
+    with serving(discover(FIXTURES / "mismatch_shape_2ranks"), tmp_path) as address:
+        page = page_of(address, PHONE)
+        page.goto(address)
+        page.wait_for_selector("#verdict")
+        name = page.locator("h1 span:last-child")
+        assert name.bounding_box()["width"] >= name.evaluate(WIDTH)
+
+
+def test_no_short_word_of_a_first_column_is_broken(phone):
+    place = phone.locator("article", has=phone.locator("caption", has_text="Files"))
+    cells = place.locator("tbody td:first-child", has_text=re.compile(r"^\w{1,12}$"))
+    assert set(cells.evaluate_all(f"nodes => nodes.map({LINES})")) == {1}
 
 
 def test_a_long_title_of_a_table_moves_no_number_out_of_sight(phone):

@@ -37,8 +37,8 @@ def test_a_phase_has_one_colour_whatever_is_beside_it():
     few = pd.DataFrame({"profiler": [9.0], "fwd": [1.0], "mine": [0.5], "residual": [0.2]}, index=[3])
     many = few[["fwd"]].assign(bwd=3.0, optim=2.0, mine=7.0, profiler=0.5)
     first, second = ({bar.name: bar.marker for bar in phase_stack(frame).data} for frame in (few, many))
-    assert list(first) == ["fwd", "mine", "profiler", "residual"]
+    assert list(first) == ["fwd", "mine", "profiler", "in no phase"]
     assert list(second)[-1] == "profiler"
     assert first["profiler"].color == second["profiler"].color == theme().hues["grey"]
     assert first["mine"].color == second["mine"].color
-    assert first["profiler"].pattern.shape != first["residual"].pattern.shape
+    assert first["profiler"].pattern.shape != first["in no phase"].pattern.shape

@@ -18,6 +18,7 @@ from analyzers.words import duration
 from workbench.ask import ROOMS
 from workbench.colours import phase_colour
 from workbench.evidence_link import EvidenceLink
+from workbench.present.phase_titles import phase_title
 from workbench.present.sparkline import spark
 from workbench.present.tables.steps import steps_tables
 from workbench.tui.background import ask_in_background
@@ -92,7 +93,7 @@ class StepsPane(Vertical):
         """Show the phases of the step at the cursor."""
         if isinstance(event.chart, PhaseChart):
             names = (name for name in event.row if name not in ("step", "dur_s"))
-            parts = [Part(name, event.row[name], phase_colour(name)) for name in names]
+            parts = [Part(phase_title(name), event.row[name], phase_colour(name)) for name in names]
             head = f"step {int(event.row['step'])}   {duration(event.row['dur_s'])}"
             self.query_one(CursorBreakdown).show(head, parts, duration)
 

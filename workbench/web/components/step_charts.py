@@ -9,6 +9,7 @@ from dash import html
 from analyzers.steps.views import NOT_TRAINING
 from analyzers.words import duration
 from workbench.colours import HUE_OF_PHASE, hue_of_phase
+from workbench.present.phase_titles import phase_title
 from workbench.web.components.figure import (
     ABOVE,
     LOW,
@@ -103,7 +104,9 @@ def phase_stack(phases: pd.DataFrame) -> go.Figure:
     figure = go.Figure(layout=plain_layout())
     for name in sorted(thin.columns, key=lambda column: (column in NOT_TRAINING, -thin[column].sum())):
         if thin[name].any():
-            figure.add_trace(go.Bar(x=thin.index, y=thin[name], name=plain(name), marker=phase_marker(name)))
+            figure.add_trace(
+                go.Bar(x=thin.index, y=thin[name], name=plain(phase_title(name)), marker=phase_marker(name))
+            )
     if len(thin) <= FEW:
         figure.update_xaxes(dtick=1)
     figure.update_layout(barmode="stack", bargap=0.05, height=220, legend=ABOVE, margin=LOW)
@@ -128,8 +131,9 @@ def phase_bars(phases: pd.DataFrame) -> list[html.Ul]:
     At the end is what is no phase of the training, as on top in the chart.
     """
     means = {str(name): float(mean) for name, mean in phases.mean().sort_values(ascending=False).items()}
-    ranked = {name: means[name] for name in sorted(means, key=lambda name: name in NOT_TRAINING)}
-    return part_list(ranked, {name: phase_colour(name) for name in ranked}, duration)
+    ranked = sorted(means, key=lambda name: name in NOT_TRAINING)
+    shown = {phase_title(name): means[name] for name in ranked}
+    return part_list(shown, {phase_title(name): phase_colour(name) for name in ranked}, duration)
 
 
 def phase_colour(phase: str) -> str:
