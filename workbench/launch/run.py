@@ -19,6 +19,7 @@ from workbench.console import complain, note
 from workbench.errors import UsageProblem
 from workbench.launch import scheduler
 from workbench.launch.agent import Outcome, start
+from workbench.launch.breakdowns import breakdowns
 from workbench.launch.collection import collecting
 from workbench.launch.earlier_run import set_aside_earlier_run
 from workbench.launch.environment import from_environment
@@ -52,6 +53,8 @@ def run(request: Request) -> Exit:
     if outcome.status == "failed":
         diagnose(job)
         return Exit.FINDINGS
+    for table in breakdowns(job):
+        print(table)
     note(f"completed; look at it with: workbench inspect {job.folder}")
     return Exit.OK
 
