@@ -195,7 +195,8 @@ def plan_own_trainer(request: Request) -> Plan:
             folder=folder,
             environment=environment | {"NGPU": str(world_size)},
             starts_ranks=False,
-            notes=notes,
+            # That process prints the other notes here itself.
+            notes=tuple(size_notes),
             is_dry_run=True,
         )
     return Plan(

@@ -103,6 +103,12 @@ def test_a_dry_run_without_a_number_of_ranks_takes_those_that_its_degrees_need(
     assert any(note.startswith(f"{ranks} ranks") for note in job.notes) == (ranks != 2)
 
 
+def test_the_process_of_a_dry_run_prints_its_own_notes() -> None:
+    overrides = ("--comm.mode", "fake_backend", "--training.steps", "3")
+    job = plan(Request(module="llama3", config="llama3_debugmodel", nproc=2, overrides=overrides))
+    assert job.notes == ()
+
+
 def test_a_command_without_a_job_names_each_variable(capsys: pytest.CaptureFixture[str]) -> None:
     variables = {"NGPU": "4", "COMM_MODE": "fake_backend", "CONFIG_FILE": "x.toml"}
     request = for_command(Request(), "estimate", variables)
