@@ -202,14 +202,27 @@ def add_roster(
     for number, (file, rank, step) in enumerate(rows):
         own = ranks[file] if rank == UNRANKED else rank
         line, path = columns.meta["last_lines"][number], str(artefacts[file].path)
+        step_line = columns.meta["step_lines"][number], f"{path}:{columns['rank.step_line'][number]}"
         if own is None:
-            loaded.unranked.append(RankLog(rank=UNRANKED, last_step=known(step), last_line=line, path=path))
+            loaded.unranked.append(
+                RankLog(
+                    rank=UNRANKED,
+                    last_step=known(step),
+                    last_line=line,
+                    path=path,
+                    step_line=step_line[0],
+                    step_source=step_line[1],
+                )
+            )
             continue
         loaded.said.setdefault(own, []).extend(columns.meta["said"][number])
         earlier: Any = loaded.ranks.get(own, RankLog(rank=own))
+        is_later = known(step) is not None and step >= (earlier.last_step or 0)
         loaded.ranks[own] = RankLog(
             rank=own,
             last_step=max((s for s in (earlier.last_step, known(step)) if s is not None), default=None),
+            step_line=step_line[0] if is_later else earlier.step_line,
+            step_source=step_line[1] if is_later else earlier.step_source,
             last_line=line or earlier.last_line,
             path=path if line or not earlier.path else earlier.path,
         )

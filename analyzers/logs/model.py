@@ -235,12 +235,17 @@ class LogEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankLog(msgspec.Struct, frozen=True, kw_only=True):
-    """The last step and the last line of one rank in the logs; `path` is the file with that line."""
+    """The last step and the last line of one rank in the logs; `path` is the file with that line.
+
+    `step_line` is the last line with a step, and `step_source` its position as `path:line`.
+    """
 
     rank: int
     last_step: int | None = None
     last_line: str = ""
     path: str = ""
+    step_line: str = ""
+    step_source: str = ""
 
 
 class LogFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from analyzers.logs.answers.waits import Basis, Blame
 from analyzers.logs.findings.wording import first_with, place, quoted, who
 from analyzers.logs.loading import Logs
 from analyzers.logs.model import EventKind, LogClass, LogEvent, RankLog, Reason
+from analyzers.logs.reading.roster import UNRANKED
 from analyzers.report import Evidence
 from analyzers.words import quantity, rank_names, size
 
@@ -42,6 +43,9 @@ WITHOUT_DUMPS = (
 )  # fmt: skip
 """The kinds of evidence that leave doubts which Flight Recorder dumps would settle."""
 ALONE = "the logs show no other failure"
+NO_ERROR_BEFORE = "before it, the logs show no error of a rank that would explain the end"
+ENDED_OUTSIDE = (LogClass.TERMINATED, LogClass.TIME_LIMIT)
+"""The classes of ends of a job that no rank caused."""
 SHOWN = "no earlier line of the logs explains this failure, so it is taken as the cause"
 FEWER_STEPS = (
     "{ranks} printed fewer steps than {waiting}, and no error; logs cannot tell what else the silent ranks did"
@@ -148,6 +152,8 @@ def basis_of(cause: Cause, answer: Answer, logs: Logs) -> str:
 
 def first_of(cause: Cause, answer: Answer) -> str:
     """Return a clause that says why a failure without ranks to blame is the cause; empty if other clauses say it."""
+    if cause.kind in ENDED_OUTSIDE:
+        return NO_ERROR_BEFORE
     if not answer.others:
         return ALONE if not chain_of(cause) else ""
     return "" if chain_of(cause) or consequences_of(answer) else SHOWN
@@ -287,7 +293,7 @@ def evidence(cause: Cause, logs: Logs) -> list[Evidence]:
     shown = [evidence_of(event) for event in chosen[:EVIDENCE_AT_MOST]]
     if len({fact.text for fact in shown}) < len(shown):
         shown = [with_rank(fact, event) for fact, event in zip(shown, chosen, strict=False)]
-    return [*memory_of(cause), *shown, *last_lines(cause, logs)]
+    return [*memory_of(cause), *shown, *last_lines(cause, logs), *last_steps(cause, logs)]
 
 
 def with_rank(fact: Evidence, event: LogEvent) -> Evidence:
@@ -303,6 +309,27 @@ def last_lines(cause: Cause, logs: Logs) -> list[Evidence]:
     is_open = cause.blame is not None and not cause.ranks
     shown = [log for rank, log in sorted(logs.ranks.items()) if log.last_line] if is_open else []
     return [Evidence(text=last_line(log), source=log.path) for log in shown[:LAST_LINES_AT_MOST]]
+
+
+def last_steps(cause: Cause, logs: Logs) -> list[Evidence]:
+    """Return the last line with a step before a job was ended from outside: that of the rank that got furthest.
+
+    If another rank got less far, its last line with a step follows. The list is empty for other causes.
+    """
+    trained = [log for log in (*logs.ranks.values(), *logs.unranked) if log.last_step is not None and log.step_line]
+    if cause.kind not in ENDED_OUTSIDE or not trained:
+        return []
+    furthest, least = (choose(trained, key=lambda log: log.last_step or 0) for choose in (max, min))
+    shown = [furthest] if furthest.last_step == least.last_step else [furthest, least]
+    return [
+        Evidence(text=f"last step before the end{whose(log)}: {log.step_line[:LINE_LENGTH]}", source=log.step_source)
+        for log in shown
+    ]
+
+
+def whose(log: RankLog) -> str:
+    """Return the rank of a log in parentheses, after a space; empty if the log shows none."""
+    return "" if log.rank == UNRANKED else f" (rank {log.rank})"
 
 
 def last_line(log: RankLog) -> str:

@@ -5,7 +5,7 @@ from pathlib import PurePath
 from analyzers.logs.answers.cause import Answer, Cause, Certainty
 from analyzers.logs.answers.failures import Failure
 from analyzers.logs.answers.survived import count_closed, handled_errors, has_completed
-from analyzers.logs.findings.explanations import evidence, evidence_of, explain, missing
+from analyzers.logs.findings.explanations import ENDED_OUTSIDE, evidence, evidence_of, explain, missing
 from analyzers.logs.findings.next_steps import next_step
 from analyzers.logs.findings.titles import title
 from analyzers.logs.findings.wording import place, quoted, who
@@ -20,8 +20,6 @@ CONSEQUENCES_AT_MOST = 8
 OVERFLOWS = 3
 """The number of skipped steps that is normal while fp16 training finds its loss scale."""
 REPORTERS = {LogClass.TERMINATED: "the launcher", LogClass.TIME_LIMIT: "the scheduler"}
-HARMLESS = (LogClass.TIME_LIMIT, LogClass.TERMINATED)
-"""The classes of ends of a job that no rank caused."""
 
 
 def make_findings(answer: Answer, logs: Logs) -> list[Finding]:
@@ -52,7 +50,7 @@ def cause_finding(cause: Cause, answer: Answer, logs: Logs) -> Finding:
 
 def is_mild(cause: Cause) -> bool:
     """Return whether a cause is only worth a warning, because the job itself may have done nothing wrong."""
-    return cause.kind in HARMLESS or (cause.kind is LogClass.UNKNOWN and cause.lead.kind is EventKind.EXCEPTION)
+    return cause.kind in ENDED_OUTSIDE or (cause.kind is LogClass.UNKNOWN and cause.lead.kind is EventKind.EXCEPTION)
 
 
 def consequence(failure: Failure, cause: Cause | None) -> Finding:

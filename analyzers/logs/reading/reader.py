@@ -29,8 +29,9 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
     """Return the columns and the metadata of the logs at `paths`.
 
     Columns `event.*` have a row per event, columns `rank.*` a row per file and rank that it shows. The metadata has
-    the texts of each event; for each row of `rank.*` the last line (`last_lines`) and the last short lines (`said`);
-    and for each file how it was read, such as its number of lines and whether it is binary.
+    the texts of each event; for each row of `rank.*` the last line (`last_lines`), the last line with a step
+    (`step_lines`) and the last short lines (`said`); and for each file how it was read, such as its number of lines
+    and whether it is binary.
     """
     files: list[dict[str, Any]] = []
     scanners: list[Scanner] = []
@@ -47,6 +48,7 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
     said = [list(seen.said) for scanner in scanners for _, seen in scanner.roster.in_order()]
     meta = {"files": files, "facts": facts, "chains": [event.chain for event in events], "last_lines": lines}
     meta["said"] = said
+    meta["step_lines"] = [seen.step_line for scanner in scanners for _, seen in scanner.roster.in_order()]
     return columns, meta | texts
 
 
@@ -78,7 +80,8 @@ def event_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def roster_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
-    """Return int64 columns with a row per file and rank: the file's index, the rank, and the rank's last step there.
+    """Return int64 columns with a row per file and rank: the file's index, the rank, the rank's last step there
+    and the number of the line with it.
 
     Lines without a rank have the rank `UNRANKED`; a missing step is `ABSENT`.
     """
@@ -86,6 +89,7 @@ def roster_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
     return {
         "rank.file": integers(file for file, _, _ in seen),
         "rank.rank": integers(UNRANKED if rank is None else rank for _, rank, _ in seen),
+        "rank.step_line": integers(seen.step_number for _, _, seen in seen),
         "rank.step": integers(ABSENT if seen.step is None else seen.step for _, _, seen in seen),
     }
 

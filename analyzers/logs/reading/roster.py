@@ -26,12 +26,14 @@ LAYOUT = re.compile(r"^\s{2,}\S|^[=*\s-]*$|^\[[IWEF]\d|^[\u2500-\u257f]")
 class Seen:
     """What a log shows about one rank: the last step (`step`) and the last line (`line`) that the rank printed.
 
-    `line_number`, `step_number` and `finite_number` are line numbers in the file: of the rank's last line, of its
-    last line with a step, and of its last line with a finite loss. `said` has its last lines, shortened.
+    `step_line` is its last line with a step. `line_number`, `step_number` and `finite_number` are line numbers in the
+    file: of the rank's last line, of its last line with a step, and of its last line with a finite loss. `said` has its
+    last lines, shortened.
     """
 
     step: int | None = None
     line: str = ""
+    step_line: str = ""
     line_number: int = 0
     step_number: int = 0
     finite_number: int = 0
@@ -88,7 +90,7 @@ class Roster:
             seen.line, seen.line_number = body[:LONGEST_TEXT], number
             seen.said.append(body[:LONGEST_SAID])
             if (step := step_in(body)) is not None:
-                seen.step, seen.step_number = step, number
+                seen.step, seen.step_number, seen.step_line = step, number, seen.line
             if FINITE_LOSS.search(body):
                 seen.finite_number = number
 

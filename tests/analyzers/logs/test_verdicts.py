@@ -243,6 +243,26 @@ def test_an_error_of_cuda_that_the_program_prints_itself_was_caught(log_of, line
     assert "so that the traceback points to the failing kernel" in finding.next
 
 
+def test_a_job_ended_from_outside_shows_its_last_step(log_of):
+    [finding] = [f for f in logs.analyze(log_of(Case("terminated", "", []))).findings if f.id == "logs.terminated"]
+    [_, fact] = finding.evidence
+    assert fact.text == "last step before the end: step 59"
+    assert fact.source.endswith("terminated.log:184")
+    assert "Before it, the logs show no error of a rank that would explain the end." in finding.why
+
+
+def test_a_job_ended_from_outside_shows_the_rank_that_got_least_far(log_of):
+    lines = [f"[rank{rank}]: step {step} loss 2.{step}" for step in (7, 8, 9) for rank in (0, 1) if step < 9 - rank]
+    agent = "W1122 12:13:39.7 7867 torch/distributed/elastic/agent/server/api.py:753]"
+    stop = f"{agent} Received 15 death signal, shutting down workers"
+    text = "\n".join([*lines, stop, ""])
+    [finding] = logs.analyze(log_of(Case("behind", "", [], text=text))).findings
+    assert [fact.text for fact in finding.evidence[1:]] == [
+        "last step before the end (rank 0): step 8 loss 2.8",
+        "last step before the end (rank 1): step 7 loss 2.7",
+    ]
+
+
 def test_a_consequence_names_its_reporter_and_the_finding_to_fix(log_of):
     report = logs.analyze(log_of(Case("terminated", "", [])))
     titles = [f.title for f in report.findings if f.id == "logs.consequence"]
