@@ -202,7 +202,8 @@ def add_roster(
     for number, (file, rank, step) in enumerate(rows):
         own = ranks[file] if rank == UNRANKED else rank
         line, path = columns.meta["last_lines"][number], str(artefacts[file].path)
-        step_line = columns.meta["step_lines"][number], f"{path}:{columns['rank.step_line'][number]}"
+        text, row = columns.meta["step_lines"][number], columns["rank.step_line"][number]
+        step_line = (text, f"{path}:{row}" if text else "")
         if own is None:
             loaded.unranked.append(
                 RankLog(
