@@ -366,6 +366,15 @@ def test_a_click_searches_the_trace_once(monkeypatch, search):
     assert searched == [40]
 
 
+def test_a_trace_of_an_unknown_rank_is_called_so(tmp_path):
+    event = {"ph": "X", "pid": 8, "tid": 9, "cat": "cpu_op", "name": "aten::mm", "ts": 100, "dur": 20}
+    (tmp_path / "some.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event]}))
+    run = discover(tmp_path / "some.json")
+    shown = str(trace.layout(served_run(run, room_for(run), Options()), {}))
+    assert "Unknown rank: share of the recorded time" in shown
+    assert "None: " not in shown
+
+
 INK = """() => {
     const { overlay } = document.querySelector("[data-timeline]").timeline;
     const { data } = overlay.getContext("2d").getImageData(0, 0, overlay.width, overlay.height);

@@ -1,6 +1,7 @@
 """Use the dashboard in a real browser."""
 
 import json
+import pickle
 import re
 import urllib.error
 import urllib.request
@@ -371,3 +372,29 @@ def test_what_the_allocator_did_is_told_entry_by_entry(site, page):
     page.goto(f"{site}/memory?device=0&find=oom&tab=entries")
     page.wait_for_selector("caption:has-text('Trace entries')")
     assert entries.locator("tbody tr").count() == 1
+
+
+def test_a_snapshot_without_a_history_is_drawn_as_one_moment(serving, page_of, tmp_path):
+    """Its memory is a band over the whole width, and no text names the entry -1."""
+    snapshot = {"segments": [segment(64), segment(128)], "device_traces": [[]], "external_annotations": []}
+    (tmp_path / "snapshot.pickle").write_bytes(pickle.dumps(snapshot))
+    with serving(discover(tmp_path / "snapshot.pickle"), tmp_path / "dropped") as address:
+        page = page_of(address)
+        page.goto(f"{address}/memory")
+        page.wait_for_selector("#timeline .scatterlayer .js-fill")
+        band = page.locator("#timeline .scatterlayer .js-fill").last.bounding_box()
+        assert band["width"] > 0.8 * page.locator("#timeline .nsewdrag").bounding_box()["width"]
+        assert page.locator("#instant").inner_text() == "Live memory in the snapshot"
+        assert "no history" in page.locator("#timeline .xtitle").text_content()
+        assert page.locator("nav[aria-label='choose the axis']").count() == 0
+
+
+def segment(mib):
+    """Return a segment of a snapshot that one block fills."""
+    size, address = mib << 20, mib << 30
+    block = {"size": size, "requested_size": size, "address": address, "state": "active_allocated", "frames": []}
+    return {
+        "device": 0, "address": address, "total_size": size, "allocated_size": size, "active_size": size, "stream": 0,
+        "requested_size": size, "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": False,
+        "frames": [], "blocks": [block],
+    }  # fmt: skip

@@ -51,6 +51,8 @@ def test_kernels_are_charted_and_listed(site, page):
     page.goto(f"{site}/compare?kind=kernel")
     page.wait_for_selector("#kernel-change .barlayer .point")
     assert "1. gloo:all_gather" in page.locator("#kernel-change .ytick").all_text_contents()
+    assert all(text.endswith("s") for text in page.locator("#kernel-change .xtick text").all_text_contents())
+    assert page.locator("#kernel-change .legend").count() == 0
     page.click("nav[aria-label='choose what is listed'] >> text=by phase")
     page.wait_for_selector("caption:has-text('that changed, by phase')")
     assert "kind=phase" in page.url
@@ -68,6 +70,8 @@ def test_the_first_page_shows_what_changed(site, page):
     """It has the chart beside the verdict, no table without content, and names only the ends of the folders."""
     page.goto(site)
     page.wait_for_selector("#picture .waterfalllayer .point")
+    end = page.locator("h1 span:last-child")
+    assert end.evaluate("node => node.scrollWidth <= node.clientWidth")
     assert page.locator("h1 span").all_inner_texts() == ["workbench", "straggler_data_2ranks, straggler_data_4ranks"]
     assert page.locator("caption", has_text="Ranks").count() == 0
 

@@ -70,7 +70,7 @@ def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], tex
 
 
 def changes(rows: Sequence[tuple[str, float]], text: Formatter) -> go.Figure:
-    """Return a bar chart of (name, change) rows; the function `text` formats a change.
+    """Return a bar chart of (name, change in ns) rows; the function `text` formats a change.
 
     Bars to the left are decreases, bars to the right increases.
     """
@@ -86,9 +86,11 @@ def changes(rows: Sequence[tuple[str, float]], text: Formatter) -> go.Figure:
             customdata=[plain(name) for name, _ in shown],
             marker={"color": [theme().hues[MORE if change > 0 else LESS] for _, change in shown]},
             hovertemplate="%{customdata}: %{text}<extra></extra>",
+            showlegend=False,
         ),
         layout=plain_layout(),
     )
+    figure.update_xaxes(**ticks_across(min(0, *(change for _, change in shown)), max(0, *(c for _, c in shown))))
     return with_rows(figure, names, [max(change, 0) for _, change in shown], texts)
 
 

@@ -66,9 +66,15 @@ def toolbar(devices: Sequence[Device], position: int, at: MemoryQuery, query: Qu
     """Return the controls above the timeline, which select the device and what colours stand for."""
     names = [(str(i), device_name(device).capitalize()) for i, device in enumerate(devices)]
     kept = own_window(query) | {name: value for name, value in query.items() if name in KEPT_ON_ANOTHER_DEVICE}
-    return [
+    chosen: Elements = [
         html.H2(device_name(devices[position]).capitalize(), className="spoken" if len(names) > 1 else ""),
         picker("device", names, str(position), kept, "a rank and device") if len(names) > 1 else None,
+    ]
+    # There is one moment, and nothing to zoom into.
+    if not devices[position].entries:
+        return chosen
+    return [
+        *chosen,
         choice("colour", [(name, name) for name in COLOURS], at.colour, query, "the colours"),
         choice("axis", [("time", "seconds"), ("entry", "trace entries")], at.axis, query, "the axis"),
         html.P(HINT, className="hint"),

@@ -38,20 +38,21 @@ def inspector(served: ServedRun, device: Device, at: MemoryQuery, query: Query) 
 
 def instant_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
     """Return the live memory at an instant by category, and input fields that select an instant and search blocks."""
-    entry = dcc.Input(id="entry", type="number", value=at.entry, min=0, max=device.entries - 1, debounce=True)
+    last, alone = device.entries - 1, not device.entries
+    entry = dcc.Input(id="entry", type="number", value=at.entry, min=0, max=last, debounce=True, disabled=alone)
     find = dcc.Input(id="find", type="search", value=at.find, debounce=True)
     fields = [
         html.Label(["Trace entry ", entry]),
         html.Label(["Search blocks (name, line, 0x address, >=64MiB) ", find]),
     ]
     sums = views.categories(served.snapshot(device.path), served.options, device.device, at.entry)
+    marked = address({**query, "since": str(at.entry), "tab": "changes"})
+    when = f"after entry {at.entry}{remark(device, at.entry)}" if device.entries else "in the snapshot"
     return [
-        html.H2(f"Live memory after entry {at.entry}{remark(device, at.entry)}", id="instant"),
+        html.H2(f"Live memory {when}", id="instant"),
         html.Div(category_bars(sums), id="categories"),
         html.Div(fields, className="fields"),
-        html.P(
-            link("Compare other instants with this one", address({**query, "since": str(at.entry), "tab": "changes"}))
-        ),
+        *([html.P(link("Compare other instants with this one", marked))] if device.entries else []),
     ]
 
 

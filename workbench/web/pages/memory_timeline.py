@@ -23,11 +23,17 @@ RANK_BUCKETS, RANKS = 400, 16
 NUMBERS = ("entry", "time_us", "allocated", "reserved", "pending", "oom")
 """Columns of a timeline that are not parts of the allocated bytes."""
 
+NOWHERE = -9.0
+"""A position far left of the axis, where no cursor is drawn."""
+NO_HISTORY = "the moment of the snapshot, which has no history (torch.cuda.memory._record_memory_history records one)"
+
 Entries = tuple[int, int]
 
 
 def chart(served: ServedRun, device: Device, at: MemoryQuery, span: Entries | None) -> FigurePart:
     """Return the memory timeline of the trace entries in `span`, or of all entries if `span` is None."""
+    if not device.entries:
+        return moment(served, device)
     axis = timeline_axis(served, device, at)
     frame = views.timeline(served.snapshot(device.path), served.options, device.device, BUCKETS, span)
     frame = frame.assign(x=axis.positions(frame["entry"]))
@@ -44,6 +50,16 @@ def chart(served: ServedRun, device: Device, at: MemoryQuery, span: Entries | No
     parts = bytes_by(served, device, at.colour, span)
     layers = frame[["entry", "x", "allocated", "oom"]].assign(**parts)
     return timeline(layers, {title: theme().nth(i) for i, title in enumerate(parts)}, starts, cursor, axis)
+
+
+def moment(served: ServedRun, device: Device) -> FigurePart:
+    """Return the memory in a snapshot without trace entries: it was recorded for one moment, so that nothing moves."""
+    frame = views.timeline(served.snapshot(device.path), served.options, device.device).iloc[[0, 0]]
+    figure = timeline(frame.assign(x=[0.0, 1.0]), theme().categories, [], NOWHERE, TimelineAxis(np.zeros(0, int)))
+    layout = figure["layout"]
+    assert isinstance(layout, dict)
+    axis = {"title": {"text": NO_HISTORY, "standoff": 8}, "showticklabels": False, "ticks": "", "fixedrange": True}
+    return {**figure, "layout": {**layout, "xaxis": axis, "annotations": []}}
 
 
 def timeline_axis(served: ServedRun, device: Device, at: MemoryQuery) -> TimelineAxis:

@@ -146,11 +146,12 @@ def inspector(served: ServedRun, data: TraceData, query: Query) -> Elements:
     selected = selected_event(served, position, chosen, query) if chosen else []
     found = [finding for finding in served.report.findings if finding.id.startswith("trace.")][:FINDINGS]
     summary = [part for finding in found for part in (html.H2(clean(finding.title)), html.P(clean(finding.why)))]
+    whose = "Unknown rank" if artefact.rank is None else f"Rank {artefact.rank}"
     account = next((rank for rank in data.ranks if rank.path == str(artefact.path)), data.ranks[0])
     return [
         html.Div(id="selection"),
         *(selected or [html.P("Click an event to see its callers, and what it launched.", className="hint")]),
-        html.H2(f"Rank {account.rank}: share of the recorded time"),
+        html.H2(f"{whose}: share of the recorded time"),
         *share_bars(account),
         *([] if selected else summary),
     ]
