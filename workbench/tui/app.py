@@ -40,6 +40,8 @@ BROAD = 140
 TALL_LINES = 36
 """Screen height, in lines, from which on the home view shows a chart and a table below the findings."""
 
+TINY_LINES = 16
+"""Screen height, in lines, below which the home view cuts the verdict, so that the findings are on the screen."""
 TITLE_MARGINS = 30
 """The columns of the title line that its other parts take: the icon, the name of the program and the margins."""
 
@@ -111,7 +113,8 @@ class WorkbenchApp(TerminalApp[None]):
             keys[key] = [replace(one, description=f"View {names[one.id]}") if one.id in names else one for one in known]
 
     def on_resize(self, event: Resize) -> None:
-        """Shorten the paths of the runs in the title, which would lose their ends."""
+        """Shorten the paths of the runs in the title, which would lose their ends, and mark a tiny screen."""
+        self.set_class(event.size.height < TINY_LINES, "-tiny")
         roots = [run.root for run in self._subject.runs]
         self.sub_title = clean(fitted_title(roots, event.size.width - TITLE_MARGINS))
 

@@ -3,7 +3,7 @@
 import pytest
 from textual.widgets import TabbedContent
 
-from terminal import app_on, settle, shown, until
+from terminal import app_on, press, settle, shown, until
 from workbench.tui.panes.home import Findings
 
 EVIDENCE = {
@@ -107,3 +107,15 @@ async def test_a_low_screen_has_a_sparkline_in_place_of_the_chart(fixtures):
         await settle(app, pilot)
         assert "●●●●●✗  last collectives of rank 3" in shown(app)
         assert "Last collectives of process group" not in shown(app)
+
+
+async def test_a_tiny_screen_has_room_for_the_findings_and_the_ranks(oom):
+    """The verdict is cut to four lines; another view takes the place of the findings."""
+    app = app_on(oom)
+    async with app.run_test(size=(40, 12)) as pilot:
+        screen = await press(app, pilot, "")
+        assert "Rank 1 ran out of memory" in screen
+        assert "✗ rank 1: Out of host memory" in screen or "✗ rank 1: Out of memory" in screen
+        ranks = await press(app, pilot, "v")
+        assert "last step" in ranks
+        assert "rank 1: Out of" not in ranks

@@ -119,10 +119,11 @@ class HomePane(Vertical):
     def on_home_views_turned(self, event: "HomeViews.Turned") -> None:
         """Focus the table that the views below the findings now show, or else the list of findings.
 
-        On a low screen, such a table replaces the list and the picture.
+        On a low screen, such a table replaces the list and the picture, and the end of a long verdict.
         """
         on_table = event.view != "finding"
         self.query_one("#home-list").set_class(on_table, "replaced")
+        self.set_class(on_table, "tables")
         self.screen.set_focus(self.query_one(HomeViews).shown if on_table else next(iter(self.query(Findings)), None))
 
 
