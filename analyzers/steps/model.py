@@ -85,13 +85,14 @@ class MappedColumn(msgspec.Struct, frozen=True, kw_only=True):
 
     `quantity` is null if its meaning is unknown; the column is kept nevertheless. `unit` is the unit of the values in
     the file, `unknown` if neither the column's name nor the trainer that wrote it shows the unit. `chosen` is true if
-    the user named this column for the quantity.
+    the user named this column for the quantity. `last` is its last value in the file.
     """
 
     name: str
     quantity: Quantity | None = None
     unit: str = ""
     chosen: bool = False
+    last: float | None = None
 
 
 class MappedLog(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,12 +145,22 @@ class TaggedSteps(msgspec.Struct, frozen=True, kw_only=True):
     median_step_s: float | None
 
 
+class LateStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step in which a rank was late, and by how many seconds; `step_s` is how long the step took."""
+
+    step: int
+    lateness_s: float
+    step_s: float
+
+
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """A rank that makes the others wait.
 
     `lateness_s` is the mean of its lateness over the steps in which it is late, `recurrence` the share of these
     steps. `lost_s` is the time that the rank costs the job per step, averaged over all steps; `share` is the total of
-    that cost as a share of the time of all steps.
+    that cost as a share of the time of all steps. `latest` are the steps in which it is latest, in order of steps.
+    `late_step_s` is the median duration of the steps in which it is late, `other_step_s` that of the others (None:
+    there are none).
     """
 
     rank: int
@@ -162,6 +173,9 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     lost_s: float
     share: float
     pattern: Pattern
+    latest: list[LateStep] = []
+    late_step_s: float = 0.0
+    other_step_s: float | None = None
 
 
 class GlobalStall(msgspec.Struct, frozen=True, kw_only=True):

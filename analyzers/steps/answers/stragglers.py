@@ -9,11 +9,12 @@ import pandas as pd
 
 from analyzers.columns import Floats
 from analyzers.steps.answers.lateness import Lateness
-from analyzers.steps.model import Cause, Pattern, Straggler
+from analyzers.steps.model import Cause, LateStep, Pattern, Straggler
 from analyzers.steps.robust_statistics import MAD_TO_STD, robust_deviation
 from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 3
+LATEST_AT_MOST = 5
 SHARE_AT_LEAST = 0.01
 """A straggler is late in at least this share of the steps, and in at least STEPS_AT_LEAST steps."""
 LASTING = 0.75
@@ -122,7 +123,21 @@ def straggler_of(late: Lateness, rank: int, thresholds: Floats, first: int) -> S
         lost_s=float(late_s.sum() / len(late)),
         share=float(late_s.sum() / late.step_s.sum()),
         pattern=Pattern.RECURRING if lasting is None else Pattern.PERSISTENT,
+        latest=latest_steps(late, late_s),
+        late_step_s=float(late.step_s[is_late].median()),
+        other_step_s=None if is_late.all() else float(late.step_s[~is_late].median()),
     )
+
+
+def latest_steps(late: Lateness, late_s: "pd.Series[float]") -> list[LateStep]:
+    """Return the steps in which a rank is latest, at most LATEST_AT_MOST; `late_s` has its lateness in its late steps.
+
+    The result is in the order of steps.
+    """
+    latest = late_s.nlargest(LATEST_AT_MOST).sort_index()
+    took = late.step_s.loc[latest.index]
+    rows = zip(latest.index, latest, took, strict=True)
+    return [LateStep(step=int(step), lateness_s=float(late_by), step_s=float(step_s)) for step, late_by, step_s in rows]
 
 
 def lasting_from(is_late: "pd.Series[bool]") -> int | None:

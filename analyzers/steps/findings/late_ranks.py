@@ -68,28 +68,57 @@ def compared_steps(straggler: Straggler) -> int:
 def evidence(steps: Steps, group: Sequence[Straggler]) -> list[Evidence]:
     """Return evidence on how late each straggler in `group` is.
 
-    If there is only one, the evidence also compares the phases that make it late with those of the other ranks.
+    If there is only one, the evidence also has the measured times: of the steps, of its latest steps, and of the
+    phases that make it late, compared with the other ranks.
     """
     late = [lateness_fact(steps, straggler) for straggler in group]
-    return [*late, *phase_facts(steps, group[0])] if len(group) == 1 else late
+    first = group[0]
+    return [*late, *step_facts(steps, first), *phase_facts(steps, first)] if len(group) == 1 else late
+
+
+def step_facts(steps: Steps, straggler: Straggler) -> list[Evidence]:
+    """Return, as evidence, how long steps take with and without the lateness of a rank, and its latest steps.
+
+    The former is left out if the difference is small: the wait for a rank may also show in the step after.
+    """
+    late_s, other_s = straggler.late_step_s, straggler.other_step_s
+    facts = []
+    if other_s is not None and late_s - other_s >= straggler.lateness_s / 2:
+        facts.append(
+            f"a step in which rank {straggler.rank} is late takes {duration(late_s)}, one in which it is not late"
+            f" {duration(other_s)} (medians)"
+        )
+    latest = ", ".join(
+        f"step {late.step} by {duration(late.lateness_s)} (it took {duration(late.step_s)})"
+        for late in straggler.latest
+    )
+    facts.append(f"the steps in which it is latest: {latest}")
+    return [Evidence(text=fact, source=log_of_rank(steps, straggler.rank)) for fact in facts]
 
 
 def phase_facts(steps: Steps, straggler: Straggler) -> list[Evidence]:
     """Return, as evidence, the median time of the phases that make a rank late, and that time on the other ranks.
 
-    The medians are over the steps from the straggler's first to its last late step. The list is empty if no recorded
-    phase is the cause, if computing is the cause, or if the rank is late only now and then.
+    The medians are over the steps from the straggler's first to its last late step, or over its latest steps if it is
+    late only now and then. The list is empty if no recorded phase is the cause. If computing is the cause, phases
+    include waiting for other ranks, so only processor time is compared.
     """
+    by_processor = straggler.cause is Cause.COMPUTE
+    times = steps.cpu if by_processor else steps.phases
     phases = PHASES_OF.get(straggler.cause, ())
-    lasting = straggler.pattern is Pattern.PERSISTENT and straggler.cause is not Cause.COMPUTE
-    if not lasting or not any(name in steps.phases for name in phases):
+    if not any(name in times for name in phases) or (by_processor and steps.device_type == "cuda"):
         return []
-    late = steps.grid(steps.phases.total(phases)).loc[straggler.first_step : straggler.last_step]
+    grid = steps.grid(times.total(phases))
+    late, which = grid.loc[[step.step for step in straggler.latest]], "these steps"
+    if straggler.pattern is Pattern.PERSISTENT:
+        late = grid.loc[straggler.first_step : straggler.last_step]
+        which = f"steps {straggler.first_step}-{straggler.last_step}"
     mine, others = late[straggler.rank].median(), late.drop(columns=straggler.rank).median().median()
     if math.isnan(mine) or math.isnan(others):
         return []
-    usual = f"{duration(others)} on the other ranks (medians)"
-    text = f"{CAUSE_NAMES[straggler.cause]} takes {duration(mine)} a step on rank {straggler.rank}, {usual}"
+    what = f"{CAUSE_NAMES[straggler.cause]}{' (processor time)' if by_processor else ''}"
+    usual = f"{duration(others)} on the other ranks (medians of {which})"
+    text = f"{what} takes {duration(mine)} a step on rank {straggler.rank}, {usual}"
     return [Evidence(text=text, source=log_of_rank(steps, straggler.rank))]
 
 

@@ -8,10 +8,12 @@ from analyzers.steps.findings.common import note
 from analyzers.steps.mapping.choice import UNKNOWN_UNIT
 from analyzers.steps.model import MappedColumn, MappedLog
 from analyzers.steps.table import Steps
-from analyzers.words import capitalised, quantity
+from analyzers.words import quantity
 
 LOGS_AT_MOST = 4
 NAMES_AT_MOST = 8
+LARGE = 1e6
+"""From here on digits after the point say nothing, as in times since the epoch and sizes in bytes."""
 QUANTITY_NAMES = {
     Quantity.STEP: "step",
     Quantity.LOSS: "loss",
@@ -48,33 +50,43 @@ def column_notes(steps: Steps) -> list[Finding]:
 
 
 def columns_note(log: MappedLog) -> Finding:
-    """Return the note that lists which column of a log was read as which quantity."""
+    """Return the note that lists which column of a log was read as which quantity, with the last value of each."""
     read = [column for column in log.columns if column.quantity]
     others = [column.name for column in log.columns if not column.quantity]
-    title = ", ".join(f"{QUANTITY_NAMES[c.quantity]} from '{c.name}'{unit_text(c)}" for c in read if c.quantity)
-    finding = note("steps.columns", f"columns read from {log.path}: {title}", "", NEXT)
-    kept = f"columns that were not used: {listed(others)}" if others else "no other column has numbers"
-    facts = row_facts(log) or [kept]
-    evidence = [Evidence(text=fact, source=log.path) for fact in facts]
-    return replaced(finding, kept, evidence)
-
-
-NEXT = (
-    "nothing, if this is right. If a column is taken for the wrong quantity, name the right one, such as"
-    " --map loss=COLUMN of `workbench steps` (may be repeated)"
-)
-
-
-def replaced(finding: Finding, why: str, evidence: list[Evidence]) -> Finding:
-    """Return a copy of a note on the columns of a log, with another explanation and with other evidence.
-
-    The explanation says that each column was recognised by its name, followed by the sentence `why`.
-    """
+    title = ", ".join(f"'{column.name}' as {quantity_name(column)}{unit_text(column)}" for column in read)
+    values = ", ".join(f"{column.name} = {number(column.last)}" for column in read if column.last is not None)
+    facts = [f"last values: {values}"] if values else []
+    facts += [f"columns that were not used: {listed(others)}"] if others else []
     return msgspec.structs.replace(
-        finding,
-        why=f"each column was recognised by its name. {capitalised(why)}",
-        evidence=evidence[:EVIDENCE_AT_MOST],
+        note("steps.columns", f"columns read from {log.path}: {title}", why(log), ADVICE),
+        evidence=[Evidence(text=fact, source=log.path) for fact in [*facts, *row_facts(log)][:EVIDENCE_AT_MOST]],
     )
+
+
+def number(value: float) -> str:
+    """Return a value of a log as a text: whole numbers with all digits, others with six significant ones."""
+    return f"{value:.0f}" if value.is_integer() or abs(value) >= LARGE else f"{value:.6g}"
+
+
+def quantity_name(column: MappedColumn) -> str:
+    """Return the name of the quantity as which a column was read, such as `learning rate`."""
+    return QUANTITY_NAMES[column.quantity] if column.quantity else ""
+
+
+def why(log: MappedLog) -> str:
+    """Return why the report says which columns it read: another program named them."""
+    chosen = [column.name for column in log.columns if column.chosen]
+    how = f", except for {listed(chosen)}, which --map names" if chosen else ""
+    return (
+        "another program wrote this log, so what a column holds was recognised by its name"
+        f"{how}. A column that is taken for the wrong quantity makes numbers of this report wrong"
+    )
+
+
+ADVICE = (
+    "compare the last values in the evidence with what you know of the run. If they fit, there is nothing to do;"
+    " otherwise name the right column: `workbench steps PATH --map loss=COLUMN` (--map may be repeated)"
+)
 
 
 def unit_text(column: MappedColumn) -> str:

@@ -89,12 +89,22 @@ class ColumnChoice:
         quantity_of = {name: quantity for quantity in self.by_quantity for name in self.used(quantity)}
         rows = [
             MappedColumn(
-                name=name, quantity=quantity_of.get(name), unit=self.units.get(name, ""), chosen=name in self.chosen
+                name=name,
+                quantity=quantity_of.get(name),
+                unit=self.units.get(name, ""),
+                chosen=name in self.chosen,
+                last=last_value(table.columns[name]),
             )
             for name in table.columns
         ]
         order = {quantity: position for position, quantity in enumerate(Quantity)}
         return sorted(rows, key=lambda row: order[row.quantity] if row.quantity else len(order))
+
+
+def last_value(values: Floats) -> float | None:
+    """Return the last finite value of a column; None if it has none."""
+    finite = values[np.isfinite(values)]
+    return float(finite[-1]) if len(finite) else None
 
 
 def choice_of(table: RawTable, wanted: ColumnMap = ()) -> ColumnChoice:

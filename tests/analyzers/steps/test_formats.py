@@ -71,10 +71,12 @@ def test_what_a_name_means(name, meaning, unit):
 def test_the_report_says_what_was_taken_for_what(here):
     report = report_on(RECORDED / "hf_state" / "trainer_state.json")
     note = finding(report, "steps.columns")
-    assert "step from 'step'" in note.title
-    assert "gradient norm from 'grad_norm'" in note.title
-    assert "eval_loss" in note.why
+    assert "'step' as step" in note.title
+    assert "'grad_norm' as gradient norm" in note.title
+    assert note.evidence[0].text.startswith("last values: step = 60, loss = ")
+    assert "eval_loss" in note.evidence[1].text
     (log,) = json.loads(report.json())["data"]["logs"]
+    assert {c["name"]: c["last"] for c in log["columns"]}["step"] == 60
     assert {c["name"]: c["quantity"] for c in log["columns"]}["learning_rate"] == "learning_rate"
     assert log["numbered_by"] == "column"
 

@@ -45,14 +45,31 @@ def test_the_evidence_compares_the_phase_that_takes_longer_with_that_of_the_othe
     report, _ = found(job(ranks=3).run(lambda rank, step: {"log": 60.0} if rank == 1 and step >= 9 else {}))
     [finding] = [finding for finding in report.findings if finding.id == "steps.straggler"]
     texts = [fact.text for fact in finding.evidence]
-    assert texts[1].startswith("logging takes 6")
-    assert re.fullmatch(r"logging takes 6\d\.\d ms a step on rank 1, \S+ \S+ on the other ranks \(medians\)", texts[1])
+    compared = r"logging takes 6\d\.\d ms a step on rank 1, \S+ \S+ on the other ranks \(medians of steps 9-40\)"
+    assert re.fullmatch(compared, texts[-1])
 
 
-def test_the_evidence_of_a_rank_that_is_late_now_and_then_has_no_medians(job):
+def test_the_evidence_has_the_measured_times_of_steps_with_and_without_the_straggler(job):
+    slow = job(ranks=3, device="cpu").run(lambda rank, step: {"fwd": 60.0} if rank == 1 and step >= 9 else {})
+    report, late = found(slow)
+    [finding] = [finding for finding in report.findings if finding.id == "steps.straggler"]
+    took, latest, compute = [fact.text for fact in finding.evidence[1:]]
+    with_ms, without_ms = map(float, re.findall(r"takes (\d+) ms.* not late (\d+\.?\d*) ms", took)[0])
+    assert with_ms - without_ms == pytest.approx(60, abs=4)
+    assert latest.startswith("the steps in which it is latest: step ")
+    assert latest.count(" by 6") == 5
+    assert re.match(r"compute \(processor time\) takes \d+ ms a step on rank 1, \d+\.?\d* ms on the other", compute)
+    steps_of = [step.step for step in late[1].latest]
+    assert steps_of == sorted(steps_of)
+
+
+def test_the_evidence_of_a_rank_that_is_late_now_and_then_is_about_its_latest_steps(job):
     report, late = found(job(ranks=3).run(lambda rank, step: {"log": 90.0} if rank == 1 and step % 4 == 0 else {}))
     assert late[1].pattern == "recurring"
-    assert [fact.text for finding in report.findings for fact in finding.evidence if "medians" in fact.text] == []
+    [finding] = [finding for finding in report.findings if finding.id == "steps.straggler"]
+    assert re.match(r"logging takes 9\d\.\d ms a step on rank 1", finding.evidence[-1].text)
+    assert finding.evidence[-1].text.endswith("(medians of these steps)")
+    assert all(late_step.step % 4 == 0 for late_step in late[1].latest)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
