@@ -5,6 +5,10 @@ from pathlib import Path
 import pytest
 
 from analyzers.run import discover
+from analyzers.store import Options
+from workbench.ask import room_for
+from workbench.web.pages import logs
+from workbench.web.served_run import served_run
 
 pytestmark = pytest.mark.browser
 RECORDED = Path(__file__).parents[2] / "analyzers" / "logs" / "recorded"
@@ -50,3 +54,10 @@ def test_the_cause_is_shown_rather_than_what_it_caused(serving, page_of, tmp_pat
         assert "allocate" in page.locator("pre.excerpt mark").first.inner_text()
         heads = page.locator("#events th").all()
         assert [head.inner_text() for head in heads if head.is_visible()].count("after step") == 0
+
+
+def test_ranks_of_which_no_line_is_known_have_no_table():
+    run = discover(Path(__file__).parents[2] / "fixtures" / "deadlock_4ranks")
+    shown = str(logs.layout(served_run(run, room_for(run), Options()), {}))
+    assert "Ranks in the logs" not in shown
+    assert "error.json" in shown

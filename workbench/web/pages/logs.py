@@ -7,6 +7,7 @@ from dash import html
 from analyzers.logs import LogsData, views
 from analyzers.words import quantity
 from workbench.console import clean
+from workbench.present.table import without_empty
 from workbench.present.tables.logs import files, ranks
 from workbench.web.components.elements import Elements
 from workbench.web.components.links import choice, link, with_source_link
@@ -39,7 +40,12 @@ def layout(served: ServedRun, query: Query) -> html.Div:
             choice("rank", names, "" if rank == ALL_RANKS else str(rank), query, "a rank"),
             event_list(rows, chosen, query),
             *(excerpt(data, chosen) if data.events else []),
-            *(table(section) for section in (ranks(data), files(data)) if section.rows),
+            # A list of nothing but ranks says nothing.
+            *(
+                table(section)
+                for section in (ranks(data), files(data))
+                if section.rows and len(without_empty(section).columns) > 1
+            ),
         ]
     )
 
