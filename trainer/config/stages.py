@@ -130,7 +130,7 @@ def check_microbatches(schedule: str, count: int, ranks: int) -> None:
     if count < least or count % rounds:
         needed = f"a multiple of {rounds}" if count % rounds else f"at least {least}"
         raise ConfigError(
-            f"parallelism.pipeline_parallel_schedule {schedule} on {ranks} ranks cannot take {count} microbatches, but"
-            f" {needed}",
+            f"parallelism.pipeline_parallel_schedule {schedule} on {ranks} ranks needs {needed} microbatches, and gets"
+            f" {count}",
             "change training.local_batch_size or parallelism.pipeline_parallel_microbatch_size, whose ratio it is",
         )
