@@ -61,9 +61,10 @@ TIMED = (Kind.STEPS, Kind.STRUCTURED_LOG, Kind.GANTT, Kind.TENSORBOARD, Kind.MET
 
 @dataclass(frozen=True)
 class Artefact:
-    """A file of a known kind, with its rank, its step (None: unknown) and its size in bytes.
+    """A file that an analyzer can read, such as a memory snapshot or a profiler trace (`kind`).
 
-    `exit` says that the file was written because the job died; `step` is then the last finished step.
+    `rank` and `step` are those that wrote it, by its name or content (None: unknown); `bytes` is its size. `exit` says
+    that the file was written because the job died; `step` is then the last finished step.
     """
 
     path: Path
@@ -74,7 +75,7 @@ class Artefact:
     bytes: int = 0
 
     def as_input(self) -> Input:
-        """Return the file in the form in which a report lists its inputs."""
+        """Return the file as an `Input`, as the field `inputs` of a report lists it."""
         return Input(str(self.path), str(self.kind), self.rank, self.step, self.bytes)
 
 
@@ -98,9 +99,10 @@ class Run:
         return [a for a in self.artefacts if a.kind in kinds]
 
     def manifest(self) -> dict[str, Any]:
-        """Return the content of `run.json` as a dict; empty if there is no such file or it cannot be read.
+        """Return the content of `run.json`: the configuration, versions, start and end of the job, as a dict.
 
-        If nodes sent their files to this folder, the files of their launchers are merged with it.
+        The dict is empty if there is no such file, or if it cannot be read. If the nodes of a job sent their files to
+        this folder, the `run.json` of each node is merged with that of the first.
         """
         own = [a.path for a in self.of(Kind.MANIFEST) if node_of(a.path, self.root) is None]
         others = [a.path for a in self.of(Kind.MANIFEST) if node_of(a.path, self.root) is not None]

@@ -65,7 +65,10 @@ class Options:
     progress: Progress | None = field(default=None, compare=False)
 
     def count(self, paths: Sequence[Path], *, cached: bool) -> None:
-        """Tell `progress` that the files at `paths` have been read or, if `cached`, were found in the cache."""
+        """Count the files at `paths` as read in the field `progress`, if that is set.
+
+        `cached` says that they were not read, because the cache has their columns.
+        """
         if self.progress:
             self.progress.add(len(paths), cached=cached)
 

@@ -225,10 +225,11 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):
-    """How much memory a remedy would free: about `frees_bytes` of the `of_bytes` on which it has an effect.
+    """An estimate of how much memory a change would free, such as activation checkpointing (`remedy`).
 
-    Both count the memory alive at the failed allocation, or at the peak if none failed. `model` states the
-    assumptions of the estimate.
+    The change affects `of_bytes` of the memory, such as all activations, and would free about `frees_bytes` of them.
+    Both count the memory that was allocated when a request failed, or at the peak if none failed. `model` says in words
+    what the estimate assumes.
     """
 
     remedy: Remedy = msgspec.field(name="what")

@@ -128,11 +128,12 @@ def extend(
     breakdown: bool = False,
     changes: str | None = None,
 ) -> Report[MemoryData]:
-    """Return a copy of a report with results that are made only on request; the files are read for them again.
+    """Return a copy of a report on memory snapshots, with a breakdown of the memory, or its peak with other settings.
 
-    `breakdown` adds the table of segments, categories, tensors and layers of each device. `changes`, such as
-    `batch=2x,ac=full`, adds the peak as it would be with other settings: `batch`, `seq`, `dp_shard`, `ac` (activation
-    checkpointing, `full` or `selective`), `optim_dtype`.
+    `artefacts` are the snapshots that `report` is about; they are read again. `breakdown` adds the table of segments,
+    categories, tensors and layers of each device. `changes` are settings such as `batch=2x,ac=full`, and add the peak
+    that the job would have with them: `batch`, `seq`, `dp_shard`, `ac` (activation checkpointing, `full` or
+    `selective`), `optim_dtype`. Without either, the copy is equal to `report`.
 
     Raises:
         InputError: A setting is not known, or a recording lacks the data to predict its effect.

@@ -83,14 +83,23 @@ def rounding(one: Divergence) -> Finding:
     return Finding(
         id="bisect.rounding",
         severity=Severity.INFO,
-        title=f"{value_name_of(one.kind, one.tensor)} of step {one.step} is the first tensor that is not identical",
-        why=f"The two runs differ there by {relative(one.difference)}; rounding in its dtype explains up to"
-        f" {relative(one.tolerance)}. {agreed_text(one.agreed, 0.0)}".rstrip(),
-        next="Nothing, if kernels may add numbers in a different order in the two runs. Otherwise look at the code that"
-        " computes this tensor: a small change of a setting looks the same.",
+        title=f"The runs agree but for rounding; {value_name_of(one.kind, one.tensor)} of step {one.step} is the first"
+        " tensor that is not identical",
+        why=f"It differs by {relative(one.difference)} of its size. Rounding in {one.dtype_b or 'its dtype'} explains"
+        f" up to {relative(one.tolerance)}{margin(one)}. {agreed_text(one.agreed, 0.0)}".rstrip(),
+        next="There is nothing to do if kernels may add numbers in a different order in the two runs, as they do on"
+        " other devices, meshes or batch sizes. Otherwise look at the code that computes this tensor: a small change"
+        " of a setting looks the same.",
         step=one.step,
+        evidence=[Evidence(text=f"norm in run A: {one.a:.9g}; in run B: {one.b:.9g}")],
         confidence=0.6,
     )
+
+
+def margin(one: Divergence) -> str:
+    """Return how many times as large as the difference the tolerance is, if it is at least twice as large."""
+    ratio = one.tolerance / one.difference if one.difference else 0.0
+    return f", which is {ratio:.0f} times as much" if ratio >= 2 else ""
 
 
 def title(one: Divergence) -> str:

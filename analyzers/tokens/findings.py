@@ -1,14 +1,15 @@
 """Write the findings on mask mistakes: what is wrong, in how many rows, and what to change."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import msgspec
 import numpy as np
 
 from analyzers.columns import Mask
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.tokens.answers.problems import Problem, Rows, trains_last_only
 from analyzers.tokens.answers.statistics import shift_name
-from analyzers.tokens.model import FACTS, Shifter
+from analyzers.tokens.model import FACTS, ROLE_NAMES, Position, Role, Shifter
 from analyzers.words import percent, quantity, share
 
 ROWS_NAMED = 5
@@ -97,7 +98,7 @@ def problem_finding(rows: Rows, problem: Problem, mask: Mask) -> Finding:
         title=title,
         why=why(rows, problem, mask),
         next=shift_next(rows) if problem is Problem.SHIFT else NEXT[problem],
-        evidence=[Evidence(text=f"rows {row_numbers(rows, mask)} (counted from 0)")],
+        evidence=[Evidence(text=f"rows {row_numbers(rows, mask)} (counted from 0){how_to_show(rows, mask)}")],
         confidence=0.95 if problem in ALWAYS_ERROR else 0.85,
     )
 
@@ -113,6 +114,38 @@ def row_numbers(rows: Rows, mask: Mask) -> str:
     # One more than is named shows whether further rows follow, without counting all of them.
     numbers = rows["row"][mask][: ROWS_NAMED + 1].tolist()
     return ", ".join(map(str, numbers[:ROWS_NAMED])) + (", ..." if len(numbers) > ROWS_NAMED else "")
+
+
+def how_to_show(rows: Rows, mask: Mask) -> str:
+    """Return, after a semicolon, the option that shows the tokens and labels of the first row with a mistake."""
+    first = int(rows["row"][mask][0])
+    return f"; `workbench tokens` with `--row {first}` shows the tokens and labels of row {first}"
+
+
+SHOWN_BY: Mapping[Problem, tuple[Role, bool]] = {
+    Problem.END_NOT_TRAINED: (Role.END, False),
+    Problem.USER_TRAINED: (Role.USER, True),
+    Problem.ANSWER_MASKED: (Role.ANSWER, False),
+    Problem.PADDING_TRAINED: (Role.PADDING, True),
+    Problem.TEMPLATE_TRAINED: (Role.OPENER, True),
+}
+"""{kind of mistake: (role of a token that shows it, whether this token is trained)}."""
+
+
+def with_example(finding: Finding, positions: Sequence[Position]) -> Finding:
+    """Return a finding with a token that shows its mistake as further evidence, if there is one at `positions`."""
+    problem = next((one for one in SHOWN_BY if finding.id == f"tokens.{one}"), None)
+    if problem is None:
+        return finding
+    role, trained = SHOWN_BY[problem]
+    one = next((p for p in positions if p.role == ROLE_NAMES[role] and p.trained is trained), None)
+    return msgspec.structs.replace(finding, evidence=[*finding.evidence, *([example(one)] if one else [])])
+
+
+def example(one: Position) -> Evidence:
+    """Return evidence that names one token: its text, position, role and label."""
+    label = f"label {one.label}, so it is trained" if one.trained else f"label {one.label}, so it is not trained"
+    return Evidence(text=f"row {one.sequence}, position {one.position}: token {one.text!r} ({one.role}) has {label}")
 
 
 def shift_title(rows: Rows, mask: Mask, where: str) -> str:

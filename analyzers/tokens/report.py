@@ -14,12 +14,14 @@ from analyzers.store import Columns
 from analyzers.tokens.answers.problems import Problem, Rows, problem_rows
 from analyzers.tokens.answers.statistics import statistics_of
 from analyzers.tokens.files import DataFiles
-from analyzers.tokens.findings import findings_of
+from analyzers.tokens.findings import findings_of, with_example
 from analyzers.tokens.model import IGNORE, ROLE_NAMES, Position, Role, TokensData, TokenStatistics
 from analyzers.words import percent, quantity, uncapitalised
 
 READER = "analyzers.tokens.reading.reader"
 SCHEMA = "workbench.tokens/1"
+EXAMPLES = 8
+"""The number of rows in which tokens are looked for that show the mistakes of the findings."""
 NO_TOKENIZER = "a tokenizer (--tokenizer), to tell the text of users, assistants and chat templates apart"
 
 
@@ -51,6 +53,9 @@ def analyze(
         )
     problems = problem_rows(rows)
     findings = ranked(findings_of(rows, problems, meta["damaged"], meta["damaged_rows"]))
+    # The rows that are kept with their tokens have an example of each finding.
+    kept = positions(columns, chosen_rows(columns, findings, problems, EXAMPLES, None))
+    findings = [with_example(finding, kept) for finding in findings]
     statistics = statistics_of(rows, meta)
     data = TokensData(
         seq_len=statistics.length.largest,

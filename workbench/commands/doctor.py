@@ -143,6 +143,10 @@ def torchtitan_problems() -> Iterator[Finding]:
         yield finding("doctor.torchtitan", Severity.WARNING, conflict.title, conflict.why, f"run `{conflict.command}`")
 
 
+RING_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+"""The environment variables for the size of Flight Recorder's buffer: the newer name first."""
+
+
 def recorder_problems(variables: dict[str, str]) -> Iterator[Finding]:
     if variables.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
         yield finding(
@@ -152,14 +156,15 @@ def recorder_problems(variables: dict[str, str]) -> Iterator[Finding]:
             "It wraps each process group: the wrapper's own collectives fill the buffer, and entries lose their group.",
             "unset TORCH_DISTRIBUTED_DEBUG, or set it to INFO",
         )
-    rings = [variables[name] for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE") if name in variables]
-    if "0" in rings:
+    ring = next((name for name in RING_SIZES if variables.get(name) == "0"), None)
+    if ring:
         yield finding(
             "doctor.no_ring",
             Severity.WARNING,
-            "Flight Recorder is off: its buffer size is 0",
-            "A hang will leave no dumps.",
-            "set TORCH_FR_BUFFER_SIZE to 20000",
+            f"{ring}=0 turns PyTorch's Flight Recorder off",
+            "Flight Recorder keeps the last collectives of each rank. Without it a hang leaves no dumps, and"
+            " `workbench hang` can only use stacks and logs.",
+            f"remove {ring}=0 where the job is started, and set TORCH_FR_BUFFER_SIZE=20000",
         )
     if variables.get("TORCH_NCCL_DUMP_ON_TIMEOUT") in ("0", "false"):
         yield finding(
@@ -175,7 +180,8 @@ def recorder_problems(variables: dict[str, str]) -> Iterator[Finding]:
             Severity.WARNING,
             "CUDA_LAUNCH_BLOCKING=1 slows down every step",
             "The host waits for each kernel, so step times and traces say nothing about a normal run.",
-            "unset CUDA_LAUNCH_BLOCKING",
+            "remove it where the job is started (shell profile, job script), unless you are looking for the kernel"
+            " that fails",
         )
 
 

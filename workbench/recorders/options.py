@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RecorderOptions:
-    """Options of all recorders, named as in torchtitan's profiling and comm sections.
+    """What the recorders of a training script write, how often, and into which folder.
 
-    Frequencies and windows are numbers of steps, `trace_buf_size` is a number of collectives, timeouts are in
-    seconds; folders are relative to `folder`. `memory_until` is the step after which a table of the memory is
-    printed, or None.
+    The names are those of torchtitan's sections `profiling` and `comm`. Everything is written below `folder`: the other
+    folders are relative to it. `..._freq`, `..._window`, `profiler_active` and `profiler_warmup` are numbers of steps.
+    `trace_buf_size` is the number of collectives that Flight Recorder keeps; timeouts are in seconds. With
+    `memory_until`, a step number, the allocations of the steps up to it are recorded even if no snapshot follows, so
+    that a table of the memory can be made after that step.
     """
 
     folder: str = "outputs"

@@ -97,9 +97,10 @@ def by_local_rank(sides: Sequence[GroupsFile]) -> dict[int, int]:
 
 
 def read_errors(run: Run) -> list[tuple[ExitFile, str]]:
-    """Return (error, path of its file) of all workers, including those from before a restart.
+    """Return the uncaught exception of each worker process of a run, as (exception, path of its file).
 
-    The rank of an error is `UNKNOWN_RANK` if no file says which rank the worker was.
+    torchrun writes these files (`error.json`). Exceptions of workers from before a restart are included. The rank of
+    one is `UNKNOWN_RANK` if no file says which rank the worker was.
     """
     read = (
         (read_error(w.path, UNKNOWN_RANK if w.rank is None else w.rank), str(w.path))

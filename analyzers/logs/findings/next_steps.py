@@ -216,7 +216,7 @@ def for_host_memory(cause: Cause) -> str:
         return "check the size that this line computes; it is allocated on the host, not on a device"
     if cause.reason is Reason.HOST_ALLOCATOR:
         return (
-            "the request is small, so the memory was full already: check what limits it (`free -h`, `ulimit -v`, the"
+            "the request is small, so the memory was full already: check what limits it (`free -h`, `ulimit -d -v`, the"
             " limit of the container or of Slurm's `--mem`), and record a memory snapshot to see what fills it"
         )
     return (

@@ -116,15 +116,26 @@ def kept_finding(device: Device, use: UnusualUse) -> Finding:
         severity=Severity.WARNING,
         title=f"{size(use.bytes)} of activations stay allocated long after their backward pass",
         why=f"They were allocated from step {use.step} on{in_line(use)}, and are still allocated at the end of the"
-        " recording, several steps later.",
+        f" recording{after_step(device)}.",
         next="Find what still refers to these tensors: an output or a loss stored without .detach(), a cache, or a"
         " closure."
         f" Without these references {size(use.bytes)} is freed.",
         ranks=ranks_of(device),
         step=use.step,
-        evidence=[fact(device, f"still allocated several steps later: {size(use.bytes)}", innermost(use.frames))],
+        evidence=[
+            fact(
+                device,
+                f"allocated from step {use.step} on, still allocated{after_step(device)}: {size(use.bytes)}",
+                innermost(use.frames),
+            )
+        ],
         confidence=0.7,
     )
+
+
+def after_step(device: Device) -> str:
+    """Return the last step in the recording as ` after step 5`; empty if no step is annotated."""
+    return f" after step {device.steps[-1].step}" if device.steps else ""
 
 
 def on_rank(device: Device) -> str:

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 
 import msgspec
 
-from analyzers.memory.findings.evidence import fact, ranks_of
+from analyzers.memory.findings.evidence import fact, innermost, ranks_of
 from analyzers.memory.model import Device, MissingEvidence
-from analyzers.report import Finding, Severity
-from analyzers.words import share, size
+from analyzers.report import Evidence, Finding, Severity
+from analyzers.words import quantity, share, size
 
 UNKNOWN_SHARE = 0.5
+STACKS_SHOWN = 3
 
 
 WITHOUT_STACK = (
@@ -43,7 +44,7 @@ def inconsistent_finding(device: Device) -> Finding:
     return Finding(
         id="memory.inconsistent",
         severity=Severity.WARNING,
-        title="The allocation history and the blocks of the snapshot do not agree",
+        title="The allocation history does not end with the blocks of the snapshot, so sizes over time are approximate",
         why=f"The history of {device.entries} allocations and frees ends with {size(device.end_allocated_bytes)}"
         f" allocated{listed(device)}. Most likely entries are missing from the history: newer versions of"
         " PyTorch leave some out if they are given `skip_actions`.",
@@ -51,9 +52,18 @@ def inconsistent_finding(device: Device) -> Finding:
         " this recording, take all sizes over time as approximate.",
         ranks=ranks_of(device),
         step=device.step,
-        evidence=[fact(device, f"device {device.device}: {device.entries} entries")],
+        evidence=[fact(device, f"device {device.device}: {sums(device)}")],
         confidence=1.0,
     )
+
+
+def sums(device: Device) -> str:
+    """Return a text with the bytes at the end of the history, those of the list of blocks, and their difference."""
+    end = f"allocated at the end of the history: {size(device.end_allocated_bytes)}"
+    if isinstance(device.listed_bytes, msgspec.UnsetType):
+        return end
+    apart = size(abs(device.listed_bytes - device.end_allocated_bytes))
+    return f"{end}; sum of the list of blocks: {size(device.listed_bytes)}; difference: {apart}"
 
 
 def exceeds_segments(device: Device) -> bool:
@@ -71,7 +81,8 @@ def impossible_peak_finding(device: Device) -> Finding:
     return Finding(
         id="memory.inconsistent",
         severity=Severity.WARNING,
-        title="The allocation history and the segments of the snapshot do not agree",
+        title="The allocation history does not fit into the segments of the snapshot, so sizes over time are"
+        " approximate",
         why=f"The history of {device.entries} allocations and frees peaks at {peak} allocated, but by the list of"
         f" segments the allocator never had more than {reserved}. Entries are missing, or the file was changed.",
         next="Record again, without `skip_actions`. In this recording, take all sizes over time as approximate.",
@@ -86,6 +97,14 @@ def has_stacks(device: Device) -> bool:
     """Return whether most bytes of unknown category, among the largest stacks at the peak, have a recorded stack."""
     unknown = [stack for stack in device.top_stacks if stack.category == "unknown"]
     return sum(stack.bytes if stack.frames else -stack.bytes for stack in unknown) > 0
+
+
+def unknown_stacks(device: Device) -> Iterator[Evidence]:
+    """Yield the stacks that allocated most of the bytes of unknown category at the peak, as evidence."""
+    unknown = [stack for stack in device.top_stacks if stack.category == "unknown" and stack.frames]
+    for stack in unknown[:STACKS_SHOWN]:
+        text = f"of unknown category: {size(stack.bytes)} in {quantity(stack.count, 'block')}"
+        yield fact(device, text, innermost(stack.frames))
 
 
 def listed(device: Device) -> str:
@@ -115,6 +134,7 @@ def uncategorised_finding(device: Device, unknown: int) -> Finding:
         next=advice,
         ranks=ranks_of(device),
         step=device.step,
-        evidence=[fact(device, f"of unknown category at the peak: {size(unknown)} of {size(peak)}")],
+        evidence=[*unknown_stacks(device)]
+        or [fact(device, f"blocks of unknown category at the peak: {size(unknown)}, none of them has a stack")],
         confidence=1.0,
     )

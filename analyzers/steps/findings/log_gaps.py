@@ -1,9 +1,11 @@
 """Write notes on what the logs lack: ranks, the ends of truncated logs, steps of some ranks, answers to questions."""
 
+import msgspec
+
 from analyzers.kinds import Kind
-from analyzers.report import Finding
+from analyzers.report import EVIDENCE_AT_MOST, Evidence, Finding
 from analyzers.steps.answers.lateness import Lateness
-from analyzers.steps.findings.common import note
+from analyzers.steps.findings.common import log_of_rank, note
 from analyzers.steps.table import Steps
 from analyzers.words import quantity, rank_names
 
@@ -30,10 +32,7 @@ def log_notes(steps: Steps) -> list[Finding]:
             note("steps.missing_ranks", title, why, "look for the missing logs in other folders", ranks=missing)
         )
     if ranks := steps.truncated:
-        title = f"the log of {rank_names(ranks)} ends in the middle of a line"
-        why = "the process ended while it wrote the line, or the file was copied while the job ran"
-        advice = "look at how the job ended (`workbench inspect` on the folder of the run)"
-        notes.append(note("steps.torn_line", title, why, advice, ranks=ranks))
+        notes.append(torn_note(steps, ranks))
     last = steps.table.groupby("rank")["step"].max()
     if ranks := [int(str(rank)) for rank in last[last < last.max()].index]:
         stops = f"stops at step {int(last.min())}, that of other ranks at step {int(last.max())}"
@@ -42,6 +41,26 @@ def log_notes(steps: Steps) -> list[Finding]:
         advice = "look at how these ranks ended (`workbench inspect` on the folder of the run)"
         notes.append(note("steps.unequal_steps", title, why, advice, int(last.min()), ranks))
     return notes
+
+
+def torn_note(steps: Steps, ranks: list[int]) -> Finding:
+    """Return the note that the step logs of `ranks` end in the middle of a line, with the last whole line of each."""
+    last = steps.table.groupby("rank")["step"].max()
+    texts = {rank: f"the last whole line of rank {rank} is step {int(last[rank])}" for rank in ranks if rank in last}
+    return msgspec.structs.replace(
+        note(
+            "steps.torn_line",
+            f"the step log of {rank_names(ranks)} ends in the middle of a line",
+            "the process ended while it wrote the line, or the file was copied while the job ran. That line is left"
+            " out: the numbers of this report end with the line before it",
+            "if the job ended by itself, look at how: `workbench inspect` on the folder of the run. If it was still"
+            " running, copy the file again",
+            ranks=ranks,
+        ),
+        evidence=[Evidence(text=text, source=log_of_rank(steps, rank)) for rank, text in texts.items()][
+            :EVIDENCE_AT_MOST
+        ],
+    )
 
 
 def unanswered(steps: Steps, late: Lateness) -> list[str]:

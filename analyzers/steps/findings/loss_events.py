@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 
 from analyzers.report import EVIDENCE_AT_MOST, Evidence, Finding, Severity
-from analyzers.steps.answers.losses import NonFinite, first_nonfinite, height
+from analyzers.steps.answers.losses import NonFinite, first_nonfinite, height, mean_by_step
 from analyzers.steps.findings.common import SAME_MOMENT, log_of_rank, note
 from analyzers.steps.model import Event, EventKind, Problem
 from analyzers.steps.table import Steps
 from analyzers.words import quantity, rank_names
+
+STEPS_BEFORE, STEPS_AFTER = 4, 2
+"""How many steps before and after a spike of the loss the evidence shows."""
 
 
 def nonfinite_finding(steps: Steps, broken: NonFinite) -> Finding:
@@ -94,16 +97,25 @@ def spike_finding(steps: Steps, spike: Event, jumps: Sequence[Event]) -> Finding
         id=Problem.LOSS_SPIKE.finding_id,
         severity=Severity.WARNING,
         title=f"the loss jumps from {spike.before:.4g} to {spike.value:.4g} at step {spike.step}",
-        why=f"the loss of the steps before step {spike.step} varies far less."
+        why=f"in the steps before step {spike.step} the loss varies far less, as the evidence shows."
         + (f" It is back to normal at step {spike.until}" if spike.until else " It stays high until the last step"),
         next=f"check the batch and the gradient norm of step {spike.step}. If `workbench launch --config` made the run,"
         " `workbench inspect RUN --prove` runs that step again from the last checkpoint, and names the layer whose"
         " gradient jumped first",
         ranks=steps.ranks,
         step=spike.step,
-        evidence=[Evidence(text=jump_text(jump)) for jump in led],
+        evidence=[losses_around(steps, spike), *(Evidence(text=jump_text(jump)) for jump in led)],
         confidence=0.8,
     )
+
+
+def losses_around(steps: Steps, spike: Event) -> Evidence:
+    """Return, as evidence, the loss in the steps around a spike, as the mean over the ranks that log it."""
+    loss = mean_by_step(steps, "loss")
+    at = int((loss.index < spike.step).sum())
+    around = loss.iloc[max(0, at - STEPS_BEFORE) : at + STEPS_AFTER + 1]
+    texts = ", ".join(f"{value:.4g} (step {step})" for step, value in around.items())
+    return Evidence(text=f"loss: {texts}", source=log_of_rank(steps, steps.ranks[0]))
 
 
 def rise_finding(steps: Steps, rise: Event) -> Finding:

@@ -292,6 +292,9 @@ def test_unknown_memory_with_stacks_is_not_said_to_lack_them(one_device, frames,
     finding = uncategorised_finding(device, device.peak_allocated_bytes)
     assert words in finding.why
     assert ("_record_memory_history" in finding.next) is (not frames)
+    texts = [fact.text for fact in finding.evidence]
+    where = "none of them has a stack" if not frames else "of unknown category: 160.0 MiB in 4 blocks"
+    assert where in texts[0]
 
 
 def test_one_of_several_devices_of_a_process_is_named(one_device):

@@ -18,6 +18,7 @@ from analyzers.memory.reading.interning import InternTables
 from analyzers.memory.reading.reader import columns, trace_columns
 from analyzers.memory.reading.snapshot import Snapshot
 from analyzers.memory.replay.lifetimes import Replay
+from analyzers.words import size
 
 RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -78,6 +79,8 @@ def test_a_lost_alloc_is_told(maker):
     device = report.data.devices[0]
     assert device.end_allocated_bytes - device.listed_bytes == lost["size"]
     assert "but the list of blocks in the same file" in finding.why
+    assert "so sizes over time are approximate" in finding.title
+    assert finding.evidence[0].text.endswith(f"; difference: {size(lost['size'])}")
 
 
 def test_a_peak_that_no_segment_could_hold_is_told(maker):

@@ -49,6 +49,8 @@ def test_the_planted_cause_is_found(maker, planted, name, title):
     assert findings[name].title == title
     assert findings[name].next
     assert findings[name].evidence
+    if name == "memory.kept":
+        assert "still allocated at the end of the recording after step 5." in findings[name].why
 
 
 def test_the_loss_in_pieces_frees_all_but_one(maker):

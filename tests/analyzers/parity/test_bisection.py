@@ -69,7 +69,12 @@ def test_the_dtype_decides_what_is_rounding(tmp_path, dtype, difference, kind):
     b = record_lines(
         tmp_path / "b", (1, "input", "model", 2.0, dtype), (1, "activation", "model", 2.0 + difference, dtype)
     )
-    assert bisect(a, b).verdict.kind == kind
+    report = bisect(a, b)
+    assert report.verdict.kind == kind
+    for note in (finding for finding in report.findings if finding.id == "bisect.rounding"):
+        assert note.title.startswith("The runs agree but for rounding")
+        assert "Rounding in bfloat16 explains up to 1.6 %, which is 22 times as much" in note.why
+        assert note.evidence[0].text == "norm in run A: 1.41421356; in run B: 1.41456707"
 
 
 def test_the_tolerance_is_that_of_the_formula():

@@ -128,6 +128,10 @@ def test_spike_drift_growth_and_collective_counts(logs):
     report = steps.analyze(logs({0: of(0), 1: of(1)}))
     found = {f.id: (f.ranks, f.step) for f in report.findings}
     assert found["steps.loss_spike"][1] == 25
+    [spike] = [finding for finding in report.findings if finding.id == "steps.loss_spike"]
+    assert spike.evidence[0].text.startswith(
+        "loss: 4 (step 21), 4.01 (step 22), 4.02 (step 23), 4 (step 24), 9 (step 25)"
+    )
     assert found["steps.slowdown"][1] == 21
     assert found["steps.memory_growth"][0] == [1]
     assert found["steps.collective_count"] == ([1], 7)
@@ -150,6 +154,12 @@ def test_torn_missing_and_unequal_logs_are_said(logs, tmp_path):
     report = steps.analyze(run.discover(tmp_path).artefacts)
     found = {f.id: f.ranks for f in report.findings}
     assert found == {"steps.missing_ranks": [2], "steps.torn_line": [0, 1], "steps.unequal_steps": [1]}
+    [torn] = [finding for finding in report.findings if finding.id == "steps.torn_line"]
+    assert [fact.text for fact in torn.evidence] == [
+        "the last whole line of rank 0 is step 5",
+        "the last whole line of rank 1 is step 4",
+    ]
+    assert torn.evidence[1].source.endswith("rank_1.jsonl")
     assert [rank.steps for rank in report.data.ranks] == [5, 4]
 
 

@@ -119,7 +119,10 @@ def test_doctor_sees_what_is_set_wrong(monkeypatch):
     monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "0")
     document = json.loads(run("doctor", "--json").stdout)
     assert document["schema"] == "workbench.doctor/1"
-    assert {"doctor.detail", "doctor.no_ring"} <= {finding["id"] for finding in document["findings"]}
+    by_id = {finding["id"]: finding for finding in document["findings"]}
+    assert "doctor.detail" in by_id
+    assert by_id["doctor.no_ring"]["title"] == "TORCH_FR_BUFFER_SIZE=0 turns PyTorch's Flight Recorder off"
+    assert by_id["doctor.no_ring"]["next"].startswith("Remove TORCH_FR_BUFFER_SIZE=0 where the job is started")
     assert document["verdict"]["status"] == "warning"
 
 

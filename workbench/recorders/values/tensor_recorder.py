@@ -224,9 +224,11 @@ def settings_of(group: dict[str, Any]) -> Iterator[tuple[str, float]]:
 def record_tensors(
     model: nn.Module, folder: str | Path = "outputs", *, first_step: int = 1, steps: int = STEPS
 ) -> ScriptRecorder:
-    """Record sums over the tensors of this rank's next `steps` steps in `folder`/values, and return the recorder.
+    """Record checksums of the model's tensors, so that `workbench bisect A B` finds where two runs first differ.
 
-    The tensors are inputs, outputs, parameters and gradients of the modules of `model`, and the optimizer's state. A
-    step ends with the optimizer step. `first_step` is the number that the next step gets; give it when a run resumes.
+    For each of this rank's next `steps` steps, sums over the inputs, outputs, parameters and gradients of all modules
+    of `model`, and over the optimizer's state, are written to the folder `values` in `folder`. A step ends when the
+    optimizer has stepped. Steps are numbered from `first_step`: pass the number of the next step when a run resumes
+    from a checkpoint. The recorder that is returned can be closed early.
     """
     return ScriptRecorder([model], folder, first_step, steps)
