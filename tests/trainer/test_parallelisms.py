@@ -311,7 +311,7 @@ def test_a_mesh_fills_the_world() -> None:
         (job(tensor_parallel_degree=4), 4, "tensor_parallel_degree 4 does not divide 2 key-value heads", "divisor"),
         (job(context_parallel_degree=3), 3, "seq_len 2048 cannot be cut into 6 equal chunks", "multiple of 6"),
         (job(pipeline_parallel_degree=3, pipeline_parallel_microbatch_size=3), 3, "microbatch_size 3", "divisor of 8"),
-        (job(pipeline_parallel_degree=4, pipeline_parallel_microbatch_size=4), 4, "but at least 4", "microbatch_size"),
+        (job(pipeline_parallel_degree=4, pipeline_parallel_microbatch_size=4), 4, "at least 4", "microbatch_size"),
         (job(pipeline_parallel_degree=16), 16, "4 layers cannot make 16 stages", "layers_per_stage"),
         (job("llama4", tensor_parallel_degree=2, expert_tensor_parallel_degree=4), 2, "is neither 1 nor", "to 2"),
         (
