@@ -143,9 +143,9 @@ def with_example(finding: Finding, positions: Sequence[Position]) -> Finding:
 
 
 def example(one: Position) -> Evidence:
-    """Return evidence that names one token: its text, position, role and label."""
-    label = f"label {one.label}, so it is trained" if one.trained else f"label {one.label}, so it is not trained"
-    return Evidence(text=f"row {one.sequence}, position {one.position}: token {one.text!r} ({one.role}) has {label}")
+    """Return evidence that names one token: its text, position and role, and whether it is trained."""
+    fate = "is trained: its label is not -100" if one.trained else "is not trained: its label is -100"
+    return Evidence(text=f"row {one.sequence}, position {one.position}: token {one.text!r} ({one.role}) {fate}")
 
 
 def shift_title(rows: Rows, mask: Mask, where: str) -> str:

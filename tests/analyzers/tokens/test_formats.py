@@ -109,4 +109,4 @@ def test_mistakes_in_other_formats(specials, make, fault, expected, tmp_path):
     if expected == "tokens.end_not_trained":
         rows, token = [fact.text for fact in report.findings[0].evidence]
         assert rows.endswith("; `workbench tokens` with `--row 0` shows the tokens and labels of row 0")
-        assert token.endswith("(end of the answer) has label -100, so it is not trained")
+        assert token.endswith("(end of the answer) is not trained: its label is -100")
