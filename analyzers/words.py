@@ -19,6 +19,12 @@ PLAIN_WORD, CAPITAL_WORD = re.compile(r"[a-z]+(?=[\s,:;']|$)"), re.compile(r"[A-
 PROPER_NAMES = ("Python ", "Slurm ", "Flight Recorder")
 TICK_UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
 
+EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (on AMD GPUs: PyTorch 2.12 and ROCm 7 or later)"
+"""The allocator's setting against fragmentation, which several rooms advise.
+
+Older versions ignore it on AMD GPUs (pull request 177974 of PyTorch).
+"""
+
 
 def size(count: float | None) -> str:
     """Return a number of bytes in the binary unit with at most four digits before the point: `3.0 GiB`, `512 B`."""

@@ -6,7 +6,7 @@ from analyzers.logs.answers.cause import Cause
 from analyzers.logs.answers.waits import Basis
 from analyzers.logs.findings.wording import first_with, place, who
 from analyzers.logs.model import EventKind, LogClass, Reason
-from analyzers.words import rank_names, size
+from analyzers.words import EXPANDABLE_SEGMENTS, rank_names, size
 
 STEPS = {
     LogClass.CRASHED: "open the line that the title names; the lines above the traceback show what was read or"
@@ -196,7 +196,7 @@ def for_memory(cause: Cause) -> str:
     unallocated = facts.unallocated_bytes or 0
     if unallocated > requested > 0:
         return (
-            f"set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: the allocator had {size(unallocated)} reserved and"
+            f"set {EXPANDABLE_SEGMENTS}: the allocator had {size(unallocated)} reserved and"
             f" unused, more than the {size(requested)} requested, but in pieces that were too small"
         )
     return (

@@ -6,7 +6,7 @@ from analyzers.memory.findings.evidence import fact, ranks_of
 from analyzers.memory.findings.remedies import saving_by
 from analyzers.memory.model import Device, FreeBlocks, FreeMemory, Moment, Remedy
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.words import quantity, share, size
+from analyzers.words import EXPANDABLE_SEGMENTS, quantity, share, size
 
 SPLIT_SHARE_AT_LEAST, SPLIT_BYTES_AT_LEAST = 0.2, 64 << 20
 PLACES_SHOWN = 3
@@ -85,7 +85,7 @@ def defragment(device: Device) -> str:
             "Allocate fewer different sizes: pad batches to a few lengths. Expandable segments would free nothing here"
             f" ({saving.model})."
         )
-    sentence = "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+    sentence = f"Set {EXPANDABLE_SEGMENTS}."
     if saving is None:
         return sentence
     amount = f"{size(saving.frees_bytes)} of {size(saving.of_bytes)}"

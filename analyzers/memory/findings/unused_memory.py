@@ -6,7 +6,7 @@ from analyzers.memory.findings.evidence import fact, ranks_of
 from analyzers.memory.findings.remedies import BATCH
 from analyzers.memory.model import Device, PoolUse
 from analyzers.report import Finding, Severity
-from analyzers.words import quantity, share, size
+from analyzers.words import EXPANDABLE_SEGMENTS, quantity, share, size
 
 COMMON_POOL = "0.0"
 UNUSED_SHARE_AT_LEAST, UNUSED_BYTES_AT_LEAST = 0.25, 256 << 20
@@ -37,8 +37,7 @@ def retries_finding(device: Device) -> Finding:
         why="The device was full. To make room, PyTorch's allocator gave cached memory that no tensor used back to the"
         f" driver, {size(freed)} in total. Before that it has to wait until the device has finished all work, which"
         " makes the step longer.",
-        next=f"Leave more memory free: use a smaller batch ({BATCH}), or set"
-        " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        next=f"Leave more memory free: use a smaller batch ({BATCH}), or set {EXPANDABLE_SEGMENTS}.",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[

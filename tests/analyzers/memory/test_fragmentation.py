@@ -52,7 +52,7 @@ def test_a_request_that_free_pieces_would_have_served(maker):
     assert "100.0 MiB" in told.title + told.why
     assert "160.0 MiB" in told.title + told.why
     assert "8.0 MiB" in told.title + told.why
-    assert "expandable_segments:True" in told.next
+    assert "expandable_segments:True (on AMD GPUs: PyTorch 2.12 and ROCm 7 or later)" in told.next
 
 
 def test_what_is_freed_after_the_failure_does_not_matter(maker):
