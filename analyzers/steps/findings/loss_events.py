@@ -6,6 +6,7 @@ from analyzers.report import EVIDENCE_AT_MOST, Evidence, Finding, Severity
 from analyzers.steps.answers.losses import NonFinite, first_nonfinite, height, mean_by_step
 from analyzers.steps.findings.common import SAME_MOMENT, log_of_rank, note
 from analyzers.steps.model import Event, EventKind, Problem
+from analyzers.steps.reading.log_lines import FINITE
 from analyzers.steps.table import Steps
 from analyzers.words import quantity, rank_names
 
@@ -33,8 +34,20 @@ def nonfinite_finding(steps: Steps, broken: NonFinite) -> Finding:
 def nonfinite_facts(steps: Steps, broken: NonFinite) -> list[Evidence]:
     """Return, per rank, the evidence that its loss or gradient norm is not finite, with its log as the source."""
     fact = f"{broken.quantity} not finite at step {broken.step}"
-    ranks = broken.ranks[:EVIDENCE_AT_MOST]
-    return [Evidence(text=f"rank {rank}: {fact}", source=log_of_rank(steps, rank)) for rank in ranks]
+    return [
+        Evidence(text=f"rank {rank}: {fact}{last_finite(steps, broken, rank)}", source=log_of_rank(steps, rank))
+        for rank in broken.ranks[:EVIDENCE_AT_MOST]
+    ]
+
+
+def last_finite(steps: Steps, broken: NonFinite, rank: int) -> str:
+    """Return the last finite value of a rank before a loss or gradient norm broke, after a comma; empty if none."""
+    table, name = steps.table, broken.quantity.name.lower()
+    before = table[(table["rank"] == rank) & (table["step"] < broken.step) & (table[f"{name}_state"] == FINITE)]
+    if before.empty:
+        return ""
+    last = before.sort_values("step").iloc[-1]
+    return f", last finite value {float(last[name]):.4g} at step {int(last['step'])}"
 
 
 def recovered_notes(steps: Steps) -> list[Finding]:
