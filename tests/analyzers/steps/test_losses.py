@@ -38,7 +38,7 @@ def test_a_spike_and_the_jump_that_led_to_it(job):
     ]  # fmt: skip
     assert report.verdict.kind == "loss_spike"
     assert "back to normal at step 157" in report.findings[0].why
-    assert "gradient norm jumps from 1 to 40 at step 150" in report.findings[0].evidence[0].text
+    assert "gradient norm jumps from 1 to 40 at step 150" in report.findings[0].evidence[1].text
 
 
 def test_a_loss_that_rises_and_stays_up(job):
