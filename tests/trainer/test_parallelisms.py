@@ -15,7 +15,7 @@ from trainer.config.degrees import Degrees
 from trainer.config.devices import check_devices
 from trainer.config.nearest import nearest_mesh, with_degrees
 from trainer.config.sections import Parallelism
-from trainer.config.stages import BY_NAME
+from trainer.config.stages import BY_NAME, check_microbatches
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, plan, refuse_without_device
 
@@ -200,6 +200,13 @@ def test_every_schedule_trains_the_same(run_once: Train, alone: Run, schedule: s
 
 
 @pytest.mark.slow
+def test_one_microbatch_on_several_stages_trains_the_same(run_once: Train, alone: Run) -> None:
+    """PyTorch's 1F1B refuses fewer microbatches than stages; torchtitan's llama4_17bx128e.toml has one on four."""
+    whole = ["--training.local_batch_size", "8", "--parallelism.pipeline_parallel_microbatch_size", "8"]
+    assert_same_curve(run_once("pp2_one_microbatch", 2, *PIPELINE, *whole, *BRIEF), alone)
+
+
+@pytest.mark.slow
 def test_a_pipeline_adds_up_the_gradients_of_several_batches(run_once: Train, alone: Run) -> None:
     flags = ["--training.local_batch_size", "4", "--training.global_batch_size", "8"]
     assert_same_curve(run_once("pp2_accumulated", 2, *PIPELINE, *LOOPED, *flags), alone)
@@ -291,6 +298,20 @@ def test_a_mesh_fills_the_world() -> None:
 
 
 @pytest.mark.parametrize(
+    ("schedule", "batch", "needed", "hint"),
+    [
+        ("Interleaved1F1B", 7, "a multiple of 2", "set training.local_batch_size to 8"),
+        ("DualPipeV", 4, "at least 6", "set training.local_batch_size to 6"),
+    ],
+)
+def test_the_nearest_batch_that_a_schedule_accepts_is_named(schedule: str, batch: int, needed: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=f"{schedule} on 3 ranks needs {needed} microbatches") as caught:
+        check_microbatches(schedule, 1, batch, 3)
+    assert caught.value.hint == hint
+    check_microbatches(schedule, 1, int(hint.rsplit(maxsplit=1)[-1]), 3)
+
+
+@pytest.mark.parametrize(
     ("config", "ranks", "says", "hint"),
     [
         (job(tensor_parallel_degree=2), 3, "tensor_parallel_degree 2 does not divide 3 ranks", "start 4 processes"),
@@ -311,7 +332,12 @@ def test_a_mesh_fills_the_world() -> None:
         (job(tensor_parallel_degree=4), 4, "tensor_parallel_degree 4 does not divide 2 key-value heads", "divisor"),
         (job(context_parallel_degree=3), 3, "seq_len 2048 cannot be cut into 6 equal chunks", "multiple of 6"),
         (job(pipeline_parallel_degree=3, pipeline_parallel_microbatch_size=3), 3, "microbatch_size 3", "divisor of 8"),
-        (job(pipeline_parallel_degree=4, pipeline_parallel_microbatch_size=4), 4, "at least 4", "microbatch_size"),
+        (
+            job(pipeline_parallel_degree=4, pipeline_parallel_microbatch_size=4),
+            4,
+            "1F1B on 4 ranks needs at least 4 microbatches in PyTorch, and gets 2",
+            "to 16, or parallelism.pipeline_parallel_microbatch_size to 2, or the schedule to GPipe, which accepts any",
+        ),
         (job(pipeline_parallel_degree=16), 16, "4 layers cannot make 16 stages", "layers_per_stage"),
         (job("llama4", tensor_parallel_degree=2, expert_tensor_parallel_degree=4), 2, "is neither 1 nor", "to 2"),
         (

@@ -306,6 +306,15 @@ def test_a_warm_up_that_is_longer_than_the_schedule_is_named() -> None:
     assert note == "lr_scheduler.warmup_steps 200 is longer than the schedule, and becomes 10"
 
 
+def test_the_schedule_that_replaces_another_is_named() -> None:
+    flags = ["--parallelism.pipeline_parallel_degree", "4", "--training.local_batch_size"]
+    assert startup_notes([*flags, "4"]) == []
+    assert startup_notes([*flags, "1", "--parallelism.pipeline_parallel_schedule", "GPipe"]) == []
+    [note] = startup_notes([*flags, "1"])
+    assert note.startswith("parallelism.pipeline_parallel_schedule 1F1B becomes GPipe")
+    assert note.endswith("only 1 of 4 stages works at a time until training.local_batch_size is 4")
+
+
 def test_gradients_are_not_clipped_to_nothing() -> None:
     with pytest.raises(ConfigError, match="clip every gradient to 0") as caught:
         validate(load_for_training(["--training.max_norm", "0"]), 1)

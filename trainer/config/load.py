@@ -13,6 +13,7 @@ from trainer.config.refusals import NO_DATA, asks_for_something, is_without_asse
 from trainer.config.registry import from_registry
 from trainer.config.schema import Option, from_toml, from_words, options, own_options
 from trainer.config.sections import JobConfig, Training, Validation
+from trainer.config.stages import replaced_schedule
 from trainer.config.switches import SWITCHES, WEIGHTS, off_switches
 from trainer.config.written_keys import WrittenKey, read_flags, read_toml
 from trainer.errors import ConfigError
@@ -134,6 +135,7 @@ def startup_notes(overrides: Sequence[str], world_size: int | None = None) -> li
     return [
         *replaced,
         *shortened_warmup(resolved.config, reports),
+        *replaced_schedule(resolved.config),
         *(f"without effect here: {', '.join(keys)} ({reason})" for reason, keys in names.items()),
         *(f"without effect: {', '.join(keys)} (add {turn_on})" for turn_on, keys in off.items()),
     ]

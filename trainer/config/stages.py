@@ -1,4 +1,4 @@
-"""Divide the layers of a model among pipeline ranks, and check the number of microbatches that a schedule supports."""
+"""Divide the layers of a model among pipeline ranks, and choose a schedule that accepts the number of microbatches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,6 +107,37 @@ def schedule_name(config: Parallelism) -> str:
     )
 
 
+def microbatch_count(config: JobConfig) -> int:
+    """Return the number of microbatches into which a pipeline divides the local batch."""
+    return config.training.local_batch_size // config.parallelism.pipeline_parallel_microbatch_size
+
+
+def schedule_to_run(config: JobConfig) -> str:
+    """Return PyTorch's name of the schedule that runs: the configured one, or GPipe for 1F1B with one microbatch.
+
+    PyTorch's 1F1B refuses fewer microbatches than stages. With one microbatch GPipe does the same: a stage runs one
+    forward and one backward pass.
+
+    Raises:
+        ConfigError: There is no such schedule.
+    """
+    name = schedule_name(config.parallelism)
+    return "GPipe" if name == "1F1B" and microbatch_count(config) == 1 else name
+
+
+def replaced_schedule(config: JobConfig) -> list[str]:
+    """Return a list with one sentence if GPipe runs in place of the configured schedule; else an empty list."""
+    ranks = config.parallelism.pipeline_parallel_degree
+    if ranks == 1 or schedule_to_run(config) == schedule_name(config.parallelism):
+        return []
+    sentence = (
+        "parallelism.pipeline_parallel_schedule 1F1B becomes GPipe: with 1 microbatch they are the same, and PyTorch's"
+        f" 1F1B refuses fewer microbatches than stages; only 1 of {ranks} stages works at a time until"
+        f" training.local_batch_size is {config.training.local_batch_size * ranks}"
+    )
+    return [sentence]
+
+
 def check_pipeline(config: JobConfig, layers: int) -> None:
     """Raise ConfigError if the layers or the batch cannot be divided for the pipeline."""
     parallelism = config.parallelism
@@ -120,17 +151,44 @@ def check_pipeline(config: JobConfig, layers: int) -> None:
             f"parallelism.pipeline_parallel_microbatch_size {size} does not divide training.local_batch_size {batch}",
             f"give a divisor of {batch}",
         )
-    check_microbatches(schedule_name(parallelism), batch // size, ranks)
+    check_microbatches(schedule_to_run(config), size, batch, ranks)
 
 
-def check_microbatches(schedule: str, count: int, ranks: int) -> None:
-    """Raise ConfigError if a pipeline schedule does not support `count` microbatches on `ranks` pipeline ranks."""
-    least = {"1F1B": ranks, "DualPipeV": 2 * ranks}.get(schedule, 1)
+def check_microbatches(schedule: str, size: int, batch: int, ranks: int) -> None:
+    """Raise ConfigError if PyTorch's `schedule` on `ranks` pipeline ranks does not accept this number of microbatches.
+
+    They have `size` sequences each, and there are `batch` sequences.
+    """
+    count = batch // size
+    if accepts(schedule, count, ranks):
+        return
+    least = fewest_microbatches(schedule, ranks)
+    needed = f"at least {least}" if count < least else f"a multiple of {count // ranks}"
+    raise ConfigError(
+        f"parallelism.pipeline_parallel_schedule {schedule} on {ranks} ranks needs {needed} microbatches in PyTorch,"
+        f" and gets {count}",
+        nearest_microbatches(schedule, size, batch, ranks),
+    )
+
+
+def fewest_microbatches(schedule: str, ranks: int) -> int:
+    """Return the smallest number of microbatches that PyTorch's `schedule` accepts on `ranks` pipeline ranks."""
+    return {"1F1B": ranks, "DualPipeV": 2 * ranks}.get(schedule, 1)
+
+
+def accepts(schedule: str, count: int, ranks: int) -> bool:
+    """Return whether PyTorch's `schedule` accepts `count` microbatches on `ranks` pipeline ranks."""
     rounds = max(1, count // ranks) if schedule in IN_ROUNDS else 1
-    if count < least or count % rounds:
-        needed = f"a multiple of {rounds}" if count % rounds else f"at least {least}"
-        raise ConfigError(
-            f"parallelism.pipeline_parallel_schedule {schedule} on {ranks} ranks needs {needed} microbatches, and gets"
-            f" {count}",
-            "change training.local_batch_size or parallelism.pipeline_parallel_microbatch_size, whose ratio it is",
-        )
+    return count >= fewest_microbatches(schedule, ranks) and count % rounds == 0
+
+
+def nearest_microbatches(schedule: str, size: int, batch: int, ranks: int) -> str:
+    """Return the hint with the nearest settings that work: a larger batch, smaller microbatches, another schedule."""
+    # Every schedule accepts 2 * ranks microbatches and all multiples of it.
+    count = next(n for n in range(batch // size + 1, batch // size + 2 * ranks + 1) if accepts(schedule, n, ranks))
+    smaller = [part for part in range(size - 1, 0, -1) if batch % part == 0 and accepts(schedule, batch // part, ranks)]
+    return (
+        f"set training.local_batch_size to {count * size}"
+        + (f", or parallelism.pipeline_parallel_microbatch_size to {smaller[0]}" if smaller else "")
+        + (", or the schedule to GPipe, which accepts any number" if schedule in SINGLE else "")
+    )

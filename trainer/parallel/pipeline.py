@@ -14,7 +14,7 @@ from torch.distributed.pipelining.schedules import get_schedule_class
 from trainer.config import JobConfig
 from trainer.config.degrees import Degrees
 from trainer.config.shape import ModelArgs
-from trainer.config.stages import SINGLE, Part, rank_of, schedule_name
+from trainer.config.stages import SINGLE, Part, microbatch_count, rank_of, schedule_to_run
 from trainer.models.decoder import Decoder
 from trainer.parallel.mesh import World
 from trainer.parallel.tensor_parallel import split_loss
@@ -119,9 +119,7 @@ class PipelinedStep(OptimizerStep):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.microbatches = (
-            self.config.training.local_batch_size // self.config.parallelism.pipeline_parallel_microbatch_size
-        )
+        self.microbatches = microbatch_count(self.config)
         self.tensors = Microbatch.of(self.config, self.models[0].args, self.world.degrees)
         assert self.world.pipeline
         self.group = self.world.pipeline.get_group()
@@ -142,7 +140,7 @@ class PipelinedStep(OptimizerStep):
             )
             for model in self.models
         ]  # fmt: skip
-        name = schedule_name(self.config.parallelism)
+        name = schedule_to_run(self.config)
         schedule: Schedule = get_schedule_class(name)(
             stages[0] if name in SINGLE else stages,
             n_microbatches=self.microbatches,

@@ -235,7 +235,10 @@ def test_what_is_divided_is_said() -> None:
         ({"overrides": ("--parallelism.tensor_parallel_degree", "16")}, "does not divide 8 key-value heads"),
         ({"overrides": ("--model.flavor", "9B")}, "no flavor"),
         ({"overrides": ("--parallelism.pipeline_parallel_degree", "64")}, "cannot make 64 stages"),
-        ({"overrides": ("--parallelism.pipeline_parallel_degree", "2")}, "needs at least 2 microbatches, and gets 1"),
+        (
+            {"nproc": 4, "overrides": ("--parallelism.pipeline_parallel_degree=4", "--training.local_batch_size=2")},
+            "needs at least 4 microbatches in PyTorch, and gets 2",
+        ),
         (
             {"overrides": tuple(f"--parallelism.pipeline_parallel_{name}" for name in ("schedule=2F", "degree=2"))},
             "2F",
