@@ -5,6 +5,7 @@ The package `findings` writes the sentences of the report from these facts.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import msgspec
 
@@ -54,6 +55,21 @@ class HostState:
     thread_error: ThreadError | None = None
 
 
+class Process(NamedTuple):
+    """The process of a rank: its number and host, as far as they were recorded (0 and empty: not recorded)."""
+
+    pid: int = 0
+    host: str = ""
+
+    @property
+    def number(self) -> str:
+        """The number of the process as text for a command; PID if it was not recorded."""
+        return str(self.pid) if self.pid else "PID"
+
+
+UNKNOWN_PROCESS = Process()
+
+
 @dataclass(frozen=True)
 class Cause:
     """One cause of a hang: the culprits, which are ranks, and the facts that show that they are the cause.
@@ -67,7 +83,8 @@ class Cause:
     that it
     received and expected. Of the process group's `members` (a number), `completed` have completed the operation.
     `end` is
-    how the culprit's process ended, `host` whether and where it still runs, `node` its node if that was lost.
+    how the culprit's process ended, `host` whether and where it still runs, `node` its node if that was lost,
+    `process` the process of the first culprit.
     """
 
     culprit: Culprit
@@ -81,6 +98,7 @@ class Cause:
     end: RankEnd | None = None
     host: HostState = HostState()
     node: LostNode | None = None
+    process: Process = UNKNOWN_PROCESS
 
     @property
     def kind(self) -> HangClass:

@@ -12,7 +12,7 @@ from pathlib import Path
 from analyzers.frames import Origin, origin_of
 from analyzers.hangs.model import Frame, HangClass, user_frame
 from analyzers.hangs.reading.side_files import SideFiles
-from analyzers.hangs.reading.stacks.thread_stacks import read_main_thread
+from analyzers.hangs.reading.stacks.thread_stacks import read_main_thread, read_pid
 
 MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 NEW_GROUP = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
@@ -45,7 +45,7 @@ class Place:
     """What the stack of one rank shows: its activity, the operation that it waits in, and the user's line.
 
     `operation` is empty if the rank runs its own code. `moved` says whether a later sample of the stack differs; it
-    is None if there is only one sample.
+    is None if there is only one sample. `pid` is the number of the rank's process, 0 if its stack does not name it.
     """
 
     rank: int
@@ -54,6 +54,7 @@ class Place:
     line: Frame | None
     frames: tuple[Frame, ...]
     moved: bool | None = None
+    pid: int = 0
 
     @property
     def waits(self) -> bool:
@@ -91,7 +92,7 @@ def find_place(path: Path, rank: int) -> Place | None:
     activity, operation = activity_of(frames)
     later = [stack for file in later_files(path) if (stack := read_main_thread(file, rank))]
     moved = any(python_frames(stack) != python_frames(frames) for stack in later) if later else None
-    return Place(rank, activity, operation, user_frame(frames), tuple(frames), moved)
+    return Place(rank, activity, operation, user_frame(frames), tuple(frames), moved, read_pid(path, rank))
 
 
 def later_files(path: Path) -> list[Path]:

@@ -1,14 +1,17 @@
 """Convert the causes of a hang to findings of the report, and to the culprits of its JSON document."""
 
+from dataclasses import replace
+
 import msgspec
 
-from analyzers.hangs.classify.cause import Cause
+from analyzers.hangs.classify.cause import UNKNOWN_PROCESS, Cause, Process
 from analyzers.hangs.classify.context import HangContext
 from analyzers.hangs.findings.evidence import evidence
 from analyzers.hangs.findings.explanations import detail, why
 from analyzers.hangs.findings.next_steps import COLLECT_AGAIN, next_step
 from analyzers.hangs.findings.titles import title
 from analyzers.hangs.model import Culprit, HangClass, Job
+from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.report import EVIDENCE_AT_MOST, Evidence, Finding, Severity
 from analyzers.words import rank_names
 
@@ -22,6 +25,7 @@ def make_culprit(cause: Cause) -> Culprit:
 
 def make_finding(context: HangContext, cause: Cause) -> Finding:
     """Return the finding on a cause; its id is `hang.` followed by the cause's class."""
+    cause = replace(cause, process=process_of(context.side, cause.ranks[0]))
     return Finding(
         id=f"hang.{cause.kind}",
         severity=severity_of(context, cause),
@@ -33,6 +37,12 @@ def make_finding(context: HangContext, cause: Cause) -> Finding:
         evidence=evidence(context, cause),
         confidence=cause.culprit.confidence,
     )
+
+
+def process_of(side: SideFiles, rank: int) -> Process:
+    """Return the process of a rank; without its side file, one whose number and host are unknown."""
+    file = side.groups.get(rank)
+    return Process(file.pid, file.host) if file else UNKNOWN_PROCESS
 
 
 def severity_of(context: HangContext, cause: Cause) -> Severity:

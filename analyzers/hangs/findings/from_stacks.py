@@ -1,6 +1,10 @@
 """Write the sentences about a hang for which only stacks are available."""
 
+from collections.abc import Sequence
+
+from analyzers.hangs.classify.cause import Process
 from analyzers.hangs.classify.from_stacks import Activity, Place, StackCause
+from analyzers.hangs.findings.stuck_code import for_stuck_code
 from analyzers.hangs.findings.wording import format_function, format_line
 from analyzers.hangs.model import Culprit, HangClass
 from analyzers.report import Evidence, Finding, Severity, Status, Verdict
@@ -168,12 +172,17 @@ def next_step(cause: StackCause) -> str:
     """Return the next thing to try, as an imperative sentence without a full stop."""
     lines = [format_line(side[0].line) for side in cause.places if side[0].line]
     if cause.kind is HangClass.HOST_STUCK:
-        stuck = dict.fromkeys(format_line(side[0].line) for side in cause.places if not side[0].waits and side[0].line)
-        verb = "do" if len(stuck) > 1 else "does"
-        where = " and ".join(stuck) or "the stuck rank"
-        return f"find out why {where} {verb} not return: an endless loop, a lock, or data that never arrives"
+        return for_stuck_ranks([side for side in cause.places if not side[0].waits])
     if cause.kind is HangClass.MISMATCH and len(lines) > 1:
         return f"compare {lines[-1]} with {lines[0]}, and make every rank take the same branch"
     if cause.kind is HangClass.UNMATCHED_P2P:
         return "give each send a recv on its peer, and issue both in the same order on both ranks"
     return "check the network and the devices of these ranks, and print the shape that each rank passes at this line"
+
+
+def for_stuck_ranks(sides: Sequence[list[Place]]) -> str:
+    """Return what to look at where ranks run their own code; each side has the ranks that are at one line."""
+    first, *others = sides
+    text = for_stuck_code(list(first[0].frames), Process(first[0].pid), len(first))
+    lines = [format_line(side[0].line) for side in others if side[0].line]
+    return f"{text}. Then look at {', '.join(lines[:MOST_SIDES])}" if lines else text

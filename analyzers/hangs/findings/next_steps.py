@@ -4,6 +4,7 @@ import signal
 from collections.abc import Callable
 
 from analyzers.hangs.classify.cause import Cause
+from analyzers.hangs.findings.stuck_code import for_stuck_code, on_host, py_spy
 from analyzers.hangs.findings.titles import has_other_operation
 from analyzers.hangs.findings.wording import format_line
 from analyzers.hangs.model import HangClass, Reason, user_frame
@@ -35,20 +36,23 @@ def for_stuck(cause: Cause) -> str:
     """Return what to do about a rank that runs its own code."""
     line = format_line(user_frame(cause.culprit.frames))
     if cause.host.process is ProcessState.STOPPED:
-        return "continue the process with `kill -CONT PID`, and find out what stopped it"
+        process = cause.process
+        return (
+            f"continue the process with `kill -CONT {process.number}`{on_host(process)}, and find out what stopped it"
+        )
     if cause.host.process is ProcessState.IN_KERNEL:
         return "check the storage and the drivers of the host: the process waits in a system call"
     if error := cause.host.thread_error:
         where = format_line(user_frame(error.traceback))
         return f"fix the {error.error} raised{f' at {where}' if where else ''}: it ended a thread of the rank"
     if not line:
-        return "run `py-spy dump --pid PID` on the host: no stack of the rank was recorded"
+        return f"run {py_spy(cause.process)}: no stack of the rank was recorded"
     if cause.host.holds_gil:
         return (
-            f"find out why the C call at {line} does not return, as it holds the GIL: `py-spy dump --native --pid PID`"
-            " on the host names the C function"
+            f"look at the C function that {line} calls: it does not return and holds the GIL; while it hangs,"
+            f" {py_spy(cause.process, '--native')} names it"
         )
-    return f"find out why {line} does not return: an endless loop, a lock, or data that never arrives"
+    return for_stuck_code(cause.culprit.frames, cause.process, len(cause.ranks))
 
 
 def for_other_groups(cause: Cause) -> str:
@@ -71,7 +75,7 @@ def for_dead(cause: Cause) -> str:
         return f"find out whether {name} is up: its power, kernel log and network, and whether the scheduler took it"
     if cause.end is None:
         ranks = rank_names(cause.ranks)
-        return f"read the log of {ranks}; if its process is still alive, `py-spy dump --pid PID` shows where it is"
+        return f"read the log of {ranks}; if its process is still alive, {py_spy(cause.process)} shows where it is"
     return for_process(cause, cause.end)
 
 

@@ -79,3 +79,10 @@ def test_ranks_that_moved_between_the_samples_do_not_hang(tmp_path):
     assert same.verdict.kind == "host_stuck"
     moved = hangs.analyze(stacks(tmp_path, (BACKWARD, LOADS), (LOADS, LOADS)))
     assert (moved.verdict.kind, str(moved.verdict.status)) == ("healthy", "ok")
+
+
+def test_the_next_step_names_the_stuck_process(tmp_path):
+    """The number of the process is in the stack that py-spy wrote."""
+    report = hangs.analyze(stacks(tmp_path, (BACKWARD, LOADS, BACKWARD)))
+    assert "load_batch (job/data.py:8)" in report.findings[0].next
+    assert "`py-spy dump --locals --pid 101`" in report.findings[0].next

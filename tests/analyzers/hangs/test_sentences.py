@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from analyzers.hangs.classify.cause import Cause, HostState, RanksInOp
+from analyzers.hangs.classify.cause import Cause, HostState, Process, RanksInOp
 from analyzers.hangs.findings.explanations import detail, why
 from analyzers.hangs.findings.next_steps import next_step
 from analyzers.hangs.findings.titles import title, with_victims
@@ -103,11 +103,70 @@ def test_how_a_rank_ended(end, expected):
 @pytest.mark.parametrize(
     ("host", "expected"),
     [
-        (HostState(), "find out why job/train.py:98 does not return"),
-        (HostState(holds_gil=True), "find out why the C call at job/train.py:98 does not return, as it holds the GIL"),
-        (HostState(process=ProcessState.STOPPED), "continue the process with `kill -CONT PID`"),
+        (
+            HostState(),
+            "find out which condition ends the loop in save (job/train.py:98), or what the call on this line",
+        ),
+        (HostState(holds_gil=True), "look at the C function that job/train.py:98 calls: it does not return and holds"),
+        (HostState(process=ProcessState.STOPPED), "continue the process with `kill -CONT 4711` on host node-1, and"),
         (HostState(process=ProcessState.IN_KERNEL), "check the storage and the drivers of the host"),
     ],
 )
 def test_what_to_do_about_a_stuck_rank(host, expected):
-    assert next_step(cause_of(HangClass.HOST_STUCK, Reason.RUNS_OWN_CODE, host=host)).startswith(expected)
+    cause = cause_of(HangClass.HOST_STUCK, Reason.RUNS_OWN_CODE, host=host, process=Process(4711, "node-1"))
+    assert next_step(cause).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("process", "command"),
+    [
+        (Process(4711, "node-1"), "`py-spy dump --locals --pid 4711` on host node-1 shows"),
+        (Process(4711), "`py-spy dump --locals --pid 4711` shows"),
+        (Process(), "`py-spy dump --locals --pid PID` on its host shows"),
+    ],
+)
+def test_the_command_names_the_process_and_host_that_were_recorded(process, command):
+    assert command in next_step(cause_of(HangClass.HOST_STUCK, Reason.RUNS_OWN_CODE, process=process))
+
+
+LIB = "/usr/lib/python3.11"
+TORCH = f"{LIB}/site-packages/torch"
+
+
+@pytest.mark.parametrize(
+    ("calls", "advice", "options"),
+    [
+        ([("wait", f"{LIB}/threading.py"), ("get", f"{LIB}/queue.py")], "put items into the queue that save", ""),
+        ([("wait", f"{LIB}/threading.py")], "release the lock, or set the event, for which save", ""),
+        ([("join", f"{LIB}/threading.py")], "find out why the thread does not end for which save", ""),
+        ([("result", f"{LIB}/concurrent/futures/_base.py")], "what the tasks do for which save", ""),
+        ([("select", f"{LIB}/selectors.py"), ("wait", f"{LIB}/subprocess.py")], "why the command", "--subprocesses "),
+        ([("poll", f"{LIB}/queue.py"), ("__next__", f"{TORCH}/utils/data/dataloader.py")], "loader", "--subprocesses "),
+        ([("readinto", f"{LIB}/socket.py"), ("request", f"{LIB}/http/client.py")], "which server does not", ""),
+        ([("interaction", f"{LIB}/pdb.py")], "remove the breakpoint or prompt in save (job/train.py:98)", ""),
+        ([("search", f"{LIB}/re/__init__.py")], "look at the pattern that save", ""),
+        ([("relu", f"{TORCH}/nn/functional.py")], "what relu (nn/functional.py:7) waits", "--locals "),
+        ([("pthread_cond_wait", "libc.so.6")], "which condition ends the loop in save", "--locals "),
+    ],
+)  # fmt: skip
+def test_what_a_stuck_rank_waits_for(calls, advice, options):
+    frames = (*(Frame(name, file, 7) for name, file in calls), BARRIER)
+    cause = cause_of(HangClass.HOST_STUCK, Reason.RUNS_OWN_CODE, frames=frames, process=Process(4711, "node-1"))
+    assert advice in next_step(cause)
+    assert f"`py-spy dump {options}--pid 4711` on host node-1" in next_step(cause)
+
+
+def test_a_rank_that_holds_the_gil_is_asked_for_its_c_function():
+    host, process = HostState(holds_gil=True), Process(4711, "node-1")
+    step = next_step(cause_of(HangClass.HOST_STUCK, Reason.RUNS_OWN_CODE, host=host, process=process))
+    assert step.endswith("while it hangs, `py-spy dump --native --pid 4711` on host node-1 names it")
+
+
+def test_a_lambda_has_no_loop():
+    cause = cause_of(HangClass.HOST_STUCK, Reason.RUNS_OWN_CODE, frames=[Frame("<lambda>", "/job/train.py", 98)])
+    assert next_step(cause).startswith("find out what the call in <lambda> (job/train.py:98) waits for;")
+
+
+def test_a_rank_without_a_dump_may_still_be_asked_for_its_stack():
+    cause = cause_of(HangClass.DEAD, Reason.NO_DUMP, frames=(), process=Process(4711, "node-1"))
+    assert "if its process is still alive, `py-spy dump --pid 4711` on host node-1 shows" in next_step(cause)

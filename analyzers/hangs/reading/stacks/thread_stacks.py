@@ -13,6 +13,9 @@ PY_SPY = re.compile(r"^\s+(?P<name>.+) \((?P<file>[^()]+?)(?::(?P<line>\d+))?\)$
 """Matches a frame as py-spy prints it; a frame of native code has no line number if its library has none."""
 THREAD = re.compile(r"^(?:Current thread|Thread|Process)\b")
 
+PROCESS = re.compile(r"^Process (?P<pid>\d{1,10}):", re.MULTILINE)
+"""Matches the line with the number of the process that py-spy writes before the stacks."""
+
 
 def read_main_thread(path: Path, rank: int) -> list[Frame]:
     """Return the stack of a rank's main thread, innermost frame first; empty if the file cannot be read.
@@ -32,6 +35,15 @@ def read_threads(path: Path, rank: int) -> list[list[Frame]]:
         return split_threads(text_of(path, rank).splitlines())
     except OSError:
         return []
+
+
+def read_pid(path: Path, rank: int) -> int:
+    """Return the number of a rank's process, which py-spy writes before its stacks; 0 if the file has none."""
+    try:
+        match = PROCESS.search(text_of(path, rank))
+    except OSError:
+        return 0
+    return int(match["pid"]) if match else 0
 
 
 def main_thread_of(text: str) -> list[Frame]:

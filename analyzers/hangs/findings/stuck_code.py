@@ -1,0 +1,131 @@
+"""Say what to look at where a rank is stuck in its own code, from the innermost frames of its stack."""
+
+import re
+from typing import NamedTuple
+
+from analyzers.hangs.classify.cause import Process
+from analyzers.hangs.findings.wording import format_function, format_line
+from analyzers.hangs.model import Frame, user_frame
+
+
+class LibraryWait(NamedTuple):
+    """A wait in a library: `file` and `function` match its frame; `advice` says what to look at.
+
+    In the advice, {code} is the function and line of the user that called the library.
+    """
+
+    file: re.Pattern[str]
+    function: re.Pattern[str]
+    advice: str
+    options: str = ""
+
+
+def library_wait(file: str, function: str, advice: str, options: str = "") -> LibraryWait:
+    """Return a `LibraryWait`; `file` matches the end of a path, `function` a whole name."""
+    return LibraryWait(re.compile(rf"(^|/)(?:{file})$"), re.compile(rf"^(?:{function})$"), advice, options)
+
+
+CHILDREN = "--subprocesses"
+"""The option of py-spy that also prints the stacks of the processes that a rank has started."""
+WAITS = (
+    library_wait(
+        r"torch/utils/data/dataloader\.py",
+        ".*",
+        "find the data-loader worker that gives {code} no batch; with num_workers=0 the rank itself shows the line",
+        CHILDREN,
+    ),
+    library_wait(
+        r"queue\.py",
+        "get",
+        "find what should put items into the queue that {code} reads: a thread that ended, or more reads than items",
+    ),
+    library_wait(
+        r"queue\.py", "put", "find what should read the full queue that {code} fills: a thread that ended, or is stuck"
+    ),
+    library_wait(
+        r"queue\.py", "join", "call task_done() for every item of the queue for which {code} waits, also after an error"
+    ),
+    library_wait(
+        r"threading\.py",
+        "join|_wait_for_tstate_lock",
+        "find out why the thread does not end for which {code} waits: its stack is among those of the rank",
+    ),
+    library_wait(
+        r"threading\.py",
+        "wait|wait_for|acquire|__enter__",
+        "find the thread that should release the lock, or set the event, for which {code} waits, and where it is",
+    ),
+    library_wait(
+        r"concurrent/futures/\w+\.py",
+        ".*",
+        "find out what the tasks do for which {code} waits: a task that waits for its own pool never ends",
+    ),
+    library_wait(
+        r"subprocess\.py",
+        ".*",
+        "find out why the command does not end that {code} starts: it may wait for input, or for its output to be read",
+        CHILDREN,
+    ),
+    library_wait(
+        r"multiprocessing/(?:\w+/)?\w+\.py",
+        ".*",
+        "find out what the process does for which {code} waits: it ended, or waits for its output to be read",
+        CHILDREN,
+    ),
+    library_wait(
+        r"(?:socket|ssl)\.py|http/client\.py|urllib/request\.py|(?:requests|urllib3|httpx|aiohttp|botocore)/.*\.py",
+        ".*",
+        "find out which server does not answer {code}, and give the call a timeout",
+    ),
+    library_wait(r"(?:pdb|bdb|cmd|code)\.py", ".*", "remove the breakpoint or prompt in {code}: it waits for input"),
+    library_wait(
+        r"(?:re|re/__init__)\.py",
+        ".*",
+        "look at the pattern that {code} uses and at the text it searches: nested repetitions may take for ever",
+    ),
+)
+"""The waits in libraries that are recognised; for frames that match several, the first one counts."""
+
+
+def py_spy(process: Process, options: str = "") -> str:
+    """Return the py-spy command that prints the stacks of a process, and the host on which to run it."""
+    return f"`py-spy dump{f' {options}' if options else ''} --pid {process.number}`{on_host(process)}"
+
+
+def on_host(process: Process) -> str:
+    """Return the words after a command that name the host of a process; empty if only the host is unknown."""
+    if process.host:
+        return f" on host {process.host}"
+    return "" if process.pid else " on its host"
+
+
+def for_stuck_code(frames: list[Frame], process: Process, number: int = 1) -> str:
+    """Return what to look at where ranks do not return from their own code; `frames` has the innermost frame first.
+
+    `number` is how many ranks are stuck there; `process` is that of the first one.
+    """
+    line = user_frame(frames)
+    # Native frames, which have no line in a Python file, say less than the Python code that called them.
+    calls = [call for call in (frames[: frames.index(line)] if line else []) if call.filename.endswith(".py")]
+    code = format_function(frames)
+    known = (wait for call in reversed(calls) for wait in WAITS if matches(wait, call))
+    wait = min(known, key=WAITS.index, default=None)
+    first = " of the first of them" if number > 1 else ""
+    if wait:
+        shows = "shows its stacks and those of its processes" if wait.options else "shows all its threads"
+        return f"{wait.advice.format(code=code)}; while it hangs, {py_spy(process, wait.options)} {shows}{first}"
+    called = f"what {calls[-1].name} ({format_line(calls[-1])}) waits for in {code}" if calls else ""
+    where = called or in_own_code(line, code)
+    return f"find out {where}; while it hangs, {py_spy(process, '--locals')} shows the variables there{first}"
+
+
+def matches(wait: LibraryWait, frame: Frame) -> bool:
+    """Return whether a frame of a library is one in which this wait is seen."""
+    return bool(wait.file.search(frame.filename.replace("\\", "/")) and wait.function.search(frame.name))
+
+
+def in_own_code(line: Frame | None, code: str) -> str:
+    """Return what to find out about code of the user that calls no library as far as its stack shows."""
+    if line and line.name == "<lambda>":  # it has no loop
+        return f"what the call in {code} waits for"
+    return f"which condition ends the loop in {code}, or what the call on this line waits for"
