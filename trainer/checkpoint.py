@@ -193,10 +193,9 @@ class Checkpointer:
 
     def _load(self, path: Path, parts: tuple[str, ...]) -> Path:
         if not (path / ".metadata").is_file():
-            raise CheckpointError(
-                f"{path} is not a complete checkpoint",
-                f"complete checkpoints there: {self._complete_steps() or 'none'}",
-            )
+            steps = ", ".join(map(str, self._complete_steps()))
+            hint = f"choose a complete one: {self.folder} has " + (f"step {steps}" if steps else "none")
+            raise CheckpointError(f"{path} is not a complete checkpoint", hint)
         made = resume.read(path) or {}
         if made.get("model", self.made["model"]) != self.made["model"]:
             raise CheckpointError(

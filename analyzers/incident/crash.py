@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from analyzers import hangs
 from analyzers.frames import is_library
 from analyzers.hangs import ExitFile, Frame
+from analyzers.log_signs.own_hints import split_hint
 from analyzers.log_signs.relayed_errors import first_error
 from analyzers.run import Run
 
@@ -72,6 +73,7 @@ def launchers_cause(cause: object) -> Crash | None:
         rank=rank if isinstance(rank, int) else -1,
         error=str(cause.get("error") or ""),
         message=first_line(str(cause.get("message") or "")),
+        hint=split_hint(str(cause.get("message") or ""))[1],
     )
     return Crash(exit_file, str(cause.get("log") or ""))
 

@@ -117,7 +117,7 @@ def crash_finding(crash: Crash) -> Finding:
         )
     else:
         why = "it is the earliest error that any rank reported"
-        step = "read the traceback in the error file, and the rank's log beside it"
+        step = crash.exit_file.hint or "read the traceback in the error file, and the rank's log beside it"
     line = f"{crash.line.filename}:{crash.line.line}" if crash.line else ""
     return Finding(
         id=CRASHED,

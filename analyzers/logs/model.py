@@ -167,6 +167,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     local_rank: int | None = None
     host: str | None = None
     error_name: str | None = None
+    hint: str | None = None
+    """The line `hint: ...` below the exception, which errors of this project have: what to do."""
     caught: bool = False
     """Whether the program itself printed a CUDA error in its own words, so that no exception ended it there."""
     logged: bool = False

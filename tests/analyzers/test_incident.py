@@ -126,6 +126,19 @@ def test_a_plain_exception_names_rank_message_and_line(tmp_path, through):
     assert [f.id for f in report.findings] == ["incident.crashed"]
 
 
+@pytest.mark.parametrize("through", ["cause", "file"])
+def test_the_next_step_is_the_hint_of_an_error_of_this_project(tmp_path, through):
+    text = "there is no model 'flux'\nhint: available models: llama3, llama4"
+    if through == "file":
+        file = tmp_path / "logs" / "x_y" / "attempt_0" / "1" / "error.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({"message": {"message": f"ConfigError: {text}", "extraInfo": {"timestamp": "17"}}}))
+    cause = {"rank": 1, "error": "ConfigError", "message": text} if through == "cause" else None
+    [finding] = incident.analyze(run.discover(manifest(tmp_path, status="failed", cause=cause))).findings
+    assert finding.title == "Rank 1 failed with ConfigError: there is no model 'flux'"
+    assert finding.next == "Available models: llama3, llama4."
+
+
 TIMEOUT = "[/pytorch/gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 12000ms for send operation to complete"
 
 

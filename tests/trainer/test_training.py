@@ -11,6 +11,8 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from analyzers import incident
+
 pytestmark = pytest.mark.slow
 PAIR = re.compile(r"(\w+):\s+([^\s(]+)")
 DDP = ["--parallelism.data_parallel_shard_degree", "1", "--parallelism.data_parallel_replicate_degree"]
@@ -75,7 +77,11 @@ def test_a_missing_checkpoint_is_an_error(train: Train, tmp_path: Path) -> None:
     run = train(tmp_path, 1, *CHECKPOINTS, "8", "--checkpoint.load_step", "9")
     assert run.returncode == 1
     assert "error: " in run.output
-    assert "hint: complete checkpoints there: none" in run.output
+    advice = f"choose a complete one: {tmp_path / 'checkpoint'} has none"
+    assert f"hint: {advice}" in run.output
+    found = incident.analyze(run.folder).findings[0]
+    assert "CheckpointError" in found.title
+    assert found.next == f"C{advice[1:]}."
 
 
 def test_real_ranks_do_not_count_themselves_by_a_variable(train: Train, tmp_path: Path) -> None:

@@ -44,7 +44,8 @@ def for_stuck(cause: Cause) -> str:
         return "check the storage and the drivers of the host: the process waits in a system call"
     if error := cause.host.thread_error:
         where = format_line(user_frame(error.traceback))
-        return f"fix the {error.error} raised{f' at {where}' if where else ''}: it ended a thread of the rank"
+        fix = error.hint or f"fix the {error.error} raised{f' at {where}' if where else ''}"
+        return f"{fix}: {'the error' if error.hint else 'it'} ended a thread of the rank"
     if not line:
         return f"run {py_spy(cause.process)}: no stack of the rank was recorded"
     if cause.host.holds_gil:
@@ -112,6 +113,8 @@ def for_exception(cause: Cause) -> str:
             f"find the branch of the model that {ranks} did not run in the step before: let every parameter take part"
             " in the loss on every rank, or pass find_unused_parameters=True to DistributedDataParallel"
         )
+    if exit_file and exit_file.hint:
+        return f"{exit_file.hint}{only_wait(cause)}"
     line = format_line(user_frame(cause.culprit.frames))
     where = f" at {line}" if line else ""
     if cause.culprit.error == "SystemExit":

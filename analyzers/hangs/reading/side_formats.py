@@ -8,6 +8,7 @@ import msgspec
 
 from analyzers.files import read_json
 from analyzers.hangs.model import Frame
+from analyzers.log_signs.own_hints import split_hint
 
 SIDE_BYTES = 64 << 20
 """The size above which a file beside the dumps is damaged or hostile: thousands of ranks take a few MiB."""
@@ -131,7 +132,8 @@ class Collection(msgspec.Struct):
 class ExitFile(msgspec.Struct):
     """The content of `exit_R.json`: the uncaught exception that ended a rank.
 
-    `error` is the type of the exception; `traceback` has the innermost frame first.
+    `error` is the type of the exception, `hint` the advice at the end of its message, which errors of this project
+    have, and `message` the text before that; `traceback` has the innermost frame first.
     """
 
     rank: int
@@ -143,6 +145,12 @@ class ExitFile(msgspec.Struct):
     out_of_memory: bool = False
     traceback: list[Frame] = []
     time_ns: int = 0
+    hint: str = ""
+
+    def __post_init__(self) -> None:
+        """Take the hint out of the message."""
+        if not self.hint:
+            self.message, self.hint = split_hint(self.message)
 
 
 class ThreadError(ExitFile):

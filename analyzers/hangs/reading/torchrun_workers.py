@@ -13,6 +13,7 @@ from pathlib import Path
 from analyzers.files import open_regular, read_json
 from analyzers.hangs.model import Frame
 from analyzers.hangs.reading.side_formats import ExitFile, GroupsFile, read_side
+from analyzers.log_signs.own_hints import split_hint
 from analyzers.run import Kind, Run
 
 TRACEBACK_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
@@ -162,6 +163,7 @@ def exit_file_of(error: Mapping[str, object], rank: int) -> ExitFile:
         out_of_memory="OutOfMemoryError" in name or name == "MemoryError",
         traceback=[Frame(f["name"], f["file"], int(f["line"])) for f in frames][::-1],
         time_ns=(int(stamp) + 1) * 1_000_000_000 if re.fullmatch(r"[0-9]{1,10}", stamp) else 0,
+        hint=split_hint(str(error.get("message", "")))[1],
     )
 
 

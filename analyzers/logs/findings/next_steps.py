@@ -146,7 +146,8 @@ def for_startup(cause: Cause) -> str:
 def for_crash(cause: Cause) -> str:
     """Return what to do about an exception.
 
-    After a CUDA error it says how to find the line that caused it, which is not the line that reports it.
+    After a CUDA error it says how to find the line that caused it, which is not the line that reports it. The hint of
+    an error of this project is repeated.
     """
     if cause.lead.kind is EventKind.CUDA_ERROR:
         suspects = (
@@ -158,6 +159,8 @@ def for_crash(cause: Cause) -> str:
             "run once with CUDA_LAUNCH_BLOCKING=1, so that the traceback points to the failing kernel, or under"
             f" compute-sanitizer; {suspects}"
         )
+    if cause.lead.facts.hint:
+        return cause.lead.facts.hint
     if cause.lead.message.startswith(("ModuleNotFoundError", "ImportError")):
         return NOT_IMPORTED
     return RECOMPUTED if READY_TWICE in cause.lead.message else STEPS[LogClass.CRASHED]

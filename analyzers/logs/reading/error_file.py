@@ -5,6 +5,7 @@ from pathlib import Path
 
 from analyzers.errors import InputError
 from analyzers.files import read_json
+from analyzers.log_signs.own_hints import split_hint
 from analyzers.logs.model import EventKind
 from analyzers.logs.reading.line_patterns.pattern import Found
 from analyzers.logs.reading.prefixes import NO_PREFIX
@@ -48,7 +49,7 @@ def add_error(scanner: Scanner, message: str, callstack: str, stamp: str) -> Non
     if not name:
         return
     frames = [(m[1], int(m[2]), m[3] or "") for m in FRAME.finditer(callstack)]
-    raised = Raised(name, text, frames, [])
+    raised = Raised(name, text, frames, [], hint=split_hint(message)[1] or None)
     scanner.clock = (int(stamp) + 1) * 1_000_000_000 if re.fullmatch(r"\d{1,10}", stamp) else 0
     at = last_line(callstack or message)
     scanner.add_exception(raised, at, NO_PREFIX)

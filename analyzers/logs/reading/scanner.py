@@ -18,6 +18,7 @@ from analyzers.logs.reading.chains import is_wait, meaning_of
 from analyzers.logs.reading.event_list import EventList, without_digits
 from analyzers.logs.reading.line_filter import DIGITS, LineFilter
 from analyzers.logs.reading.line_patterns.pattern import Found
+from analyzers.logs.reading.lines_after import hint_after
 from analyzers.logs.reading.lines_before import step_of, with_device
 from analyzers.logs.reading.patterns import TRIGGERS, recognise
 from analyzers.logs.reading.prefixes import (
@@ -197,7 +198,9 @@ class Scanner:
             return
         found = meaning_of(raised)
         before = self.before.pop(prefix.key, "")
-        found = found._replace(facts=with_circumstances(found.facts, raised, before, has_rank="[rank" in prefix.key))
+        facts = with_circumstances(found.facts, raised, before, has_rank="[rank" in prefix.key)
+        hint = raised.hint or hint_after(at, prefix.key, labelled=self.labelled)
+        found = found._replace(facts=msgspec.structs.replace(facts, hint=hint))
         if raised.of_rank is not None:
             self.add_relayed(found, raised, at, replace(prefix, rank=raised.of_rank))
             return

@@ -101,3 +101,13 @@ def line_before(at: Position) -> str:
     end = max(0, at.start - 1)
     begin = at.chunk.rfind(b"\n", max(0, end - LONGEST_BEFORE), end) + 1
     return clean(at.chunk[begin:end])
+
+
+def lines_after(at: Position, count: int) -> Iterator[str]:
+    """Yield up to `count` lines after the one at a position as clean text; none at the end of a chunk."""
+    end = at.chunk.find(b"\n", at.start)
+    for _ in range(count):
+        if end < 0:
+            return
+        begin, end = end + 1, at.chunk.find(b"\n", end + 1)
+        yield clean(at.chunk[begin : min(begin + LONGEST_BEFORE, end if end >= 0 else len(at.chunk))])

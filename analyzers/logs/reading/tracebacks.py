@@ -48,6 +48,8 @@ class Raised:
 
     The frames are then those of the other exception.
     """
+    hint: str | None = None
+    """The advice at the end of its text, where that is known before the lines after it are read."""
 
     @property
     def text(self) -> str:

@@ -331,6 +331,24 @@ def test_what_torchrun_says_of_an_end(tmp_path, folder, pair):
     assert "ValueError: no tokens in load (me/data.py:3)" in report.verdict.sentence
 
 
+HINTED = "step-2 holds the weights of llama3 debugmodel\nhint: choose that model, or another checkpoint"
+
+
+@pytest.mark.parametrize("through", ["error.json", "exit_1.json"])
+def test_the_next_step_is_the_hint_of_the_error_that_ended_a_rank(tmp_path, folder, pair, through):
+    folder.write(pair)
+    if through == "error.json":
+        told = {"message": f"CheckpointError: {HINTED}", "extraInfo": {"timestamp": "1600000000"}}
+        worker(tmp_path, folder, 0, 1).side("error.json", {"message": told})
+    else:
+        folder.side("exit_1.json", {"schema": "workbench.exit/1", "rank": 1, "error": "CheckpointError",
+                                    "message": HINTED, "time_ns": 1_600_000_000_000_000_000})  # fmt: skip
+    report = analyze(run.discover(tmp_path))
+    assert "CheckpointError: step-2 holds the weights of llama3 debugmodel" in report.verdict.sentence
+    assert "hint" not in report.verdict.sentence
+    assert report.findings[0].next.startswith("Choose that model, or another checkpoint")
+
+
 def test_the_log_of_a_killed_rank_is_quoted(tmp_path, folder, pair):
     folder.write({0: pair[0]})
     (tmp_path / "run.json").write_text(json.dumps({"world_size": 2, "exit_codes": {"0": -15, "1": -11}}))

@@ -324,3 +324,38 @@ def test_python_that_torchrun_took_for_the_script_is_named(tmp_path: Path):
     finding = logs.analyze(discover(tmp_path)).findings[0]
     assert finding.id == "logs.startup.no_script"
     assert finding.next.startswith("Write `torchrun script.py`, not `torchrun python script.py`")
+
+
+HINTED = """\
+[rank{rank}]: Traceback (most recent call last):
+[rank{rank}]:   File "/home/me/trainer/checkpoint.py", line 196, in _load
+[rank{rank}]:     raise CheckpointError(
+[rank{rank}]: trainer.errors.CheckpointError: step-9 is not a complete checkpoint
+{between}[rank{rank}]: hint: choose a complete one: outputs/checkpoint has step 4
+"""
+
+
+@pytest.mark.parametrize(
+    ("between", "step"),
+    [
+        ("", "Choose a complete one: outputs/checkpoint has step 4."),
+        ("[rank1]: hint: of another rank\n", "Choose a complete one: outputs/checkpoint has step 4."),
+        ("[rank0]: saving\n" * 3, "Open the line that the title names"),
+        ("[rank0]: Traceback (most recent call last):\n", "Open the line that the title names"),
+    ],
+    ids=["at once", "after a line of another rank", "too far below", "of another exception"],
+)
+def test_the_next_step_is_the_hint_below_the_exception(tmp_path, between, step):
+    (tmp_path / "job.log").write_text(HINTED.format(rank=0, between=between))
+    finding = logs.analyze(tmp_path / "job.log").findings[0]
+    assert "CheckpointError: step-9 is not a complete checkpoint" in finding.title
+    assert finding.next.startswith(step)
+
+
+def test_the_hint_in_the_error_file_of_a_worker_is_the_next_step(tmp_path):
+    file = tmp_path / "attempt_0" / "0" / "error.json"
+    file.parent.mkdir(parents=True)
+    text = "DataError: too few tokens\nhint: give more text, or lower training.seq_len"
+    stack = f'Traceback (most recent call last):\n  File "/home/me/train.py", line 3, in <module>\n{text}\n'
+    file.write_text(json.dumps({"message": {"message": text, "extraInfo": {"py_callstack": stack, "timestamp": "17"}}}))
+    assert logs.analyze(file).findings[0].next == "Give more text, or lower training.seq_len."

@@ -1,0 +1,23 @@
+"""Read the hint that an error itself carries: this project's errors end in one, and it is the next step to advise.
+
+CheckpointError: step-2 holds the weights of llama3 debugmodel, and this run trains llama3 8B
+hint: choose that model, or another checkpoint
+"""
+
+import re
+
+HINT = re.compile(r"^[ \t]*hint: (\S[^\r\n]*)", re.MULTILINE)
+LONGEST_HINT = 1000
+
+
+def split_hint(message: str) -> tuple[str, str]:
+    """Return (text, hint) of an error's message; the hint is empty if the message has no line `hint: ...`."""
+    # The last one: the text may quote another error.
+    last = next(iter([*HINT.finditer(message)][::-1]), None)
+    return (message[: last.start()].rstrip(), last[1].strip()[:LONGEST_HINT]) if last else (message, "")
+
+
+def hint_in(line: str) -> str:
+    """Return the hint in a line of a log; empty if the line is not one."""
+    match = HINT.match(line)
+    return match[1].strip()[:LONGEST_HINT] if match else ""
