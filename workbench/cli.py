@@ -450,7 +450,7 @@ def parity(
     from workbench.launch.plan import Request
 
     request = Request(config=model.config, module=model.module, overrides=tuple(ctx.args))
-    request = for_command(request, "parity: --run gives the ranks", takes_ranks=False)
+    request = for_command(request, "parity: --run gives the ranks", reads=())
     comparison = Comparison(request, [variant(text) for text in run or []], folder, steps, values)
     if not compare_meshes(comparison, tolerance=tolerance):
         raise typer.Exit(Exit.FINDINGS)

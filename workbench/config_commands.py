@@ -23,23 +23,37 @@ def file_and_overrides(words: list[str]) -> tuple[Path | None, list[str]]:
     return None, words
 
 
+def source_and_overrides(words: list[str], command: str) -> tuple[Path | None, list[str]]:
+    """Return the file, if one is given, and the overrides: from the words of the command line, then the environment.
+
+    CONFIG_FILE, MODULE with CONFIG, and COMM_MODE count where the words leave them open, as for `launch`.
+    """
+    from workbench.commands.config import with_environment
+
+    return with_environment(*file_and_overrides(words), command)
+
+
 @config_app.command("show", context_settings=PASS_ON, options_metavar="[FILE] [--section.key value ...]")
 def config_show(ctx: typer.Context, as_json: opt.Json = False) -> None:
-    """Print the resolved configuration: defaults, then FILE, then --section.key value."""
+    """Print the resolved configuration: defaults, then FILE, then --section.key value.
+
+    CONFIG_FILE, MODULE with CONFIG, and COMM_MODE in the environment count where the command line says nothing.
+    """
     from workbench.commands.config import show
 
-    print(clean(show(*file_and_overrides(ctx.args), as_json=as_json)))
+    print(clean(show(*source_and_overrides(ctx.args, "config show"), as_json=as_json)))
 
 
 @config_app.command("explain", context_settings=PASS_ON, options_metavar="[FILE] [--section.key value ...]")
 def config_explain(ctx: typer.Context, as_json: opt.Json = False) -> None:
     """Say whether each key is honoured, translated from an older name, ignored or refused (and why), or unknown.
 
-    Ignored keys do not change a run's outcome; keys that would change it are refused.
+    Ignored keys do not change a run's outcome; keys that would change it are refused. CONFIG_FILE, MODULE with CONFIG,
+    and COMM_MODE in the environment count where the command line says nothing.
     """
     from workbench.commands.config import explain
 
-    print(clean(explain(*file_and_overrides(ctx.args), as_json=as_json)))
+    print(clean(explain(*source_and_overrides(ctx.args, "config explain"), as_json=as_json)))
 
 
 @config_app.command("diff", context_settings=PASS_ON, options_metavar="A B [--section.key value ...]")

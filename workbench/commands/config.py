@@ -11,7 +11,10 @@ from analyzers.report import Finding, Report, Severity, Verdict, ranked, status_
 from analyzers.run import discover
 from trainer import config as trainer_config
 from trainer.config.show import toml
+from trainer.config.written_keys import read_flags
 from workbench.errors import UsageProblem
+from workbench.launch.environment import for_command
+from workbench.launch.plan import Request
 from workbench.run_settings import FILE_FLAG, REFUSED_SIGN, SIGNS
 
 
@@ -31,6 +34,21 @@ def trainer_errors_as_ours() -> Iterator[None]:
         yield
     except trainer_config.ConfigError as error:
         raise UsageProblem(error.message, error.hint) from error
+
+
+def with_environment(file: Path | None, overrides: Sequence[str], command: str) -> tuple[Path | None, list[str]]:
+    """Return the file and the overrides, completed from CONFIG_FILE, MODULE with CONFIG, and COMM_MODE as for `launch`.
+
+    What the command line names takes precedence; a note is printed for each variable.
+    """
+    with trainer_errors_as_ours():
+        line = read_flags(overrides)
+    named = str(file or line.file or line.function or "")
+    asked = Request(config=named or None, module=line.module, overrides=tuple(overrides))
+    request = for_command(asked, command, reads=("COMM_MODE",))
+    if request.module == asked.module:
+        return Path(request.config) if request.config and not named else file, [*request.overrides]
+    return file, ["--module", str(request.module), "--config", str(request.config), *request.overrides]
 
 
 def show(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> str:

@@ -1,7 +1,7 @@
 """Read the environment variables that torchtitan's launch scripts use, such as `NGPU=8 CONFIG_FILE=x.toml`."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from workbench.console import note
@@ -52,21 +52,21 @@ def from_environment(request: Request, variables: Mapping[str, str] | None = Non
 
 
 def for_command(
-    request: Request, command: str, variables: Mapping[str, str] | None = None, *, takes_ranks: bool = True
+    request: Request, command: str, variables: Mapping[str, str] | None = None, *, reads: Sequence[str] = ("NGPU",)
 ) -> Request:
     """Return the request of a command that reads a configuration and launches no job of it, such as `estimate`.
 
-    The configuration and, if it `takes_ranks`, the number of ranks come from the environment where the command line
-    leaves them open. A note is printed for each variable, also for those without effect on the command.
+    The configuration and what `reads` names (NGPU, COMM_MODE) come from the environment where the command line leaves
+    them open. A note is printed for each variable, also for those without effect on the command.
 
     Raises:
         UsageProblem: As for `from_environment`.
     """
     given = {name: value for name, value in (os.environ if variables is None else variables).items() if value}
-    unread = ("COMM_MODE",) if takes_ranks else ("COMM_MODE", "NGPU")
-    read = (*CONFIGURATION, *(() if "NGPU" in unread else ("NGPU",)))
-    request, notes = from_environment(request, {name: given[name] for name in read if name in given})
-    for text in (*notes, *(f"{name} has no effect on {command}" for name in unread if name in given)):
+    read = {name: given[name] for name in (*CONFIGURATION, *reads) if name in given}
+    request, notes = from_environment(request, read)
+    unread = [name for name in ("COMM_MODE", "NGPU") if name in given and name not in reads]
+    for text in (*notes, *(f"{name} has no effect on {command}" for name in unread)):
         note(text)
     return request
 

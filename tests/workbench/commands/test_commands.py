@@ -132,6 +132,34 @@ def test_config_show_resolves_file_and_overrides():
     assert (config["training"]["steps"], config["model"]["flavor"]) == (3, "debugmodel")
 
 
+def test_config_show_and_explain_read_the_variables_that_launch_reads(monkeypatch, tmp_path):
+    (tmp_path / "x.toml").write_text('[training]\nsteps = 7\ndataset = "c4"\n')
+    monkeypatch.setenv("CONFIG_FILE", str(tmp_path / "x.toml"))
+    monkeypatch.setenv("NGPU", "4")
+    shown = run("config", "show", "--training.seq_len", "64", "--json")
+    config = json.loads(shown.stdout)
+    assert (config["training"]["steps"], config["training"]["seq_len"]) == (7, 64)
+    assert f"CONFIG_FILE={tmp_path / 'x.toml'} from the environment" in shown.stderr
+    assert "NGPU has no effect on config show" in shown.stderr
+    assert "✗ refused     training.dataset" in run("config", "explain").stdout
+    monkeypatch.setenv("COMM_MODE", "fake_backend")
+    explained = run("config", "explain").stdout
+    assert "✓ honoured    training.dataset" in explained
+    assert "✓ honoured    comm.mode = 'fake_backend'" in explained
+    given = run("config", "show", "configs/debug_model.toml", "--comm.mode", "default", "--json")
+    assert (json.loads(given.stdout)["training"]["steps"], json.loads(given.stdout)["comm"]["mode"]) == (10, "default")
+    assert given.stderr.count("from the environment: the command line wins") == 2
+
+
+def test_config_show_reads_the_module_of_the_environment(monkeypatch):
+    monkeypatch.setenv("MODULE", "llama3")
+    assert run("config", "show").returncode == 2
+    monkeypatch.setenv("CONFIG", "llama3_8b")
+    assert json.loads(run("config", "show", "--json").stdout)["model"]["flavor"] == "8B"
+    asked = run("config", "show", "--module", "llama3", "--config", "llama3_debugmodel", "--json")
+    assert json.loads(asked.stdout)["model"]["flavor"] == "debugmodel"
+
+
 def test_config_explain_classes_every_key(tmp_path):
     toml = tmp_path / "old.toml"
     toml.write_text("[training]\nbatch_size = 4\nstepz = 3\n[float8]\nenable_float8_linear = false\n")

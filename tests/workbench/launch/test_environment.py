@@ -116,5 +116,5 @@ def test_a_command_without_a_job_names_each_variable(capsys: pytest.CaptureFixtu
     said = capsys.readouterr().err
     assert all(name in said for name in variables)
     assert "COMM_MODE has no effect on estimate" in said
-    assert for_command(Request(config="y.toml"), "parity", variables, takes_ranks=False) == Request(config="y.toml")
+    assert for_command(Request(config="y.toml"), "parity", variables, reads=()) == Request(config="y.toml")
     assert "NGPU has no effect on parity" in capsys.readouterr().err
