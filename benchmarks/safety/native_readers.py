@@ -9,15 +9,18 @@ failure, too: with `--keep` the input that was being read lies in the folder as 
 """
 
 import argparse
+import gzip
+import json
 import pickle
 import random
+import re
 import sys
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,26 +32,31 @@ from analyzers.hangs.reading import native as dump_native
 from analyzers.hangs.reading import reader as dump_reader
 from analyzers.memory.reading import native as snapshot_native
 from analyzers.memory.reading import reader as snapshot_reader
-from benchmarks.core import snapshot_files
+from analyzers.traces.reading import native as trace_native
+from analyzers.traces.reading import reader as trace_reader
+from analyzers.traces.reading import stream as trace_stream
+from benchmarks.core import snapshot_files, trace_files
 from benchmarks.core.dump_files import hangs
 from benchmarks.fuzzing.formats import seeds_by_kind
 from benchmarks.fuzzing.mutations import mutated
 
 Result = tuple[Any, ...]
+SEED_BYTES = 40_000
 
 
 @dataclass(frozen=True)
 class Pair:
     """A reader that can be used with and without its native part.
 
-    `settings` are constants of the reader that have other values here, as the files are smaller than those of jobs.
+    `settings` are constants of the reader, each with its module, that have other values here, as the files are smaller
+    than those of jobs.
     """
 
     kind: str
     reader: ModuleType
     switched: ModuleType
     seeds: Callable[[], list[tuple[str, bytes]]]
-    settings: Mapping[str, int] = field(default_factory=dict)
+    settings: tuple[tuple[ModuleType, str, int], ...] = ()
 
 
 def snapshot_seeds() -> list[tuple[str, bytes]]:
@@ -101,10 +109,64 @@ def closing(entry: dict[str, Any]) -> dict[str, Any]:
     return entry | {"profiling_name": "nccl:coalesced", "is_p2p": True}
 
 
+def trace_seeds() -> list[tuple[str, bytes]]:
+    """Return small traces of all kinds, with texts where others have numbers, and with what no recorder writes."""
+    made = []
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, create in trace_files.KINDS.items():
+            path = Path(folder, "trace.json.gz")
+            create(path, 60)
+            made.append((f"{kind}.json", with_fewer_events(gzip.decompress(path.read_bytes()))))
+    return [
+        *made,
+        ("rare.json", json.dumps({"traceEvents": rare_events()}, indent=1).encode()),
+        ("utf8.json", json.dumps({"traceEvents": rare_events()}, ensure_ascii=False).encode()),
+        *recorded("trace"),
+    ]
+
+
+def with_fewer_events(text: bytes) -> bytes:
+    """Return a trace that ends after about `SEED_BYTES`, in the layout of the given one."""
+    cuts = [match.start() for match in re.finditer(rb'\},\s*\{\s*"ph"', text) if match.start() > SEED_BYTES]
+    return text[: cuts[0]] + b"}]}" if cuts else text
+
+
+def rare_events() -> list[dict[str, Any]]:
+    """Return events with rare fields, or with values that are rare in a field."""
+    plain = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 7, "tid": 8, "ts": 1000.25, "dur": 3.5}
+    allocation = plain | {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]"}
+    address = {
+        "Addr": 1 << 46,
+        "Bytes": -512,
+        "Device Type": 1,
+        "Device Id": 0,
+        "Total Allocated": 5,
+        "Total Reserved": 9,
+    }
+    kernel = {"device": 0, "stream": 7, "correlation": 5, "graph id": 3, "est. achieved occupancy %": 31, "bytes": 64}
+    sent = {"Collective name": "send", "Process Group Name": 4, "Src Rank": 1, "Dst Rank": 0, "In split size": "[1, 2]"}
+    ids = {"pid": "Spans", "tid": "PyTorch Profiler", "args": {"stream": "copies", "correlation": -3}}
+    shapes = {"Input Dims": [[2, 3], []], "Concrete Inputs": ['"']}
+    changes = [
+        {}, ids, {"args": kernel}, {"args": kernel | sent}, {"args": {"finished": False}}, {"ts": 1234.0005},
+        {"dur": None}, {"ts": 1.7e15 + 0.25}, {"ts": 1 << 44, "dur": 0.0625}, {"name": 'C:\\temp\n"x"', "cat": "café"},
+        {"name": "\U0001f600\u4e2d"}, {"ph": "f", "id": 3}, {"args": shapes}, {"pid": -5}, {"pid": "77", "tid": "077"},
+        {"args": {"Sequence number": 4, "Fwd thread id": 1}}, {"args": {"occupancy": {"a": [1, None]}}}, {"ts": -1.5},
+        {"args": {"size": "64"}}, {"args": {"correlation": 1.0}}, {"args": {"device": 1 << 40}},
+    ]  # fmt: skip
+    named = {"ph": "M", "name": "thread_name", "pid": 7, "tid": 8, "args": {"name": "thread 8 (python)"}}
+    events = [plain | change for change in changes] + [allocation | {"args": address}, allocation, named]
+    return events * 3
+
+
 PAIRS = (
     Pair("snapshots", snapshot_reader, snapshot_native, snapshot_seeds),
-    Pair("dumps", dump_reader, dump_native, dump_seeds, {"TAIL_AT_LEAST": 20, "TAIL_AT_MOST": 20}),
-)
+    Pair(
+        "dumps", dump_reader, dump_native, dump_seeds,
+        ((dump_reader, "TAIL_AT_LEAST", 20), (dump_reader, "TAIL_AT_MOST", 20)),
+    ),
+    Pair("traces", trace_reader, trace_native, trace_seeds, ((trace_stream, "BLOCK_BYTES", 6000),)),
+)  # fmt: skip
 
 
 @contextmanager
@@ -112,8 +174,8 @@ def switched(pair: Pair, module: Any) -> Iterator[None]:
     """Let a reader use this native module, or with None no native module."""
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(pair.switched, "native_module", return_value=module))
-        for name, value in pair.settings.items():
-            stack.enter_context(mock.patch.object(pair.reader, name, value))
+        for target, name, value in pair.settings:
+            stack.enter_context(mock.patch.object(target, name, value))
         yield
 
 

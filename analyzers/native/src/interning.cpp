@@ -28,6 +28,8 @@ std::size_t sequence_length(std::span<const std::uint8_t> rest) {
     return overlong || surrogate || too_high ? 0 : length;
 }
 
+} // namespace
+
 bool is_utf8(std::span<const std::uint8_t> bytes) {
     for (std::size_t at = 0; at < bytes.size();) {
         const std::size_t length = sequence_length(bytes.subspan(at));
@@ -37,7 +39,9 @@ bool is_utf8(std::span<const std::uint8_t> bytes) {
     return true;
 }
 
-} // namespace
+bool is_utf8(std::string_view text) {
+    return is_utf8(std::span(reinterpret_cast<const std::uint8_t *>(text.data()), text.size()));
+}
 
 HashIndex::HashIndex() : slots_(1024, EMPTY) {
     std::random_device device;

@@ -8,6 +8,10 @@
 #include <string_view>
 #include <vector>
 
+// Whether bytes are well-formed UTF-8, without surrogates.
+bool is_utf8(std::span<const std::uint8_t> bytes);
+bool is_utf8(std::string_view text);
+
 // A hash table from contents, which its owner keeps, to numbers from 0 in order of appearance.
 class HashIndex {
   public:

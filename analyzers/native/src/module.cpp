@@ -1,6 +1,7 @@
 // The Python module: each function returns None for an input that Python's reader has to look at.
 #include "dump.hpp"
 #include "snapshot.hpp"
+#include "trace.hpp"
 
 #include <algorithm>
 #include <exception>
@@ -9,7 +10,7 @@
 namespace {
 
 // Python's reader uses this module only if the number is the one that it knows.
-constexpr long VERSION = 2;
+constexpr long VERSION = 3;
 
 template <class Read> PyObject *guarded(Read read) {
     try {
@@ -42,12 +43,28 @@ PyObject *read_dump(PyObject *, PyObject *arguments) {
     return guarded([&] { return Dump(file).read(static_cast<std::size_t>(std::max<Py_ssize_t>(tail, 0))); });
 }
 
+PyObject *read_events(PyObject *, PyObject *arguments) {
+    PyObject *text = nullptr, *words = nullptr;
+    int exact = 0;
+    if (!PyArg_ParseTuple(arguments, "SO!p", &text, &PyTuple_Type, &words, &exact)) return nullptr;
+    return guarded([&] {
+        char *bytes = nullptr;
+        Py_ssize_t size = 0;
+        check(PyBytes_AsStringAndSize(text, &bytes, &size));
+        const TraceWords known(words);
+        return EventBlock(known, exact != 0).read({bytes, static_cast<std::size_t>(size)});
+    });
+}
+
 PyMethodDef FUNCTIONS[] = {
     {"read_snapshot", read_snapshot, METH_VARARGS,
      "read_snapshot(file, vocabulary): the columns of the pickle of a memory snapshot; None if Python has to read it."},
     {"read_dump", read_dump, METH_VARARGS,
      "read_dump(file, tail): (dump, how many old entries it lacks) of the pickle of a Flight Recorder dump; None if "
      "Python has to read it."},
+    {"read_events", read_events, METH_VARARGS,
+     "read_events(text, words, exact): the rows of the complete events at the beginning of a text, the inside of a JSON "
+     "list, as a dict; None if Python has to read them."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -3,6 +3,7 @@
 A text is stored once, in a list of distinct texts; a column holds its index in this list.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import numpy as np
 from analyzers.columns import Column, Floats, Integers, Mask, narrowed
 from analyzers.traces.reading.problems import Problem, ProblemKind
 from analyzers.traces.reading.stream import ALLOCATION, INSTANT, Args, Events
+from analyzers.traces.reading.text_numbers import FIRST_TEXT_ID, Threads, renumber, renumber_texts
 
 NO_ARGS = Args()
 MICROSECONDS_AT_MOST = 4.5e15
@@ -22,8 +24,6 @@ MICROSECONDS_AT_MOST = 4.5e15
 NUMBER_AT_MOST = 1 << 62
 DIGITS_AT_MOST = 20
 DEVICE_AT_MOST = 1 << 31
-FIRST_TEXT_ID = -2
-"""How a pid, tid or stream that is a text is stored: `FIRST_TEXT_ID - n` is the text with index n, -1 means none."""
 COLUMNS = ("name", "cat", "start", "end", "pid", "tid", "correlation", "device", "stream")
 SPARSE_TABLES = {
     "collective": (
@@ -48,6 +48,8 @@ In the result they are named `memory_at`, `memory_pid` and so on.
 """
 NO_ALLOCATIONS = np.zeros((0, 1 + len(ALLOCATIONS)), np.int64)
 TIMES = ("start", "end")
+WHOLE_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
+"""An id that is written as a text, such as "77", but is a number."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class EventTable:
         self.parts: dict[str, list[Column]] = {name: [] for name in COLUMNS}
         self.sparse: dict[str, list[Column]] = {name: [] for name in SPARSE_TABLES}
         self.memory: list[Integers] = []
-        self.threads: list[tuple[int, int, str]] = []
+        self.threads: Threads = []
         self.rows = 0
         self.impossible_times = 0
 
@@ -233,21 +235,36 @@ class EventTable:
     def id_of(self, value: object) -> int:
         """Return the number that a column holds for a pid, tid or stream.
 
-        An integer stands for itself. A text is stored, and stands as `FIRST_TEXT_ID` minus its index, which is -2 or
-        less.
+        An integer stands for itself, also if it is written as a text. Another text is stored, and stands as
+        `FIRST_TEXT_ID` minus its index, which is -2 or less.
         """
+        if isinstance(value, str) and WHOLE_NUMBER.fullmatch(value):
+            value = int(value)
         if isinstance(value, int) and -1 <= value < NUMBER_AT_MOST:
             return value
         return FIRST_TEXT_ID - self.text_id(str(value))
 
     def ids_of(self, values: Sequence[int | str]) -> Integers:
         """Return the number that a column holds for each pid, tid or stream, as `id_of`: -2 or less for a text."""
-        # Nearly always all are numbers, and numpy converts them at once; a text among them raises.
-        with suppress(OverflowError, ValueError):
-            numbers = np.fromiter(values, np.int64, len(values))
-            if numbers.min() >= -1:
-                return numbers
+        # Nearly always all are numbers, and numpy converts them at once.
+        if str not in set(map(type, values)):
+            with suppress(OverflowError, ValueError):
+                numbers = np.fromiter(values, np.int64, len(values))
+                if numbers.min() >= -1 and numbers.max() < NUMBER_AT_MOST:
+                    return numbers
         return np.array([self.id_of(value) for value in values], np.int64)
+
+    def finish(self) -> tuple[dict[str, Column], dict[str, Any]]:
+        """Return all columns by name, and their texts; the table is emptied to save memory.
+
+        The texts are `names`, `shapes`, `occupancies` and `threads`, a list of (pid, tid, name).
+        """
+        columns = self.columns()
+        names, threads = renumber_texts(columns, list(self.texts), self.threads)
+        shapes = renumber(columns, "shape_text", list(self.shapes))
+        occupancies = renumber(columns, "occupancy_text", list(self.occupancies))
+        texts = {"names": names, "shapes": decoded_texts(shapes), "occupancies": decoded_texts(occupancies)}
+        return columns, texts | {"threads": threads}
 
     def columns(self) -> dict[str, Column]:
         """Return all columns by name, and empty the table to save memory: this can be called once."""

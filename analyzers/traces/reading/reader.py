@@ -5,6 +5,7 @@ memory at a time, so the memory needed grows with the number of events, not with
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import msgspec
 
 from analyzers.columns import Column
 from analyzers.files import open_regular
-from analyzers.traces.reading.event_table import EventTable, decoded_texts
+from analyzers.traces.reading import native
+from analyzers.traces.reading.event_table import EventTable
 from analyzers.traces.reading.stream import CounterEvent, ReadState, read_events
 from analyzers.traces.reading.templated_events import TemplateReader
 
@@ -33,21 +35,41 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
         InputError: The file is no profiler trace.
     """
     bytes(KEPT_BYTES)
-    table = EventTable()
-    state = ReadState(table.add, TemplateReader(table).read_block)
-    with open_regular(paths[0]) as file:
-        read_events(file, state)
+    table, state = read_into_table(paths[0])
+    columns, texts = table.finish()
     meta = {
-        "names": list(table.texts),
-        "shapes": decoded_texts(table.shapes),
-        "occupancies": decoded_texts(table.occupancies),
-        "threads": table.threads,
+        **texts,
         "problems": msgspec.to_builtins(state.problems() + table.problems()),
         "truncated": state.truncated,
         "header": header_of(state.metadata),
         "counters": summed_counters(state.counters),
     }
-    return table.columns(), meta
+    return columns, meta
+
+
+def read_into_table(path: Path) -> tuple[EventTable, ReadState]:
+    """Return the events of a file, and the state at its end.
+
+    The reader in Python alone reads a damaged file, so that the result does not depend on whether there is another.
+
+    Raises:
+        InputError: The file is no profiler trace.
+    """
+    table = EventTable()
+    if blocks := native.block_reader(table):
+        with suppress(native.NotNative):
+            state = read_file(path, ReadState(table.add, blocks.read_block, blocks.read_block))
+            if not state.damaged:
+                return table, state
+        table = EventTable()
+    return table, read_file(path, ReadState(table.add, TemplateReader(table).read_block))
+
+
+def read_file(path: Path, state: ReadState) -> ReadState:
+    """Read a file, and return `state`, which has changed."""
+    with open_regular(path) as file:
+        read_events(file, state)
+    return state
 
 
 def summed_counters(events: list[CounterEvent]) -> list[dict[str, object]]:

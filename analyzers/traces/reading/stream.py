@@ -197,17 +197,20 @@ class ReadState:
     """The state of reading one file: where its events go, and which problems were found in it so far.
 
     Each block of text goes to `fast_path` first, which returns the number of bytes that it consumed, or None if
-    `decoder` has to decode the block; decoded events go to `sink`. `dropped` events could not be read, `stripped`
-    ones were read without their arguments, `repaired` means that broken text was replaced, and `truncated` that the
-    file ends early. `metadata` holds all top-level entries of the file but `traceEvents`, `counters` the events with
-    performance counters.
+    `decoder` has to decode the block; what is left at the end of the file goes to `rest_path` in the same way. Decoded
+    events go to `sink`. `dropped` events could not be read, `stripped` ones were read without their arguments,
+    `damaged` means that a part of the text was no list of JSON events, `repaired` that broken text was replaced, and
+    `truncated` that the file ends early. `metadata` holds all top-level entries of the file but `traceEvents`,
+    `counters` the events with performance counters.
     """
 
     sink: Callable[[Events], None]
     fast_path: Callable[[bytes, "ReadState"], int | None] = lambda _text, _state: None
+    rest_path: Callable[[bytes, "ReadState"], int | None] = lambda _text, _state: None
     decoder: Any = FLOAT
     dropped: int = 0
     stripped: int = 0
+    damaged: bool = False
     repaired: bool = False
     truncated: bool = False
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -306,6 +309,8 @@ def consume_rest(buffer: bytes, state: ReadState) -> bytes:
 
     If there is no `]`, set `state.truncated` and return an empty text.
     """
+    if (read := state.rest_path(buffer, state)) is not None:
+        buffer = buffer[read:]
     if no_events := re.match(rb"[\s,]*\]", buffer):
         return buffer[no_events.end() :]
     consumed = decode_up_to(buffer, (match.end() for match in CLOSE.finditer(buffer)), state)
@@ -384,6 +389,7 @@ def salvage(buffer: bytes, state: ReadState) -> bytes:
 
     Broken characters and numbers are replaced first; what still is no event is dropped and counted in `state`.
     """
+    state.damaged = True
     blanked = buffer.translate(BLANKED)
     repaired = NOT_FINITE.sub(b"null", blanked.decode("utf-8", "replace").encode())
     state.repaired |= repaired != blanked or has_control_characters(buffer)

@@ -14,7 +14,7 @@ import numpy as np
 from analyzers.columns import Integers, Mask, UnsavedColumns
 from analyzers.store import Columns
 from analyzers.traces.reading.distinct import combined_codes, distinct_values, first_rows
-from analyzers.traces.reading.event_table import FIRST_TEXT_ID
+from analyzers.traces.reading.text_numbers import FIRST_TEXT_ID
 
 # Categories as Kineto writes them, older spellings beside them. Other accelerators use the same ones for their work.
 DEVICE_WORK = {"kernel", "Kernel"}

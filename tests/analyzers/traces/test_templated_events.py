@@ -13,9 +13,10 @@ import pytest
 from analyzers.traces.reading import stream
 from analyzers.traces.reading.digits import mask_digits, parse_numbers
 from analyzers.traces.reading.event_kinds import FIELDS, EventKinds
-from analyzers.traces.reading.event_table import FIRST_TEXT_ID, EventTable, decoded_texts
+from analyzers.traces.reading.event_table import EventTable, decoded_texts
 from analyzers.traces.reading.templated_events import TemplateReader, split_block
 from analyzers.traces.reading.templates import NumberField, Template, template_of, with_marks
+from analyzers.traces.reading.text_numbers import FIRST_TEXT_ID
 
 ROOT = Path(__file__).parents[3]
 SIMULATED = SimpleNamespace(**runpy.run_path(str(ROOT / "benchmarks" / "traced_job.py")))

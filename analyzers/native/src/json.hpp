@@ -1,0 +1,84 @@
+// A cursor over a JSON text in memory, which finds where values begin and end.
+#pragma once
+
+#include "python.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+// The text ends inside of a value.
+struct Incomplete {};
+
+enum class Kind : std::uint8_t { STRING, NUMBER, TRUE, FALSE, NOTHING, LIST, OBJECT };
+
+// A value as it is written in the file; `text` is that of a string without its quotes. A value is plain unless it has
+// what JSON forbids but hides no other value, or what this reader does not know well enough, such as an exponent: then
+// Python's decoder has to look at it.
+struct JsonValue {
+    Kind kind = Kind::NOTHING;
+    bool plain = true;
+    bool escaped = false;
+    std::string_view text = {};
+};
+
+class Json {
+  public:
+    explicit Json(std::string_view text) : at_(text.data()), end_(text.data() + text.size()) {}
+
+    // All functions here throw Incomplete at the end of the text, and Unsupported if the text is no JSON.
+
+    // The next byte that is no white space; it is not consumed.
+    char peek() {
+        while (at_ != end_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\r' || *at_ == '\t')) ++at_;
+        if (at_ == end_) throw Incomplete();
+        return *at_;
+    }
+
+    // Consumes the next byte if it is this one, and returns whether it is.
+    bool consume(char byte) {
+        if (peek() != byte) return false;
+        ++at_;
+        return true;
+    }
+
+    void expect(char byte) {
+        if (!consume(byte)) throw Unsupported();
+    }
+
+    JsonValue value();
+    JsonValue string();
+
+    // Consumes an object, and calls `member(key)` for each of its keys, which has to consume the value.
+    template <class Member> void object(Member member) {
+        expect('{');
+        if (consume('}')) return;
+        do {
+            const JsonValue key = string();
+            expect(':');
+            member(key);
+        } while (consume(','));
+        expect('}');
+    }
+
+    const char *position() const { return at_; }
+
+  private:
+    static constexpr int DEPTH_AT_MOST = 64;
+
+    JsonValue number();
+    JsonValue container(Kind kind);
+    JsonValue word(std::string_view text, Kind kind);
+    std::string_view since(const char *start) const { return {start, static_cast<std::size_t>(at_ - start)}; }
+    bool digits();
+
+    const char *at_, *end_;
+    int depth_ = 0;
+};
+
+// The text of a plain string, without escapes.
+std::string unescaped(std::string_view text);
+
+// A plain number that is whole and has at most 18 digits; not -0.
+std::optional<std::int64_t> whole_number(const JsonValue &value);

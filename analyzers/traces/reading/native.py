@@ -1,0 +1,110 @@
+"""Read blocks of a trace with the native reader, into the same rows as the JSON decoder does."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from analyzers.columns import Column, Integers
+from analyzers.native_readers import native_module
+from analyzers.traces.reading.event_table import (
+    ALLOCATIONS,
+    COLUMNS,
+    SPARSE_TABLES,
+    EventRows,
+    EventTable,
+)
+from analyzers.traces.reading.stream import ALLOCATION, COUNTED, EXACT, INSTANT, Args, Events, ReadState
+from analyzers.traces.reading.text_numbers import with_new_texts
+
+WORDS = (*Args.__struct_encode_fields__, INSTANT, ALLOCATION, COUNTED.decode())
+"""The names in a file that the native reader looks for: of arguments, and of three kinds of events."""
+TEXT_COLUMNS = ("name", "cat")
+ID_COLUMNS = ("pid", "tid", "stream")
+COLLECTIVE_TEXTS = [SPARSE_TABLES["collective"].index(name) for name in ("name", "group", "dtype", "splits")]
+MEMORY_IDS = [1 + ALLOCATIONS.index(name) for name in ("pid", "tid")]
+
+
+class NotNative(Exception):
+    """The native reader does not understand the file, so that the reader in Python has to read all of it."""
+
+
+class NativeBlockReader:
+    """A reader for the blocks of one file that decodes only the few events that the native reader leaves to it."""
+
+    def __init__(self, table: EventTable, module: Any) -> None:
+        self.table = table
+        self.module = module
+
+    def read_block(self, buffer: bytes, state: ReadState) -> int | None:
+        """Add the complete events at the beginning of the buffer to the event table; return how many bytes they took.
+
+        The result is None, and nothing is added, if the whole block has to be decoded instead.
+
+        Raises:
+            NotNative: The text is damaged, or not as recorders write it.
+        """
+        if buffer.startswith(b"]"):
+            return None
+        found = self.module.read_events(buffer, WORDS, state.decoder is EXACT)
+        if found is None:
+            raise NotNative
+        left = decode_left(buffer, found, state)
+        if left is None:
+            return None
+        self.table.add_rows(self.rows(found), self.table.rows_of(*left))
+        return int(found["consumed"])
+
+    def rows(self, found: dict[str, Any]) -> EventRows:
+        """Return the rows that the native reader made of a block, with the numbers that texts have in the table."""
+        text = self.table.text_ids(found["texts"])
+        columns: dict[str, Column] = {name: integers(found[name]) for name in COLUMNS}
+        columns |= {name: text[columns[name]] for name in TEXT_COLUMNS}
+        columns |= {name: with_new_texts(columns[name], text) for name in ID_COLUMNS}
+        sparse = {table: integers(found[table]).reshape(-1, len(names)) for table, names in SPARSE_TABLES.items()}
+        memory = integers(found["memory"]).reshape(-1, 1 + len(ALLOCATIONS))
+        if len(memory):
+            memory[:, MEMORY_IDS] = with_new_texts(memory[:, MEMORY_IDS], text)
+        numbers = {
+            "shape": numbered(found["shapes"], self.table.shapes),
+            "occupancy": numbered(found["occupancies"], self.table.occupancies),
+        }
+        for table, number in numbers.items():
+            sparse[table][:, 1] = number[sparse[table][:, 1]]
+        sparse["collective"][:, COLLECTIVE_TEXTS] = text[sparse["collective"][:, COLLECTIVE_TEXTS]]
+        return EventRows(
+            integers(found["order"]), columns, {t: rows for t, rows in sparse.items() if len(rows)}, memory
+        )
+
+
+def block_reader(table: EventTable) -> NativeBlockReader | None:
+    """Return a reader for the blocks of one file; None if there is no native reader."""
+    module = native_module()
+    return NativeBlockReader(table, module) if module else None
+
+
+def integers(column: bytearray) -> Integers:
+    """Return a column that the native reader made."""
+    return np.frombuffer(column, np.int64)
+
+
+def numbered(texts: list[bytes], known: dict[bytes, int]) -> Integers:
+    """Return the number of each text in `known`; new texts are added to it."""
+    return np.fromiter([known.setdefault(text, len(known)) for text in texts], np.int64, len(texts))
+
+
+def decode_left(buffer: bytes, found: dict[str, Any], state: ReadState) -> tuple[Events, Integers] | None:
+    """Decode the events of a block that the native reader left, and return them, and the index in the block of each.
+
+    The result is None if the whole block has to be decoded: one of them has a value of an unexpected type, is broken,
+    or has performance counters, whose arguments only `stream` keeps.
+    """
+    places = zip(integers(found["left_start"]).tolist(), integers(found["left_end"]).tolist(), strict=True)
+    text = b",".join(buffer[start:end] for start, end in places)
+    try:
+        events: Events = state.decoder.decode(b"[%b]" % text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if any(event.cat == COUNTED.decode() for event in events):
+        return None
+    return events, integers(found["left_order"])
