@@ -1,6 +1,5 @@
 """The parts around every page: the header with the verdict, and a sidebar (rail) with pages, findings and ranks."""
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -8,7 +7,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from analyzers.report import Finding
-from analyzers.words import quantity, rank_ranges
+from analyzers.words import quantity, rank_names
 from workbench.colours import SEVERITY_SIGNS, STATUS_SIGNS
 from workbench.console import clean
 from workbench.web.components.links import link, navigation
@@ -16,8 +15,8 @@ from workbench.web.evidence_links import evidence_address
 from workbench.web.query import address
 from workbench.web.served_run import ServedRun
 
-FINDINGS, RANKS = 12, 16
-"""The most findings and ranks that the sidebar lists; the first page lists all."""
+FINDINGS, RANK_LINES = 12, 16
+"""The most findings and lines on ranks in the sidebar; the first page lists all."""
 SEVERITIES = ("info", "warning", "error")
 
 
@@ -87,47 +86,51 @@ def finding_address(served: ServedRun, finding: Finding) -> str:
     return evidence_address(served, finding) or "./"
 
 
-def rail_link(severity: str, text: str, to: str) -> html.A:
-    """Return a link to the address `to`, with the sign of a severity before its text."""
+def rail_link(severity: str, text: str, to: str, hint: str = "") -> html.A:
+    """Return a link to the address `to`, with the sign of a severity before its text.
+
+    `hint` appears while the mouse is over it: by default the text, of which only the first lines are visible.
+    """
     shown = link(text, to, fixed=True)
     sign = html.Span(SEVERITY_SIGNS[severity], className=f"sign {severity}")
-    shown.children = [sign, html.Span(text, title=text)]
+    shown.children = [sign, html.Span(text, title=hint or text)]
     return shown
 
 
 def ranks(served: ServedRun) -> Iterator[Component]:
     """Yield the heading and the list of ranks; nothing if no rank is known.
 
-    First come the ranks that findings name, each with its most severe finding, then a line with all other ranks.
+    First come the ranks that findings name, by their most severe finding, then a line with all other ranks.
     """
     known = {file.rank for file in served.report.inputs if file.rank is not None}
-    worst = worst_by_rank(served.report.findings)
-    named = sorted(worst, key=lambda rank: (-SEVERITIES.index(worst[rank].severity), rank))[:RANKS]
+    named = ranks_by_finding(served.report.findings)
     rows: list[Component] = [
-        rail_link(worst[rank].severity, about_rank(rank, clean(worst[rank].title)), rank_address(served, rank))
-        for rank in named
+        rail_link(finding.severity, about_ranks(ranks, finding), rank_address(served, ranks[0]), clean(finding.title))
+        for ranks, finding in named[:RANK_LINES]
     ]
-    others = sorted(known - {*named})
-    rows += [html.Span(f"rank{'s' if len(others) > 1 else ''} {rank_ranges(others)}: no finding")] if others else []
+    others = sorted(known - {rank for ranks, _ in named for rank in ranks})
+    rows += [html.Span(f"{rank_names(others)}: no finding")] if others else []
     if rows:
         yield html.H2("Ranks")
         yield navigation(rows, "ranks", "listed")
 
 
-def about_rank(rank: int, title: str) -> str:
-    """Return the title of a finding, after the rank unless the title begins with it."""
-    return title if re.match(rf"rank {rank}\b", title, re.IGNORECASE) else f"rank {rank}: {title}"
+def about_ranks(ranks: Sequence[int], finding: Finding) -> str:
+    """Return a line on ranks, such as "ranks 0-2: host stuck": the sentence of the finding is listed already."""
+    return f"{rank_names(ranks)}: {clean(finding.id.partition('.')[2]).replace('_', ' ').replace('.', ' ')}"
 
 
-def worst_by_rank(found: Sequence[Finding]) -> dict[int, Finding]:
-    """Return {rank: the most severe finding that names it, or the first of equally severe ones}."""
-    worst: dict[int, Finding] = {}
-    for one in found:
+def ranks_by_finding(found: Sequence[Finding]) -> list[tuple[list[int], Finding]]:
+    """Return (ranks, the most severe finding that names them, or the first of equally severe ones), errors first."""
+    ranked = sorted(found, key=lambda one: -SEVERITIES.index(one.severity))
+    worst: dict[int, int] = {}
+    for place, one in enumerate(ranked):
         for rank in one.ranks:
-            before = worst.get(rank)
-            if before is None or SEVERITIES.index(one.severity) > SEVERITIES.index(before.severity):
-                worst[rank] = one
-    return worst
+            worst.setdefault(rank, place)
+    ranks_of: dict[int, list[int]] = {}
+    for rank in sorted(worst):
+        ranks_of.setdefault(worst[rank], []).append(rank)
+    return [(ranks_of[place], ranked[place]) for place in sorted(ranks_of)]
 
 
 def rank_address(served: ServedRun, rank: int) -> str:

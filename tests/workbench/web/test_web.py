@@ -11,7 +11,6 @@ import pytest
 from dashboard import LISTENS, SHOWN, VIEW, see_timeline, visitor, zoom
 
 from analyzers.run import discover
-from workbench.web.rail import about_rank
 
 pytestmark = pytest.mark.browser
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -22,18 +21,6 @@ def test_the_first_page_tells_the_verdict(site, page):
     verdict = page.locator("#verdict").inner_text()
     assert "Rank 1 ran out of memory at step 6" in verdict
     assert page.locator("h1").count() == 1
-
-
-@pytest.mark.parametrize(
-    ("title", "shown"),
-    [
-        ("Rank 3 is late", "Rank 3 is late"),
-        ("rank 31 is late", "rank 3: rank 31 is late"),
-        ("Out of memory", "rank 3: Out of memory"),
-    ],
-)
-def test_the_rail_names_a_rank_once(title, shown):
-    assert about_rank(3, title) == shown
 
 
 def test_an_address_is_a_state(site, page):

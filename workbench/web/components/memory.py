@@ -1,6 +1,7 @@
 """Charts of a memory snapshot: memory over time, as a tree, by category, and by rank."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -20,14 +21,18 @@ from workbench.web.components.figure import (
 )
 from workbench.web.components.part_list import part_list
 from workbench.web.components.timeline_axis import TimelineAxis
-from workbench.web.theme import theme
+from workbench.web.theme import narrow, theme
 
-ROOM = 0.06
-"""The part of a timeline's width that the label of a step takes."""
-REACH = 0.52
+WIDTH, NARROW_WIDTH = 480, 260
+"""The least width of a timeline in pixels, and that in a window as narrow as a phone's."""
+LETTER, BETWEEN = 6, 10
+"""The width of a letter of a step's label in pixels, and the least space between two labels."""
+PEAK_LETTERS, HALF_TRIANGLE = 8, 6
+"""The width of the name of the peak in letters, and of half of its triangle in pixels."""
+REACH = 0.505
 """How far from the middle of the axis the selected instant may be to be marked, as a share of the axis's length.
 
-A mark further outside would make Plotly extend the axis.
+The last point that is drawn is often some entries before the end of the range.
 """
 DASHES = ("solid", "dash", "dot", "dashdot")
 STACK, LINE = 16, 110
@@ -75,27 +80,30 @@ def rank_lines(
 def timeline_layout(frame: pd.DataFrame, starts: StepStarts, cursor: float, axis: TimelineAxis) -> FigurePart:
     """Return the Plotly layout of a timeline, with marks at the peak, failed allocations, cursor and step starts."""
     first, last = (float(frame["x"].min()), float(frame["x"].max())) if len(frame) else (0.0, 0.0)
-    starts = with_room(starts, last - first)
+    labels = with_room(starts, first, last)
     return {
         "xaxis": axis.layout(first, last),
         "yaxis": {"rangemode": "tozero", **byte_ticks(int(frame["allocated"].max()) if len(frame) else 0)},
         "legend": {**ABOVE, "y": 1.05},  # above the names of the steps
-        "margin": {**MARGIN, "b": 34},
+        "margin": {**MARGIN, "r": 18, "b": 34},
         "showlegend": True,
         "hovermode": "x unified",
         # Plotly keeps the user's zoom across new data while this value stays the same.
         "uirevision": axis.unit,
         "shapes": [
             *(mark(at, theme().hues["error"]) for at in frame["x"][frame["oom"] > 0]),
-            # Outside of the range it would make the axis longer.
             *(
-                [mark(cursor, theme().hues["ink"])]
+                # At the end of the axis at most: Plotly would make it longer.
+                [mark(min(max(cursor, first), last), theme().hues["ink"])]
                 if abs(cursor - (first + last) / 2) <= REACH * (last - first)
                 else []
             ),
-            *(mark(at, theme().hues["edge"]) for _, at in starts),
+            *(mark(at, theme().hues["edge"]) for _, at, _ in labels),
         ],
-        "annotations": [*([peak(frame)] if len(frame) else []), *(step_name(*start) for start in starts)],
+        "annotations": [
+            *([peak(frame, first, last)] if len(frame) else []),
+            *(step_name(*label, first=i == 0) for i, label in enumerate(labels)),
+        ],
     }
 
 
@@ -129,21 +137,39 @@ def hatched(name: str, colour: str) -> FigurePart:
     return {"fillpattern": pattern} if name == "unknown" else {}
 
 
-def step_name(step: int, at: float) -> FigurePart:
-    """Return the annotation above the chart that names a step, at the position where the step starts."""
-    text: FigurePart = {"text": f"step {step}", "showarrow": False, "xanchor": "left", "font": {"size": 10}}
-    return text | {"x": at, "y": 1, "yref": "paper", "yanchor": "bottom"}
+def step_name(step: int, at: float, ends: bool, first: bool) -> FigurePart:
+    """Return the annotation above the chart that names a step, at the position where the step starts.
 
-
-def with_room(starts: StepStarts, span: float) -> StepStarts:
-    """Return those step starts that have enough space for a label.
-
-    `span` is the length of the axis.
+    With `ends`, it ends there, because there is no room to the right; the first label says what the numbers are.
     """
-    kept: list[tuple[int, float]] = []
+    place: FigurePart = {"x": at, "y": 1, "yref": "paper", "yanchor": "bottom", "xanchor": "right" if ends else "left"}
+    return place | {"text": label_of(step, first), "showarrow": False, "font": {"size": 10}}
+
+
+def label_of(step: int, first: bool) -> str:
+    """Return the label of a step: its number, in the first label after the word."""
+    return f"step {step}" if first else str(step)
+
+
+def letters_wide(count: int, span: float) -> float:
+    """Return the length on an axis of length `span` that a label of `count` letters takes, in the narrowest chart."""
+    return span * count * LETTER / (NARROW_WIDTH if narrow() else WIDTH)
+
+
+def with_room(starts: StepStarts, low: float, high: float) -> list[tuple[int, float, bool]]:
+    """Return (step, position, whether its label ends there) of those step starts whose label has enough space.
+
+    `low` and `high` are the ends of the axis. Plotly would extend the axis for a label that reaches beyond them.
+    """
+    kept: list[tuple[int, float, bool]] = []
+    span, taken = high - low, -inf
+    between = span * BETWEEN / (NARROW_WIDTH if narrow() else WIDTH)
     for step, at in starts:
-        if not kept or at - kept[-1][1] > ROOM * span:
-            kept.append((step, at))
+        wide = letters_wide(len(label_of(step, not kept)), span)
+        ends = at + wide > high
+        if (at - wide if ends else at) >= taken:
+            kept.append((step, at, ends))
+            taken = (at if ends else at + wide) + between
     return kept
 
 
@@ -153,10 +179,27 @@ def mark(at: float, colour: str, dash: str = "solid") -> FigurePart:
     return {"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper", "line": line}
 
 
-def peak(frame: pd.DataFrame) -> FigurePart:
-    """Return the annotation that marks the instant with the most allocated memory in the timeline `frame`."""
+def peak(frame: pd.DataFrame, first: float, last: float) -> FigurePart:
+    """Return the annotation that marks the instant with the most allocated memory in the timeline `frame`.
+
+    The word is to the left of the triangle, as the line of a failed allocation follows the peak. `first` and `last`
+    are the ends of the axis.
+    """
     top = frame.iloc[int(frame["allocated"].to_numpy().argmax())]
-    return {"x": float(top["x"]), "y": int(top["allocated"]), "text": "▼ peak", "showarrow": False, "yshift": 10}
+    at = float(top["x"])
+    if at - first >= letters_wide(PEAK_LETTERS, last - first):
+        text: FigurePart = {"text": "peak ▼", "xanchor": "right", "xshift": beside_end(last - at, last - first)}
+    else:
+        text = {"text": "▼ peak", "xanchor": "left", "xshift": -beside_end(at - first, last - first)}
+    return {"x": at, "y": int(top["allocated"]), "showarrow": False, "yshift": 10, **text}
+
+
+def beside_end(distance: float, span: float) -> float:
+    """Return how many pixels the triangle of the peak may reach to the end of the axis, which is at this distance.
+
+    Plotly would make the axis longer for a triangle beyond its end.
+    """
+    return min(HALF_TRIANGLE, distance / span * (NARROW_WIDTH if narrow() else WIDTH)) if span else 0.0
 
 
 def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
