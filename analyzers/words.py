@@ -176,6 +176,11 @@ def rank_names(ranks: Sequence[int]) -> str:
     return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {rank_ranges(ranks)}"
 
 
+def ranks_label(ranks: object) -> str:
+    """Return the label of a row or column of ranks: `rank 3` for 3, `ranks 0-2, 5` for the text `0-2, 5`."""
+    return f"{'rank' if str(ranks).isdigit() else 'ranks'} {ranks}"
+
+
 def ranks_beside(text: str, ranks: Sequence[int]) -> str:
     """Return ranks in parentheses, to follow a text about them: ` (rank 3)`; empty if the text already names them."""
     names = rank_names(ranks)

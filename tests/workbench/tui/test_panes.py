@@ -42,7 +42,7 @@ async def test_a_hang_is_explained_below_its_matrix(fixtures):
         await press(app, pilot, "i")
         assert len(tree._frame) > own
         text = await press(app, pilot, "v")
-        assert "rank 0-2" in text
+        assert "ranks 0-2" in text
         assert "all_gather" in text
         assert "3 ranks in all_gather" in await press(app, pilot, "v")
 

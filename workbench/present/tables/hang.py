@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from analyzers.hangs import views
 from analyzers.hangs.model import Culprit, Frame, HangData, is_library, user_frame
-from analyzers.words import rank_names, rank_ranges, source_line
+from analyzers.words import rank_names, rank_ranges, ranks_label, source_line
 from workbench.present.table import Table, table
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def operations(frame: "pd.DataFrame") -> Table:
     marks the rows in which ranks differ. The last column has the source lines.
     """
     together = views.folded(frame, "columns") if len(frame) else frame
-    heads = " | ".join(["seq>", "", *(f"rank {ranks}" for ranks in together.columns), "source lines"])
+    heads = " | ".join(["seq>", "", *map(ranks_label, together.columns), "source lines"])
     rows = (side_by_side(seq, row) for seq, row in zip(together.index, together.to_numpy().tolist(), strict=True))
     return table("Operations around the first difference between ranks", heads, rows, ROWS)
 

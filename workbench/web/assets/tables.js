@@ -2,7 +2,7 @@
 "use strict";
 
 (function () {
-  const ROW_PX = 28, FEW = 100, AROUND = 12, LETTERS = 16, SAMPLE = 200, PADDING_PX = 24;
+  const ROW_PX = 28, FEW = 100, AROUND = 12, LETTERS = 16, SAMPLE = 200, PADDING_PX = 24, WORD = /\S{33}/;
   const UNITS = {
     B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, ns: 1e-9, "µs": 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600, d: 86400,
   };
@@ -29,7 +29,7 @@
   }
 
   function build(place) {
-    const { title, columns, rows, out } = JSON.parse(place.dataset.table);
+    const { title, columns, rows, out, unfiltered } = JSON.parse(place.dataset.table);
     const kept = place.kept && place.kept.title === title ? place.kept : { title, at: null, down: true, find: "" };
     place.kept = kept;
     const table = element("table"), caption = element("caption"), heading = element("div", title), head = element("thead"), body = element("tbody");
@@ -63,6 +63,7 @@
         const into = element("td", "", columns[c][1] ? "n" : "");
         for (const part of typeof cell === "string" ? [cell] : cell) into.append(typeof part === "string" ? part : link(...part));
         if (long) into.title = plain(cell);
+        if (WORD.test(plain(cell))) into.classList.add("breaks");
         made.append(into);
       });
       return made;
@@ -106,7 +107,7 @@
     });
     head.append(line);
     heading.append(" ", count);
-    if (rows.length > 5) {
+    if (rows.length > 5 && !unfiltered) {
       const field = element("input", "", "filter");
       Object.assign(field, { type: "search", placeholder: "filter", value: kept.find, maxLength: 100 });
       field.setAttribute("aria-label", `filter ${title}`);

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
+from analyzers.words import ranks_label
 from workbench.colours import COLLECTIVE_SIGNS
 from workbench.web.components.figure import ABOVE, COLLECTIVES_ACROSS, FigurePart, legend_entry, plain_layout
 from workbench.web.theme import narrow, theme
@@ -28,7 +29,7 @@ def collective_matrix(frame: pd.DataFrame) -> go.Figure:
         go.Heatmap(
             z=codes.to_numpy(),
             x=names,
-            y=[f"rank {ranks}" for ranks in frame.index],
+            y=[ranks_label(ranks) for ranks in frame.index],
             text=frame.map(lambda state: shown.get(state, "?")).to_numpy(),
             texttemplate="%{text}",
             textfont={"size": 13},
@@ -43,11 +44,19 @@ def collective_matrix(frame: pd.DataFrame) -> go.Figure:
         ),
         layout=plain_layout(),
     )
-    for state in (name for name in states if name and (frame == name).to_numpy().any()):
-        figure.add_trace(legend_entry(f"{shown[state]}  {state}".strip(), theme().states[state]))
+    for state in (name for name in states if (frame == name).to_numpy().any()):
+        figure.add_trace(state_entry(state, shown[state]))
     figure.update_layout(showlegend=True, legend=ABOVE)
     figure.update_layout(xaxis=COLLECTIVES_ACROSS | last_ticks(names), yaxis={"autorange": "reversed"})
     return figure.update_layout(height=150 + 26 * max(3, len(frame)))
+
+
+def state_entry(state: str, sign: str) -> go.Scatter:
+    """Return the entry of a state in the legend; cells without a record have the colour of the page."""
+    if state:
+        return legend_entry(f"{sign}  {state}".strip(), theme().states[state])
+    entry = legend_entry("not recorded", theme().states[state])
+    return entry.update(marker={"line": {"color": theme().hues["rule"], "width": 1}})
 
 
 def last_ticks(names: Sequence[str]) -> FigurePart:

@@ -73,6 +73,15 @@ def link(text: str, href: str, *, current: bool = False, fixed: bool = False, st
     return html.A(clean(text), href=href, className="here" if current else style, **attributes)
 
 
+def prose(text: str) -> list[Component | str]:
+    """Return a sentence of the report as HTML, in which commands and settings between backticks are code."""
+    parts = clean(text).split("`")
+    # Without a partner, a backtick is a sign like any other.
+    if len(parts) % 2 == 0:
+        return [clean(text)]
+    return [html.Code(part) if i % 2 else part for i, part in enumerate(parts) if part]
+
+
 def source_code(line: str) -> html.Code:
     """Return a source position such as `train.py:22` as an HTML code element, a link if the file is on this machine."""
     return html.Code(with_source_link(line))

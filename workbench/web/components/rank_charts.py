@@ -8,8 +8,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from dash import html
 
-from analyzers.traces.model import RankTrace
-from analyzers.words import duration_ns, percent, share, size
+from analyzers.traces.model import RankTrace, StepTime
+from analyzers.words import duration_ns, percent, ranks_label, share, size
 from workbench.present.tables.trace import step_numbers
 from workbench.web.components.figure import (
     ABOVE,
@@ -23,6 +23,7 @@ from workbench.web.components.figure import (
     ticks_across,
 )
 from workbench.web.components.part_list import part_list
+from workbench.web.components.step_charts import FEW, duration_axis, gap_between, thinned
 from workbench.web.theme import theme
 
 PARTS = {
@@ -35,6 +36,7 @@ PARTS = {
 READABLE, FINE = 16, 80
 """The most columns of a heat map with a number in each cell, and the most with a line around each cell."""
 SHORTEST_NS = 1000.0
+WIDEST_BAR = 0.4
 TALLEST_ROWS = 40
 
 
@@ -47,8 +49,11 @@ def time_shares(accounts: Sequence[RankTrace]) -> go.Figure:
     figure = go.Figure(layout=plain_layout())
     for title, (kind, _) in PARTS.items():
         parts = [part_ns(account, title) for account in accounts]
+        if not any(parts):
+            continue
         figure.add_trace(
             go.Bar(
+                width=WIDEST_BAR if len(accounts) == 1 else None,
                 y=names,
                 x=[ns / max(1, account.span_ns) for ns, account in zip(parts, accounts, strict=True)],
                 orientation="h",
@@ -64,7 +69,23 @@ def time_shares(accounts: Sequence[RankTrace]) -> go.Figure:
     quarters = [0, 0.25, 0.5, 0.75, 1]
     axis = {"title": "share of the recorded time", "tickvals": quarters, "ticktext": [percent(p) for p in quarters]}
     figure.update_layout(barmode="stack", height=150 + 30 * len(accounts), xaxis=axis)
-    return figure.update_layout(yaxis={"autorange": "reversed"}, legend=ABOVE)
+    return figure.update_layout(yaxis={"autorange": "reversed", "automargin": True}, legend=ABOVE)
+
+
+def step_parts(account: RankTrace) -> go.Figure:
+    """Return a chart with a stacked bar for each recorded step of a rank, which shows the parts of its time."""
+    steps = account.step_times
+    parts = pd.DataFrame(
+        {title: [part_ns(step, title) / 1e9 for step in steps] for title in PARTS}, index=[step.step for step in steps]
+    )
+    parts = thinned(parts)
+    figure = go.Figure(layout=plain_layout())
+    for title, (kind, _) in PARTS.items():
+        if parts[title].any():
+            figure.add_trace(go.Bar(x=parts.index, y=parts[title], name=title, marker={"color": theme().kinds[kind]}))
+    axis = duration_axis(float(parts.sum(axis=1).max()))
+    figure.update_layout(barmode="stack", bargap=gap_between(len(parts)), legend=ABOVE, yaxis=axis)
+    return figure.update_layout(xaxis={"title": "step", **({"dtick": 1} if len(parts) <= FEW else {})})
 
 
 def share_bars(account: RankTrace) -> list[html.Ul]:
@@ -74,8 +95,8 @@ def share_bars(account: RankTrace) -> list[html.Ul]:
     return part_list(parts, colours, lambda ns: duration_ns(int(ns)))
 
 
-def part_ns(account: RankTrace, title: str) -> int:
-    """Return how many nanoseconds of a rank's recorded time belong to the part `title`, a key of `PARTS`."""
+def part_ns(account: RankTrace | StepTime, title: str) -> int:
+    """Return how many nanoseconds of the time of a rank or step belong to the part `title`, a key of `PARTS`."""
     times = {
         "compute": account.compute_ns,
         "exposed communication": account.exposed_communication_ns,
@@ -87,7 +108,7 @@ def part_ns(account: RankTrace, title: str) -> int:
 
 def bar_names(accounts: Sequence[RankTrace]) -> list[str]:
     """Return a unique name for each rank's bar; Plotly would draw bars with the same name on top of each other."""
-    names = [f"rank {account.rank}" for account in accounts]
+    names = ["unknown rank" if account.rank is None else f"rank {account.rank}" for account in accounts]
     # Several recorded steps of one rank, then several devices of one process.
     if len({*names}) < len(names):
         names = [f"{name}, step {step_numbers(account)}" for name, account in zip(names, accounts, strict=True)]
@@ -110,7 +131,7 @@ def activity(frame: pd.DataFrame) -> go.Figure:
         go.Heatmap(
             z=wide.to_numpy(),
             x=starts,
-            y=[f"rank {ranks}" for ranks in wide.index],
+            y=[ranks_label(ranks) for ranks in wide.index],
             customdata=[
                 [f"{duration_ns(at)}: mostly {list(PARTS)[int(code)]}" for code, at in zip(row, starts, strict=True)]
                 for row in wide.to_numpy()

@@ -25,7 +25,8 @@ from workbench.web.theme import theme
 
 MOST_RANKS = 12
 MOST_STEPS = 1000
-FEW = 12
+FEW, MARKED = 12, 60
+"""The most steps with a number each on the axis, and with a mark each on a line or a gap between their bars."""
 SMALLEST_SHARE, FEWEST_GATHERED = 0.005, 2
 OTHER_PHASES = "other phases"
 NOT_TRAINING_SHAPES = (".", "/", "x")
@@ -78,8 +79,8 @@ def line_chart(table: pd.DataFrame) -> go.Figure:
                 x=table.index,
                 y=table[column],
                 name=column,
-                mode="lines+markers",
-                line={"color": theme().nth(i), "width": 1},
+                mode="lines+markers" if len(table) <= MARKED else "lines",
+                line={"color": theme().nth(i), "width": 1.5},
                 marker={"symbol": SYMBOLS[i % len(SYMBOLS)]},
             )
         )
@@ -109,8 +110,13 @@ def phase_stack(phases: pd.DataFrame) -> go.Figure:
             )
     if len(thin) <= FEW:
         figure.update_xaxes(dtick=1)
-    figure.update_layout(barmode="stack", bargap=0.05, height=220, legend=ABOVE, margin=LOW)
+    figure.update_layout(barmode="stack", bargap=gap_between(len(thin)), height=220, legend=ABOVE, margin=LOW)
     return figure.update_layout(yaxis=duration_axis(float(thin.sum(axis=1).max()) if len(thin) else 0.0))
+
+
+def gap_between(bars: int) -> float:
+    """Return the space between neighbouring bars, as a share of a bar; of many, some gaps would be a pixel wider."""
+    return 0.05 if bars <= MARKED else 0.0
 
 
 def small_gathered(phases: pd.DataFrame) -> pd.DataFrame:

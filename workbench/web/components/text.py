@@ -11,7 +11,7 @@ from analyzers.words import ranks_beside
 from workbench.colours import SEVERITY_SIGNS, STATUS_SIGNS
 from workbench.console import clean
 from workbench.present.table import Table, without_empty
-from workbench.web.components.links import Part, labelled, link, source_code, source_parts
+from workbench.web.components.links import Part, labelled, link, prose, source_code, source_parts
 
 CellParts = str | list[Part]
 """The content of a table cell: a text, or texts and links."""
@@ -30,11 +30,11 @@ def verdict(report: Report[object], evidence: str | None = None) -> html.Section
     `evidence` is the address of the page that shows the evidence, if there is one.
     """
     answer, first = report.verdict, report.lead()
-    lines = [html.P(clean(answer.sentence), className="sentence")]
+    lines = [html.P(prose(answer.sentence), className="sentence")]
     if first:
-        lines += [labelled("Why", [clean(first.why)]), labelled("Next", [clean(first.next)])]
+        lines += [labelled("Why", prose(first.why)), labelled("Next", prose(first.next))]
     lines += evidence_link(evidence)
-    lines += [labelled("Missing", [clean(gap)]) for gap in answer.missing]
+    lines += [labelled("Missing", prose(gap)) for gap in answer.missing]
     sign = html.Span(STATUS_SIGNS[answer.status], className=f"sign {answer.status}")
     title = html.H2([sign, clean(answer.kind).replace("_", " ")])
     return html.Section([title, *lines], id="verdict", className=f"card {answer.status}")
@@ -56,24 +56,26 @@ def finding(found: Finding, evidence: str | None = None) -> html.Details:
     `evidence` is the address of the page that shows the evidence, if there is one.
     """
     about = ranks_beside(found.title, found.ranks)
-    facts = [html.Li([clean(fact.text), " ", source_code(fact.line)]) for fact in found.evidence]
+    facts = [html.Li([*prose(fact.text), " ", source_code(fact.line)]) for fact in found.evidence]
     sign = html.Span(SEVERITY_SIGNS[found.severity], className=f"sign {found.severity}")
-    summary = html.Summary([sign, html.Span(f"{clean(found.title)}{about}"), html.Code(clean(found.id))])
-    body = [html.P(clean(found.why)), labelled("Next", [clean(found.next)]), html.Ul(facts), *evidence_link(evidence)]
+    summary = html.Summary([sign, html.Span([*prose(found.title), about]), html.Code(clean(found.id))])
+    body = [html.P(prose(found.why)), labelled("Next", prose(found.next)), html.Ul(facts), *evidence_link(evidence)]
     return html.Details([summary, *body], className=f"card {found.severity}")
 
 
-def table(section: Table, cell_link: CellLink = no_link) -> html.Article:
+def table(section: Table, cell_link: CellLink = no_link, *, filtered: bool = True) -> html.Article:
     """Return a table that `tables.js` draws in the browser, where it can be sorted, filtered and saved as CSV.
 
     `cell_link` returns the link of a cell or None; in cells without one, source lines become links. The page has all
     rows of the table, also those that a document leaves out, but no column without any text.
+    With `filtered`, a long table has a field to filter its rows.
     """
     section = without_empty(section)
     rows = [[cell_parts(cell, cell_link(cell)) for cell in row] for row in (*section.rows, *section.more)]
     columns = [(clean(name), int(i in section.numeric)) for i, name in enumerate(section.columns)]
     title = clean(section.title)
     content = {"title": title, "columns": columns, "rows": rows, "out": section.left_out - len(section.more)}
+    content |= {} if filtered else {"unfiltered": True}
     attributes: dict[str, Any] = {
         "data-table": json.dumps(content, separators=(",", ":")),
         "aria-label": title or "table",

@@ -41,7 +41,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
                 ],
                 className="fields",
             ),
-            table(table_of(title, heads, kept, len(kept))),
+            table(table_of(title, heads, kept, len(kept)), filtered=False),
         ],
         className="config",
     )

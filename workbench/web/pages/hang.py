@@ -15,7 +15,7 @@ from workbench.present.tables.hang import current_positions, hang_tables, operat
 from workbench.web.components.collective_matrix import collective_matrix
 from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn
-from workbench.web.components.links import choice, labelled, source_code
+from workbench.web.components.links import choice, labelled, prose, source_code
 from workbench.web.components.text import not_recorded, table
 from workbench.web.components.workspace import Tab, table_tab, workspace
 from workbench.web.gestures import clicked_point
@@ -29,6 +29,7 @@ ALL_RANKS = -1
 SINGLE_RANKS = 32
 """The most ranks that have a row each; if there are more, ranks with equal rows share one."""
 DEEPEST_INDENT = 40
+HALF = 0.5
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
@@ -72,7 +73,7 @@ def inspector(served: ServedRun, data: HangData, stacks: pd.DataFrame, query: Qu
     mine = stacks[stacks["ranks"].map(lambda ranks: rank in ranks).astype(bool)]
     frames = stack_lines(mine)
     return [
-        *([html.H2(clean(lead.title)), html.P(clean(lead.why)), labelled("Next", [clean(lead.next)])] if lead else []),
+        *([html.H2(clean(lead.title)), html.P(prose(lead.why)), labelled("Next", prose(lead.next))] if lead else []),
         *([html.H2(f"Stack of rank {rank}, outermost call first"), html.Ol(frames)] if frames else []),
         None if lead or frames else html.P("No collective hangs, and no stack was recorded.", className="hint"),
     ]
@@ -122,9 +123,18 @@ def rank_states(served: ServedRun, group: Group, collectives: int, single_ranks:
     one.
     """
     columns = min(collectives, NARROW_COLLECTIVES) if narrow() else collectives
-    frame = views.matrix(served.run, group.name, columns, served.options)
+    frame = from_most_ranks(views.matrix(served.run, group.name, columns, served.options))
     # Thousands of rows would take the browser seconds, and nearly all of them are equal.
     return frame if len(frame) <= single_ranks else views.folded(frame)
+
+
+def from_most_ranks(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the states without the first collectives, of which fewer than half of the ranks have a record.
+
+    A rank that stopped early still has in its ring buffer what the others have overwritten.
+    """
+    known = (frame != "").mean() >= HALF
+    return frame.loc[:, known.idxmax() :] if known.any() else frame
 
 
 def shown_rank(query: Query, known: Sequence[int]) -> int:

@@ -16,6 +16,7 @@ from workbench.web.evidence_links import room_query
 from workbench.web.pages.compare import first_change
 from workbench.web.pages.hang import rank_states, shown_group
 from workbench.web.pages.memory_timeline import chart, last_steps
+from workbench.web.pages.overview_trace import trace_drawing
 from workbench.web.query import memory_query
 from workbench.web.served_run import ServedRun
 
@@ -110,5 +111,6 @@ DRAWINGS: dict[str, Callable[[ServedRun, EvidenceLink], Drawing | None]] = {
     "memory": memory_drawing,
     "hang": hang_drawing,
     "steps": steps_drawing,
+    "trace": trace_drawing,
 }
 """{name of an analyzer: function that draws its evidence}, for the analyzers whose evidence can be drawn."""

@@ -17,7 +17,7 @@ from workbench.present.tables.steps import steps_tables
 from workbench.step_axis import Span
 from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn, zoom_of
-from workbench.web.components.links import choice
+from workbench.web.components.links import choice, prose
 from workbench.web.components.step_charts import loss_chart, phase_bars, phase_stack, step_durations
 from workbench.web.components.text import not_recorded
 from workbench.web.components.workspace import table_tab, workspace
@@ -64,7 +64,7 @@ def inspector(served: ServedRun, rank: int) -> Elements:
     return [
         html.H2(f"Rank {rank}, mean step"),
         *phase_bars(phases),
-        *(part for finding in found for part in (html.H2(clean(finding.title)), html.P(clean(finding.why)))),
+        *(part for finding in found for part in (html.H2(clean(finding.title)), html.P(prose(finding.why)))),
     ]
 
 

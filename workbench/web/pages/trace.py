@@ -16,7 +16,7 @@ from workbench.present.tables.trace import trace_tables
 from workbench.step_axis import Span
 from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn, zoom_of
-from workbench.web.components.links import choice, picker
+from workbench.web.components.links import choice, picker, prose
 from workbench.web.components.rank_charts import bytes_sent, share_bars, time_shares
 from workbench.web.components.text import not_recorded, table
 from workbench.web.components.workspace import Tab, selected, workspace
@@ -145,7 +145,7 @@ def inspector(served: ServedRun, data: TraceData, query: Query) -> Elements:
     artefact, chosen = served.traces[position], chosen_event(served, position, query)
     selected = selected_event(served, position, chosen, query) if chosen else []
     found = [finding for finding in served.report.findings if finding.id.startswith("trace.")][:FINDINGS]
-    summary = [part for finding in found for part in (html.H2(clean(finding.title)), html.P(clean(finding.why)))]
+    summary = [part for finding in found for part in (html.H2(clean(finding.title)), html.P(prose(finding.why)))]
     whose = "Unknown rank" if artefact.rank is None else f"Rank {artefact.rank}"
     account = next((rank for rank in data.ranks if rank.path == str(artefact.path)), data.ranks[0])
     return [

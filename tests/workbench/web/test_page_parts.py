@@ -1,0 +1,113 @@
+"""Parts of pages: sentences with code, the matrix of a hang, pictures of traces, and what the browser makes of them."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analyzers.run import discover
+from analyzers.store import Options
+from workbench.ask import room_for
+from workbench.web.components.collective_matrix import collective_matrix
+from workbench.web.components.links import prose
+from workbench.web.components.rank_charts import bar_names, step_parts, time_shares
+from workbench.web.components.step_charts import MARKED, line_chart, phase_stack
+from workbench.web.pages import config
+from workbench.web.pages.hang import from_most_ranks
+from workbench.web.pages.overview_picture import picture
+from workbench.web.served_run import served_run
+from workbench.web.theme import theme
+
+TRACES = Path(__file__).parents[2] / "fixtures" / "traces"
+LONG_NAME = "ncclDevKernel_ReduceScatterBase_RING_LL(ncclDevKernelArgsStorage<4096ul>)" * 2
+EDGES = "nodes => nodes.map(node => node.getBoundingClientRect().right)"
+
+
+def served(path):
+    run = discover(path)
+    return served_run(run, room_for(run), Options())
+
+
+def test_commands_in_a_sentence_are_code():
+    shown = prose("Run `py-spy dump --pid PID` on its host")
+    assert [getattr(part, "children", part) for part in shown] == ["Run ", "py-spy dump --pid PID", " on its host"]
+    assert prose("a ` alone") == ["a ` alone"]
+
+
+def test_the_matrix_begins_where_most_ranks_have_a_record():
+    """The rank that stopped early still has what the others have overwritten."""
+    frame = pd.DataFrame({1: ["", "done"], 2: ["", "done"], 3: ["done", "done"], 4: ["scheduled", "missing"]})
+    frame.index = pd.Index(["0-2, 4", "3"])
+    early = pd.concat([frame, frame.iloc[:1].set_axis(["5-7"])])
+    shown = from_most_ranks(early)
+    assert list(shown.columns) == [3, 4]
+    drawn = collective_matrix(shown)
+    assert list(drawn.data[0].y) == ["ranks 0-2, 4", "rank 3", "ranks 5-7"]
+    assert "not recorded" not in [trace.name for trace in drawn.data]
+    assert "not recorded" in [trace.name for trace in collective_matrix(frame).data]
+
+
+def test_many_steps_are_drawn_without_gaps_and_marks():
+    """Between hundreds of bars some gaps would be a pixel wider; hundreds of marks hide the lines of other ranks."""
+    for count, mode, gap in ((MARKED, "lines+markers", 0.05), (MARKED + 1, "lines", 0)):
+        frame = pd.DataFrame({"fwd": [1.0] * count}, index=range(count))
+        assert {line.mode for line in line_chart(frame).data} == {mode}
+        assert phase_stack(frame).layout.bargap == gap
+
+
+def test_the_first_page_of_traces_has_a_picture():
+    """The rank of the verdict comes first."""
+    shown = picture(served(TRACES / "straggler_4ranks"))
+    assert shown is not None
+    assert shown.children[1].figure.data[0].y[0] == "rank 3"
+
+
+def test_a_single_traced_rank_is_drawn_step_by_step():
+    account = served(TRACES / "straggler_4ranks").rooms.trace.ranks[0]
+    drawn = {bar.name: bar for bar in step_parts(account).data}
+    assert list(drawn["compute"].x) == [step.step for step in account.step_times]
+    assert drawn["compute"].y[0] == account.step_times[0].compute_ns / 1e9
+    assert drawn["compute"].marker.color == theme().kinds["compute"]
+
+
+def test_a_trace_without_a_rank_is_of_an_unknown_rank():
+    import msgspec
+
+    account = msgspec.structs.replace(served(TRACES / "straggler_4ranks").rooms.trace.ranks[0], rank=None)
+    assert bar_names([account]) == ["unknown rank"]
+    assert {bar.name for bar in time_shares([account]).data} == {"compute", "exposed communication", "idle"}
+
+
+def test_the_page_of_settings_has_one_search(oom):
+    page = config.layout(served(oom.root), {})
+    tables = [json.loads(part.to_plotly_json()["props"]["data-table"]) for part in page.children[-1:]]
+    assert [content["unfiltered"] for content in tables] == [True]
+
+
+@pytest.mark.browser
+def test_the_shares_stay_inside_the_inspector(site, page):
+    page.goto(f"{site}/memory")
+    page.wait_for_selector(".inspector .parts li")
+    field = page.locator(".inspector .dash-input-container").first.bounding_box()
+    assert max(page.locator(".inspector .parts .n").evaluate_all(EDGES)) <= field["x"] + field["width"] + 0.5
+
+
+@pytest.mark.browser
+def test_a_long_name_moves_no_column_out_of_sight(site, page):
+    page.goto(f"{site}/memory?tab=peaks")
+    page.wait_for_selector(".body")
+    rows = [[LONG_NAME, "stream 20", "communication", "25899", "308 µs", "4.28 s"]]
+    heads = [["longest event", 0], ["stream", 0], ["kind", 0], ["events", 1], ["start", 1], ["duration", 1]]
+    page.evaluate(
+        """content => {
+          const made = document.createElement("article");
+          made.className = "wide";
+          made.dataset.table = JSON.stringify(content);
+          document.querySelector(".body").append(made);
+        }""",
+        {"title": "Made", "columns": heads, "rows": rows, "out": 0},
+    )
+    made = page.locator(".body article", has_text="Made")
+    made.locator("td").first.wait_for()
+    assert made.evaluate("node => node.scrollWidth <= node.clientWidth")
