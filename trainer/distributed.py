@@ -101,7 +101,17 @@ def seed_step(seed: int, stage: int, step: int) -> None:
     """
     text = f"{seed}/{stage}/{step}".encode()
     # Not `hash`, which Python salts differently in each process.
-    torch.manual_seed(zlib.crc32(text))
+    seed_here(zlib.crc32(text))
+
+
+def seed_here(seed: int) -> None:
+    """Seed the random generators of the CPU and of the GPUs like `torch.manual_seed`, at a hundredth of its cost.
+
+    That formats a stack for each kind of device that PyTorch knows and this machine lacks: 0.3 ms in each step.
+    """
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
 
 
 def leave() -> NoReturn:

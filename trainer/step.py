@@ -112,11 +112,12 @@ class OptimizerStep:
     def clip_gradients(self) -> Tensor:
         """Scale the gradients so that their norm is at most max_norm; return the norm before the scaling."""
         # A norm of the norms: the meshes' gradients cannot go through one operation.
-        norms = [gradient_norm(parameters) for parameters in parameters_by_mesh(self.model)]
+        groups = parameters_by_mesh(self.model)
+        norms = [gradient_norm(parameters) for parameters in groups]
         norm: Tensor = vector_norm(torch.stack(norms))
         if self.world.pipeline:
             norm = norm_over(norm, self.world.pipeline.get_group())
-        for parameters in parameters_by_mesh(self.model):
+        for parameters in groups:
             clip_grads_with_norm_(parameters, self.config.training.max_norm, norm)
         return norm
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import zlib
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -136,6 +137,7 @@ def test_stages_of_a_pipeline_have_random_numbers_of_their_own_in_each_step() ->
         return torch.rand(4).tolist()
 
     assert numbers(7, 0, 3) == numbers(7, 0, 3)
+    assert numbers(7, 0, 3) == torch.rand(4, generator=torch.manual_seed(zlib.crc32(b"7/0/3"))).tolist()
     others = [numbers(7, 1, 3), numbers(7, 0, 4), numbers(8, 0, 3)]
     assert numbers(7, 0, 3) not in others
 

@@ -193,6 +193,15 @@ def test_the_trace_holds_the_active_step(run: Path) -> None:
     assert any(event.get("cat") == "cpu_op" for event in trace["traceEvents"])
 
 
+def test_the_hooks_of_the_recorder_are_not_in_the_trace(run: Path) -> None:
+    """A note makes a dozen calls, which were most of a session, and each costs more to read than to make."""
+    trace = json.loads((run / "profile_traces/iteration_4/rank0_trace.json").read_text())
+    calls = [event["name"] for event in trace["traceEvents"] if event.get("cat") == "python_function"]
+    assert any("torch/nn/modules/module.py" in name for name in calls)
+    assert any("untraced.py" in name for name in calls)
+    assert not [name for name in calls if ": note_tensor" in name or ": local_tensor" in name or "data_ptr" in name]
+
+
 def test_traces_alone_have_no_stacks(tmp_path: Path) -> None:
     model = nn.Linear(4, 4)
     recorders = Recorders(RecorderOptions(str(tmp_path), enable_profiling=True, profile_freq=4), model=model)

@@ -47,6 +47,7 @@ class BlockCategories:
         """Prepare for a new profiler session: at its start no module is running and no phase of the step is open."""
         self._forward_blocks: list[Block] = []
         self._module = self._phase = ""
+        self._of_stacks: dict[int, tuple[list[Frame], str]] = {}
 
     def allocate(self, address: int, size: int, frames: list[Frame]) -> Block:
         """Add and return a new live block, with the category that its call stack and the current phase suggest.
@@ -96,5 +97,9 @@ class BlockCategories:
         """
         if self._phase in LOADING:
             return INPUTS
-        categories = (category_of_function(frame["filename"], frame["name"]) for frame in frames)
-        return next(filter(None, categories), TEMPORARY)
+        # Allocations with the same stack share one list, which is kept here so that its identity stays its own.
+        known = self._of_stacks.get(id(frames))
+        if known is None:
+            categories = (category_of_function(frame["filename"], frame["name"]) for frame in frames)
+            known = self._of_stacks[id(frames)] = frames, next(filter(None, categories), TEMPORARY)
+        return known[1]

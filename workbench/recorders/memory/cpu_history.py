@@ -83,20 +83,24 @@ class CpuHistory:
             return True
         atexit.unregister(self.end)
         self._step_span.close()
-        # While the hooks still take notes: what a script replaced in this step got none.
-        self._hooks.note_long_lived_tensors()
-        self._hooks.stop()
         with garbage_collection_paused():
             stopped = self._stop(self._session)
             if stopped:
-                session = ProfilerSession(self._session, self._frames)
-                self._blocks.add_session(session, self._hooks.take_notes())
-                self.spans.extend(session.spans)
+                # While the hooks still take notes: what a script replaced in this step got none.
+                self._hooks.note_long_lived_tensors()
+                self._add(self._session)
+            self._hooks.stop()
         if stopped and self._traces and self._traces.is_traced(self._step):
             export(self._session, self._traces.path(self._step))
         self._session = None
         gc.collect(0)  # sessions are full of cycles, and loops that switch the collector off would keep them all
         return stopped
+
+    def _add(self, stopped: profile) -> None:
+        """Add the allocations, frees and spans of a stopped session to the history."""
+        session = ProfilerSession(stopped, self._frames)
+        self._blocks.add_session(session, self._hooks.take_notes())
+        self.spans.extend(session.spans)
 
     def _stop(self, session: profile) -> bool:
         """Stop a profiler session; if that fails, discard the recorded history, and say so on stderr."""

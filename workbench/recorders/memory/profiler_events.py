@@ -1,6 +1,5 @@
 """Read the allocations in a profiler session, with their call stacks."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
@@ -29,6 +28,7 @@ parts.
 """
 
 
+PY_CALL = _EventType.PyCall
 CALLS = frozenset(kind.value for kind in (_EventType.PyCall, _EventType.PyCCall, _EventType.TorchOp))
 """The kinds of profiler event that are calls, and so become frames of a stack."""
 
@@ -62,7 +62,10 @@ class FrameTable:
 
     def frame(self, name: str, filename: str, line: int) -> Frame:
         """Return the dict for a source line; the same line always gives the same dict object."""
-        return self._frames.setdefault((name, filename, line), {"name": name, "filename": filename, "line": line})
+        key = name, filename, line
+        if key not in self._frames:
+            self._frames[key] = {"name": name, "filename": filename, "line": line}
+        return self._frames[key]
 
     def stack(self, frames: list[Frame]) -> list[Frame]:
         """Return a list of these frames; the same frames always give the same list object."""
@@ -77,6 +80,7 @@ class ProfilerSession:
         self.spans: list[Span] = []
         self._frames = frames
         self._stacks: dict[int, tuple[Path, list[Frame]]] = {}  # holds the path: its identity stays its own
+        self._innermost: dict[int, tuple[Path, tuple[Frame, ...]]] = {}
         self._outer: dict[int, tuple[Path, tuple[Frame, ...]]] = {}
         results: Any = profiler.profiler.kineto_results  # type: ignore[union-attr]
         self._walk(results.experimental_event_tree())
@@ -122,10 +126,19 @@ class ProfilerSession:
         while path is not None and path[2] is not None:
             frames += self._operation(path[2])
             path = path[0]
-        if path is not None:
-            frames += self._called(path[1], innermost=True)
-            path = path[0]
-        return [*frames, *self._outer_frames(path)]
+        return [*frames, *self._python_frames(path)]
+
+    def _python_frames(self, path: Path) -> tuple[Frame, ...]:
+        """Return the frames of a call path that ends in a Python call, innermost first; those of each path are cached.
+
+        Many operations that allocate memory are called by one Python function.
+        """
+        if path is None:
+            return ()
+        if id(path) not in self._innermost:
+            own = self._called(path[1], innermost=True)
+            self._innermost[id(path)] = path, (*own, *self._outer_frames(path[0]))
+        return self._innermost[id(path)][1]
 
     def _outer_frames(self, path: Path) -> tuple[Frame, ...]:
         """Return the frames of a call path, innermost first; the frame for each Python call has the line of its caller.
@@ -151,14 +164,15 @@ class ProfilerSession:
         """
         return [] if name.startswith("ProfilerStep#") else [self._frames.frame(name, "", 0)]
 
-    def _called(self, event: ProfilerEvent, *, innermost: bool) -> Iterator[Frame]:
-        """Yield the frame of the caller of `event`, at the line of that call.
+    def _called(self, event: ProfilerEvent, *, innermost: bool) -> list[Frame]:
+        """Return the frame of the caller of `event`, at the line of that call, as a list.
 
         If `innermost` is set and the event is a Python function, the frame of the called function itself comes first.
         Other functions need no frame of their own: the event of the next inner call has their current line.
         """
-        fields = event.extra_fields
-        locations = [fields.callsite] if innermost and event.tag == _EventType.PyCall else []
-        for location in (*locations, fields.caller):
+        fields, frames = event.extra_fields, []
+        locations = (fields.callsite, fields.caller) if innermost and event.tag == PY_CALL else (fields.caller,)
+        for location in locations:
             with suppress(UnicodeDecodeError):  # a file name may dangle in torch 2.13
-                yield self._frames.frame(location.function_name, location.file_name, location.line_number)
+                frames.append(self._frames.frame(location.function_name, location.file_name, location.line_number))
+        return frames

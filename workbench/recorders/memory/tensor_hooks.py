@@ -12,6 +12,8 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from workbench.recorders.memory.untraced import untraced
+
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE = "parameters", "gradients", "optimizer_state"
 ACTIVATIONS, INPUTS, TEMPORARY, COMMUNICATION, UNKNOWN = (
     "activations",
@@ -82,18 +84,19 @@ class TensorHooks:
         self._modules: list[str] = []
         self._running = False
         self._handles: list[Removable] = [
-            register_optimizer_step_post_hook(lambda opt, *_: self._note_optimizer_state(opt))
+            register_optimizer_step_post_hook(untraced(lambda opt, *_: self._note_optimizer_state(opt)))
         ]
+        note_gradient = untraced(self._note_gradient)
         for parameter in model.parameters():
             if parameter.requires_grad:
-                self._handles.append(add_gradient_hook(parameter, self._note_gradient))
+                self._handles.append(add_gradient_hook(parameter, note_gradient))
         for name, module in model.named_modules():
             self._hook(module, without_wrappers(name))
 
     @contextmanager
     def note_saved_tensors(self) -> Iterator[None]:
         """Return a context in which a note is written on each tensor that autograd saves for the backward pass."""
-        with torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor):
+        with torch.autograd.graph.saved_tensors_hooks(untraced(self._pack), lambda tensor: tensor):
             yield
 
     def start(self) -> None:
@@ -154,9 +157,9 @@ class TensorHooks:
             self._notes.append(Note(time.time_ns(), address, kind, label))
 
     def _hook(self, module: nn.Module, name: str) -> None:
-        self._handles.append(module.register_forward_pre_hook(self._before_forward(name)))
+        self._handles.append(module.register_forward_pre_hook(untraced(self._before_forward(name))))
         # Also after an exception: otherwise the stack of modules would keep the one that failed.
-        self._handles.append(module.register_forward_hook(self._after_forward, always_call=True))
+        self._handles.append(module.register_forward_hook(untraced(self._after_forward), always_call=True))
 
     def _before_forward(self, name: str) -> Callable[[nn.Module, tuple[object, ...]], None]:
         def enter(module: nn.Module, inputs: tuple[object, ...]) -> None:

@@ -1,0 +1,40 @@
+"""Hide functions from PyTorch's profiler: hooks that it traces make most of the events of a session.
+
+With Python stacks, the profiler records each call of a Python or built-in function. A hook that writes a note makes a
+dozen of them, and each costs several times as much to collect and read as to make.
+"""
+
+import ctypes
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
+# Public functions of CPython from 3.11 on. `pythonapi` keeps the GIL, which they need.
+suspend = getattr(ctypes.pythonapi, "PyThreadState_EnterTracing", None)
+resume = getattr(ctypes.pythonapi, "PyThreadState_LeaveTracing", None)
+this_thread = ctypes.pythonapi.PyThreadState_Get
+this_thread.restype = ctypes.c_void_p
+for switch in (suspend, resume):
+    if switch is not None:
+        switch.argtypes, switch.restype = (ctypes.c_void_p,), None
+
+
+def untraced(function: Callable[Params, Result]) -> Callable[Params, Result]:
+    """Return a function that does the same, during which no profiler traces this thread: only its own call is seen."""
+
+    @wraps(function)
+    def run(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+        if suspend is None or resume is None or sys.getprofile() is None:
+            return function(*args, **kwargs)
+        thread = this_thread()
+        suspend(thread)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            resume(thread)
+
+    return run
