@@ -18,7 +18,7 @@ class SourceScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,o", "dismiss", "Back", id="source.back")]
     DEFAULT_CSS = """
     SourceScreen { align: center middle; }
-    SourceScreen RowList { width: 90%; height: 90%; border: round $accent; padding: 0 1; background: $surface; }
+    SourceScreen RowList { width: 90%; height: 90%; border: round $foreground; padding: 0 1; background: $surface; }
     """
 
     def __init__(self, path: Path, line: int) -> None:

@@ -19,7 +19,7 @@ from workbench.tui.panes.compare import ComparePane
 from workbench.tui.panes.config import ConfigPane
 from workbench.tui.panes.hang import HangPane
 from workbench.tui.panes.home import HomePane
-from workbench.tui.panes.home_picture import home_picture
+from workbench.tui.panes.home_picture import home_pictures
 from workbench.tui.panes.logs import LogsPane
 from workbench.tui.panes.memory import MemoryPane
 from workbench.tui.panes.parity import ParityPane
@@ -87,7 +87,7 @@ class RunSubject:
 
     def panes(self, report: Report[object]) -> Mapping[str, Widget]:
         data, run, options = room_data(report), self.run, self.options
-        panes: dict[str, Widget] = {"home": HomePane(report, self.runs, home_picture(report, run, options))}
+        panes: dict[str, Widget] = {"home": HomePane(report, self.runs, home_pictures(report, run, options))}
         if data.memory:
             panes["memory"] = MemoryPane(data.memory, run, options)
         if data.hang:

@@ -6,6 +6,7 @@ from typing import TypeVar
 from textual.app import App
 from textual.filter import LineFilter
 
+from workbench.tui.key_sheet import KeySheet, key_sections
 from workbench.tui.light_shades import LightShades
 from workbench.tui.themes import HIGH_CONTRAST, THEMES, NoFaintText, neutral
 
@@ -37,6 +38,10 @@ class TerminalApp(App[Result]):
             filters = [NoFaintText(), *filters]
         # First, because with NO_COLOR Textual removes all colours.
         return filters if self.current_theme.dark else [LightShades(), *filters]
+
+    def action_show_help_panel(self) -> None:
+        """Show the keys that work on the screen."""
+        self.push_screen(KeySheet(key_sections(self.screen)))
 
     def _fatal_error(self) -> None:
         self._close_messages_no_wait()

@@ -1,5 +1,6 @@
 """Define the terminal app of `workbench watch`, which shows the state of a job while the job runs."""
 
+import inspect
 from pathlib import Path
 from threading import Lock
 from typing import ClassVar
@@ -9,15 +10,22 @@ from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Header, Static
 
+from analyzers.report import Report
+from analyzers.run import discover
 from analyzers.steps.live import RankState
+from analyzers.store import Options
 from workbench.console import clean
-from workbench.present.text import head
+from workbench.tui.app import BROAD, TALL_LINES, WorkbenchApp
+from workbench.tui.panes.home import EvidenceWanted, HomePane
+from workbench.tui.panes.home_picture import home_pictures
 from workbench.tui.terminal_app import TerminalApp
+from workbench.tui.widgets.charts.cursor_breakdown import WIDE
 from workbench.tui.widgets.key_line import KeyLine
 from workbench.tui.widgets.row_list import RowList
+from workbench.tui.widgets.verdict_banner import banner
 from workbench.watch.job_facts import troubled_first
 from workbench.watch.status_text import RANK_HEADS, alert_lines, charts, rank_line, summary
 from workbench.watch.watched_job import JobWatcher, WatchedJob
@@ -28,11 +36,15 @@ POLL_S = 0.5
 class WatchApp(TerminalApp[bool]):
     """Shows the state of a job until the user leaves.
 
+    Once there is a verdict, a high screen also shows its home view: the verdict with a picture, the chain and findings.
+
     `run()` returns True if the user wants to inspect the files that were recorded.
     """
 
     TITLE = "workbench watch"
-    CSS_PATH = "watch.tcss"
+    CSS_PATH: ClassVar = [Path(inspect.getfile(WorkbenchApp)).with_name("workbench.tcss"), "watch.tcss"]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide"), (BROAD, "-broad")]  # noqa: RUF012  # typed by Textual
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL_LINES, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,i", "inspect", "Inspect", id="watch.inspect"),
         Binding("s", "sort", "Sort by trouble", id="watch.sort"),
@@ -48,6 +60,7 @@ class WatchApp(TerminalApp[bool]):
         self.job: WatchedJob | None = None
         self._paused, self._troubled_first = False, True
         self._looking = Lock()
+        self._carded: Report[object] | None = None
         self.sub_title = clean(folder)
 
     def compose(self) -> ComposeResult:
@@ -57,11 +70,12 @@ class WatchApp(TerminalApp[bool]):
         with VerticalScroll(id="news", can_focus=True):
             yield Static(id="alerts")
             yield Static(id="verdict")
-        yield RowList[RankState](Text(RANK_HEADS, style="dim"), rank_line, id="ranks")
+        yield Vertical(id="card")
+        yield RowList[RankState](Text(RANK_HEADS, style="dim"), rank_line, id="job-ranks")
         yield KeyLine()
 
     def on_mount(self) -> None:
-        self.query_one("#ranks").focus()
+        self.query_one("#job-ranks").focus()
         self.set_interval(POLL_S, self._look)
         self._look()
 
@@ -84,9 +98,28 @@ class WatchApp(TerminalApp[bool]):
         self.query_one("#charts", Static).update(Group(*charts(job.now, self.size.width - 2)))
         lines = alert_lines(job)
         self.query_one("#alerts", Static).update(Group(*lines))
-        self.query_one("#verdict", Static).update(head(job.report) if job.report else "")
+        self.query_one("#verdict", Static).update(banner(job.report) if job.report else "")
         self.query_one("#news").set_class(not lines and job.report is None, "hidden")
-        self.query_one(RowList).show(self._sorted_ranks(job))
+        self.query_one("#news").set_class(not lines, "verdict-only")
+        ranks = self.query_one("#job-ranks", RowList)
+        ranks.show(self._sorted_ranks(job))
+        # Where there is a card, the ranks take only the lines that they need.
+        ranks.set_class(job.report is not None, "below-card")
+        self._show_card(job.report)
+
+    def _show_card(self, report: Report[object] | None) -> None:
+        """Show the home view of a report that is new."""
+        if report is None or report is self._carded:
+            return
+        self._carded = report
+        run, card = discover(self._watcher.folder), self.query_one("#card")
+        card.add_class("filled")
+        card.remove_children()
+        card.mount(HomePane(report, (run,), home_pictures(report, run, Options())))
+
+    def on_evidence_wanted(self, _message: EvidenceWanted) -> None:
+        """Inspect the recorded files, which have the evidence of the finding."""
+        self.action_inspect()
 
     def _sorted_ranks(self, job: WatchedJob) -> list[RankState]:
         return troubled_first(job.now.ranks) if self._troubled_first else job.now.ranks

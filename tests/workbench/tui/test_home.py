@@ -70,7 +70,7 @@ async def test_enter_on_a_rank_shows_what_names_it(fixtures):
 
 
 PICTURES = {
-    "oom_4ranks": ["Allocated memory by category, rank 3", "154.5 MiB ┤", "▼ peak  ✗ allocation failed"],
+    "oom_4ranks": ["Allocated memory by category, rank 3", "┤", "▼ peak 154.5 MiB   ✗ allocation failed"],
     "stuck_4ranks": ["Last collectives of process group default_pg, by rank", "#89"],
     "straggler_4ranks": ["Time of each phase in the steps of rank 3", "▼ longest"],
     "nan_4ranks": ["Loss of each step", "✗ not finite"],
@@ -90,6 +90,45 @@ async def test_a_chart_of_the_evidence_stands_beside_the_verdict(fixtures, name)
         assert evidence.region.x >= picture.region.right
         for piece in PICTURES[name]:
             assert piece in shown(app)
+
+
+async def test_a_large_screen_shows_the_run_up_to_the_hang(fixtures):
+    """The matrix of a hang has few rows; below it are the steps of the culprit and the losses."""
+    app = app_on(fixtures / "stuck_4ranks")
+    async with app.run_test(size=(200, 50)) as pilot:
+        text = await press(app, pilot, "")
+        assert "Last collectives of process group default_pg, by rank   ● done   ○ scheduled   ✗ missing" in text
+        assert "Time of each phase in the steps of rank 3" in text
+        assert "Loss of each step" in text
+        await pilot.resize_terminal(120, 40)
+        assert "Loss of each step" not in await press(app, pilot, "")
+
+
+async def test_a_click_on_the_picture_shows_the_chart_in_full(fixtures):
+    app = app_on(fixtures / "oom_4ranks")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(app, pilot)
+        await pilot.click("#picture", offset=(20, 4))
+        await settle(app, pilot)
+        assert app.query_one(TabbedContent).active == "memory"
+
+
+async def test_no_sentence_is_shown_twice(fixtures):
+    """Neither the list of findings nor a chain of one event repeats the verdict."""
+    app = app_on(fixtures / "nan_4ranks")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(app, pilot)
+        text = words(app)
+        assert text.count("The loss of rank 3 is NaN or infinite from step 6 on") == 1
+        assert "✗ the verdict above steps.nonfinite_loss" in text
+        assert "Chain of events" not in text
+
+
+async def test_long_events_of_the_chain_wrap(fixtures):
+    app = app_on(fixtures / "stuck_4ranks")
+    async with app.run_test(size=(120, 60)) as pilot:
+        text = await press(app, pilot, "")
+        assert "joined all_gather #89 of process group default_pg 2 Ranks 0-2 wait" in " ".join(text.split())
 
 
 async def test_a_healthy_run_shows_its_steps_and_ranks(fixtures):

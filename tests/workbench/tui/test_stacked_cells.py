@@ -8,6 +8,7 @@ from textual.app import App, ComposeResult
 from workbench.colours import CATEGORIES
 from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline, StepStart
 from workbench.tui.widgets.charts.stacked_cells import EIGHTHS, Cell, stacked_cells
+from workbench.tui.widgets.charts.stacked_chart import LEVELS
 
 ROWS, COLUMNS = 20, 120
 
@@ -72,7 +73,8 @@ async def test_the_axis_has_values_and_steps():
         chart = app.query_one(MemoryTimeline)
         chart.show(instants(), [StepStart(2, 0), StepStart(3, 105), StepStart(4, 200), StepStart(5, 395)])
         lines = [chart.render_line(y).text for y in range(chart.size.height)]
-        assert lines[1].lstrip().startswith("81.0 MiB ┤")
+        labels = [line.split("┤")[0].strip() for line in lines if "┤" in line]
+        assert labels == ["80 MiB", "64 MiB", "48 MiB", "32 MiB", "16 MiB"]
         assert "step 2" in lines[-2]
         assert lines[-2].index("3") == chart.axis_width + 11 * chart.wide
         assert {len(line) for line in lines} == {chart.size.width}
@@ -88,3 +90,38 @@ async def test_layers_have_signs_where_there_are_no_colours(monkeypatch):
         chart.show(instants())
         picture = "".join(chart.render_line(y).text for y in range(1, chart.size.height - 3))
         assert {"█", "▒", "░"} <= set(picture)
+
+
+async def test_small_values_stay_visible_without_colours(monkeypatch):
+    """Steps far below the peak fill less than half of the lowest cell."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = ChartApp()
+    async with app.run_test(size=(90, 24)):
+        chart, frame = app.query_one(MemoryTimeline), instants()
+        parts = list(CATEGORIES)
+        frame.loc[:30, parts] /= 20
+        frame["allocated"] = frame[parts].sum(axis=1).astype(int)
+        chart.show(frame)
+        lowest = chart.render_line(chart.size.height - 3).text[chart.axis_width :]
+        assert set(lowest[: 20 * chart.wide]) <= set(LEVELS[1:])
+
+
+@pytest.mark.parametrize("columns", range(40, 100, 3))
+async def test_the_line_below_a_chart_ends_with_a_whole_word(columns):
+    app = ChartApp()
+    async with app.run_test(size=(columns, 24)):
+        chart = app.query_one(MemoryTimeline)
+        chart.show(instants())
+        text = chart.render_line(chart.size.height - 1).text.rstrip()
+        assert "▼ peak 81.0 MiB   entry 0 … 390   │ cursor".startswith(text)
+        assert text.endswith(("MiB", "390", "cursor"))
+
+
+async def test_a_chart_without_keys_has_no_cursor():
+    app = ChartApp()
+    async with app.run_test(size=(90, 24)):
+        chart = app.query_one(MemoryTimeline)
+        chart.can_focus = False
+        chart.show(instants())
+        cells = [chart.render_line(y).text[chart.axis_width :] for y in range(chart.size.height)]
+        assert not any("│" in line for line in cells)

@@ -49,6 +49,19 @@ async def test_the_selection_is_neutral_in_every_theme(oom, theme):
         assert variables["block-cursor-foreground"] == variables["background"]
 
 
+@pytest.mark.parametrize("theme", ["textual-dark", "textual-light", "nord"])
+async def test_the_border_of_the_focused_chart_is_neutral(oom, theme):
+    """Many themes have an accent colour near that of warnings."""
+    app = app_on(oom)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.theme = theme
+        await press(app, pilot, "", "3")
+        matrix = app.query_one("#matrix")
+        matrix.focus()
+        await settle(app, pilot)
+        assert matrix.styles.border_left[1].hex == Color.parse(app.get_css_variables()["foreground"]).hex
+
+
 async def test_high_contrast_has_no_faint_text(oom):
     app = app_on(oom)
     async with app.run_test(size=(120, 40)) as pilot:

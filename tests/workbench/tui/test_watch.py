@@ -16,9 +16,11 @@ from textual.widgets import Static
 
 from analyzers.errors import InputError
 from analyzers.steps.live import JobState, RankState, StalledRanks
+from terminal import shown as screen_text
 from terminal import until
 from workbench.commands.watch import watch
 from workbench.present.sparkline import spark
+from workbench.tui.panes.home import Findings
 from workbench.tui.widgets.row_list import RowList
 from workbench.watch.app import WatchApp
 from workbench.watch.job_facts import alerts
@@ -141,6 +143,29 @@ async def test_the_app_tells_verdict_and_ranks(stuck, size):
         assert ranks.render_line(1).text.startswith("    0 ")
         await pilot.press("i")
     assert app.return_value is True
+
+
+async def test_a_high_screen_shows_the_home_view_of_the_verdict(stuck):
+    """It has the picture, the evidence, the chain and the findings; Enter on a finding leads to the recorded files."""
+    app = WatchApp(stuck.root)
+    async with app.run_test(size=(200, 50)) as pilot:
+        await until(pilot, lambda: "Loss of each step" in screen_text(app))
+        text = screen_text(app)
+        assert text.count("Rank 1 is stuck at step 6 in loop_in_python (trainer/faults.py:138) and never joined") == 2
+        for piece in ("Last collectives of process group", "Chain of events", "hang.host_stuck", "gone", "py-spy dump"):
+            assert piece in text
+        assert sum(not line.strip(" █│") for line in text.splitlines()) <= 8
+        app.query_one(Findings).focus()
+        await pilot.press("enter")
+    assert app.return_value is True
+
+
+async def test_a_low_screen_shows_what_to_do_next(stuck):
+    app = WatchApp(stuck.root)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "Next" in screen_text(app))
+        assert "py-spy dump --locals" in screen_text(app)
+        assert "gone" in screen_text(app)
 
 
 async def test_the_app_follows_what_is_written(job):

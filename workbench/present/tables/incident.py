@@ -10,6 +10,8 @@ from workbench.present.tables.memory import memory_tables
 from workbench.present.tables.steps import steps_tables
 from workbench.present.tables.trace import trace_tables
 
+CHAIN = "Chain of events"
+"""The title of the table of events; a chain of one event says no more than the verdict."""
 TABLES_BEHIND = 3
 """How many tables are shown of each analyzer that the chain names; the analyzer's own view has the others."""
 
@@ -19,7 +21,7 @@ def incident_tables(data: IncidentData) -> list[Table]:
 
     Without an incident, return the first table of each analyzer.
     """
-    chain = table("Chain of events", "# | event", ((i, link.text) for i, link in enumerate(data.chain, 1)))
+    chain = table(CHAIN, "# | event", ((i, link.text) for i, link in enumerate(data.chain, 1)))
     named = {finding.partition(".")[0] for link in data.chain for finding in link.findings}
     rooms = dict(room_tables(data))
     # Nothing went wrong, so no room explains anything: each shows its first table as an overview.

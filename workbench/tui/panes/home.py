@@ -1,7 +1,7 @@
 """The home pane: the verdict and its findings, and the ranks and files of the run."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -22,6 +22,7 @@ from workbench.colours import SEVERITIES, SEVERITY_SIGNS
 from workbench.console import clean
 from workbench.evidence_link import EvidenceLink, evidence_link
 from workbench.present.sections import sections
+from workbench.present.tables.incident import CHAIN
 from workbench.present.tables.run import file_list, rank_list
 from workbench.tui.widgets.key_bindings import CURSOR_KEYS
 from workbench.tui.widgets.tables import Grid, titled
@@ -59,28 +60,29 @@ class Findings(OptionList):
 class HomePane(Vertical):
     """The verdict and the list of findings; below them the selected finding in full, the ranks, or the files.
 
-    Enter opens the view with the evidence of the selected finding. `picture` is a chart below the list of findings. On
-    a broad screen, the list and the picture are at the left, the rest at the right.
+    Enter opens the view with the evidence of the selected finding. `pictures` are charts below the list of findings,
+    of which most screens show the first. On a broad screen, the list and the pictures are at the left, the rest at the
+    right.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = VIEW_KEYS
 
-    def __init__(self, report: Report[object], runs: tuple[Run, ...], picture: Widget | None = None) -> None:
+    def __init__(self, report: Report[object], runs: tuple[Run, ...], pictures: Sequence[Widget] = ()) -> None:
         super().__init__()
-        self._report, self._runs, self._picture = report, runs, picture
+        self._report, self._runs, self._pictures = report, runs, pictures
 
     def compose(self) -> ComposeResult:
         yield VerdictBanner(self._report)
         with Container(id="home-body", classes="" if self._report.findings else "calm"):
             with Vertical(id="home-list"):
                 if self._report.findings:
-                    lines = (
-                        Option(finding_line(finding), id=str(i)) for i, finding in enumerate(self._report.findings)
-                    )
+                    lines = (Option(self._line(finding), id=str(i)) for i, finding in enumerate(self._report.findings))
                     yield Findings(*lines, id="findings")
-                if self._picture:
-                    yield self._picture
+                yield from self._pictures
             yield HomeViews(self._report, self._runs)
+
+    def _line(self, finding: Finding) -> Text:
+        return finding_line(finding, self._report.verdict.sentence)
 
     def text_at_cursor(self) -> str:
         """Return the selected finding as JSON."""
@@ -91,7 +93,7 @@ class HomePane(Vertical):
         """Show the finding; its line has no colours of its own, which could not be read on that of the selection."""
         findings = event.option_list
         for number, finding in enumerate(self._report.findings):
-            line, is_selected = finding_line(finding), number == event.option_index
+            line, is_selected = self._line(finding), number == event.option_index
             findings.replace_option_prompt_at_index(number, Text(line.plain) if is_selected else line)
         self.query_one(HomeViews).show_finding(self._report.findings[event.option_index])
 
@@ -148,7 +150,8 @@ class HomeViews(ViewSwitcher):
 
     def widgets(self) -> Iterable[Widget]:
         """Yield the widget of each view in `TITLES`."""
-        yield VerticalScroll(self._text, *titled(sections(self._report)[:TABLES_AT_MOST]), id="finding")
+        tables = [table for table in sections(self._report) if not (table.title == CHAIN and len(table.rows) == 1)]
+        yield VerticalScroll(self._text, *titled(tables[:TABLES_AT_MOST]), id="finding")
         yield Grid(rank_list(self._report), id="ranks")
         yield Grid(file_list(self._runs), id="artefacts")
 
@@ -168,12 +171,17 @@ class HomeViews(ViewSwitcher):
         self._text.update(evidence(finding) if finding is self._report.lead() else whole_finding(finding))
 
 
-def finding_line(finding: Finding) -> Text:
-    """Return a finding as a single line of text; a narrow screen cuts off its end."""
+def finding_line(finding: Finding, verdict: str = "") -> Text:
+    """Return a finding as a single line of text; a narrow screen cuts off its end.
+
+    A title with which the sentence of the verdict begins is not repeated.
+    """
     ranks = rank_names(finding.ranks) if finding.ranks else ""
     sign = (f"{SEVERITY_SIGNS[finding.severity]} ", SEVERITIES[finding.severity])
     # Most titles name the ranks themselves.
     prefix = "" if re.search(rf"\b{ranks}\b", finding.title, re.IGNORECASE) else f"{ranks}: "
+    if verdict.startswith(finding.title):
+        return Text.assemble(sign, "the verdict above", (f"  {finding.id}", "dim"))
     return Text.assemble(sign, prefix, clean(finding.title), (f"  {finding.id}", "dim"))
 
 

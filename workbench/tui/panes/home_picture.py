@@ -23,10 +23,11 @@ from workbench.ask import ROOMS
 from workbench.colours import COLLECTIVE_SIGNS
 from workbench.console import clean
 from workbench.evidence_link import EvidenceLink, evidence_link
-from workbench.present.room_data import room_data
+from workbench.present.room_data import RoomData, room_data
 from workbench.present.sparkline import spark
 from workbench.present.tables.memory import device_name, worst_first
 from workbench.tui.background import ask_in_background
+from workbench.tui.panes.home import EvidenceWanted
 from workbench.tui.panes.step_tables import losses, phases_by_step
 from workbench.tui.panes.step_timeline import step_timeline
 from workbench.tui.widgets.charts.collective_matrix import CollectiveMatrix, legend
@@ -46,40 +47,52 @@ class Drawing:
     """The computed content of a picture: calling `draw` shows it in the chart.
 
     `line` is the text that a low screen shows instead of the chart. `rows` is the height that the chart needs, or None
-    for a chart of any height.
+    for a chart of any height. `legend` is what stands after the caption.
     """
 
     draw: Callable[[], None]
     line: str
     rows: int | None = None
+    legend: Text | None = None
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A chart with its caption; `read(columns)` runs in a thread and computes the content for a chart of that width."""
+    """A chart with its caption; `read(columns)` runs in a thread and computes the content for a chart of that width.
+
+    `evidence` is where the chart stands in full. A chart that `is_low` has few rows, whatever space there is.
+    """
 
     caption: Text
     chart: Widget
     read: Callable[[int], Drawing]
+    evidence: EvidenceLink
+    is_low: bool = False
 
 
 class HomePicture(Vertical):
-    """The widget with the picture of the home pane: a caption, and below it the chart."""
+    """The widget with a picture of the home pane: a caption, and below it the chart; a click shows the chart in full.
+
+    The first picture has the number 0. Further ones are for large screens.
+    """
 
     DEFAULT_CSS = """
     HomePicture { height: auto; }
-    HomePicture > #picture-caption { height: 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
+    HomePicture > .caption { height: 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
     """
 
-    def __init__(self, picture: Picture) -> None:
-        super().__init__(id="picture")
+    def __init__(self, picture: Picture, number: int = 0) -> None:
+        super().__init__(id=f"picture-{number}" if number else "picture", classes="picture")
         self._picture = picture
+        self._line, self._legend = "", Text()
+        self.set_class(number > 0, "further")
+        self.set_class(picture.is_low, "low-chart")
         # The keys belong to the findings; Enter on one leads to the chart that takes keys.
         picture.chart.can_focus = False
         picture.chart.add_class("drawn")
 
     def compose(self) -> ComposeResult:
-        yield Static(self._picture.caption, id="picture-caption")
+        yield Static(self._picture.caption, classes="caption")
         yield self._picture.chart
 
     def on_mount(self) -> None:
@@ -87,6 +100,10 @@ class HomePicture(Vertical):
 
     def on_resize(self) -> None:
         self._load()
+
+    def on_click(self) -> None:
+        """Show the view that has the chart in full."""
+        self.post_message(EvidenceWanted(self._picture.evidence))
 
     def _load(self) -> None:
         chart = self._picture.chart
@@ -97,44 +114,62 @@ class HomePicture(Vertical):
             ask_in_background(self, "picture", lambda: self._picture.read(columns), self._show)
 
     def _show(self, drawing: Drawing) -> None:
-        hidden = not self._picture.chart.display or not self._picture.chart.size.height
-        self.query_one("#picture-caption", Static).update(Text(drawing.line) if hidden else self._picture.caption)
+        self._line, self._legend = drawing.line, drawing.legend or Text()
         if drawing.rows is not None:
             self._picture.chart.styles.height = drawing.rows
         drawing.draw()
+        self._show_caption()
+        # Whether the chart is hidden may be known only when the screen is laid out.
+        self.call_after_refresh(self._show_caption)
+
+    def _show_caption(self) -> None:
+        """Show the caption of the chart, or instead of a chart that is hidden the line that stands for it."""
+        hidden = not self._picture.chart.display or not self._picture.chart.size.height
+        for caption in self.query(".caption").results(Static):
+            caption.update(Text(self._line) if hidden else Text.assemble(self._picture.caption, self._legend))
 
 
-def home_picture(report: Report[object], run: Run, options: Options) -> HomePicture | None:
-    """Return the picture of the first finding that has one: the finding of the verdict, then the others in order.
+def home_pictures(report: Report[object], run: Run, options: Options) -> list[HomePicture]:
+    """Return the pictures of a report, each of another kind: first that of the verdict, then those of other findings.
 
-    Without such a finding it is the time of the steps, or else the memory; None if neither is recorded.
+    The last ones are of the time of the steps and of the memory. One that needs much room has a single further one.
     """
-    return next((HomePicture(picture) for picture in pictures(report, run, options)), None)
+    by_kind: dict[type[Widget], Picture] = {}
+    for picture in pictures(report, run, options):
+        by_kind.setdefault(type(picture.chart), picture)
+    chosen = list(by_kind.values())
+    most = 3 if chosen and chosen[0].is_low else 2
+    return [HomePicture(picture, number) for number, picture in enumerate(chosen[:most])]
 
 
 def pictures(report: Report[object], run: Run, options: Options) -> Iterator[Picture]:
     """Yield a `Picture` for each finding whose evidence can be drawn, beginning with the finding of the verdict.
 
-    The last ones are of the steps and the memory in general, for runs without such findings.
+    The last ones are of the steps, the losses and the memory in general.
     """
-    data, lead = room_data(report), report.lead()
-    for finding in [*([lead] if lead else []), *report.findings]:
-        at = evidence_link(finding)
-        if at is None:
-            continue
-        picture = None
-        if at.room == "memory" and data.memory:
-            picture = memory_picture(data.memory, run, options, at)
-        elif at.room == "hang" and data.hang:
-            picture = hang_picture(data.hang, run, options, at)
-        elif at.room == "steps" and data.steps:
-            picture = steps_picture(data.steps, run, options, at)
-        if picture:
-            yield picture
-    if data.steps and (picture := steps_picture(data.steps, run, options, EvidenceLink("steps", ""))):
-        yield picture
-    if data.memory and (picture := memory_picture(data.memory, run, options, EvidenceLink("memory", ""))):
-        yield picture
+    lead = report.lead()
+    links = [evidence_link(finding) for finding in [*([lead] if lead else []), *report.findings]]
+    rank = next(iter(report.verdict.ranks), None)
+    data = room_data(report)
+    has_loss = data.steps is not None and any(account.last_loss is not None for account in data.steps.ranks)
+    general = [
+        EvidenceLink("steps", "", rank=rank),
+        *([EvidenceLink("steps", "loss")] if has_loss else []),
+        EvidenceLink("memory", ""),
+    ]
+    drawn = (picture_at(link, data, run, options) for link in [*links, *general] if link)
+    yield from (picture for picture in drawn if picture)
+
+
+def picture_at(link: EvidenceLink, data: RoomData, run: Run, options: Options) -> Picture | None:
+    """Return the picture of the evidence at `link`; None if it cannot be drawn."""
+    if link.room == "memory" and data.memory:
+        return memory_picture(data.memory, run, options, link)
+    if link.room == "hang" and data.hang:
+        return hang_picture(data.hang, run, options, link)
+    if link.room == "steps" and data.steps:
+        return steps_picture(data.steps, run, options, link)
+    return None
 
 
 def memory_picture(data: MemoryData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
@@ -153,7 +188,7 @@ def memory_picture(data: MemoryData, run: Run, options: Options, at: EvidenceLin
         line = f"{spark(allocated.tolist(), SPARK_WIDTH)}{failed}  peak {size(int(allocated.max()))} allocated"
         return Drawing(lambda: chart.show(instants, starts), line)
 
-    return Picture(Text(f"Allocated memory by category, {clean(device_name(device))}"), chart, read)
+    return Picture(Text(f"Allocated memory by category, {clean(device_name(device))}"), chart, read, at)
 
 
 def hang_picture(data: HangData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
@@ -172,10 +207,11 @@ def hang_picture(data: HangData, run: Run, options: Options, at: EvidenceLink) -
     def read(_columns: int) -> Drawing:
         frame = hangs.matrix(run, name, COLLECTIVES, options)
         shown: pd.DataFrame = frame if len(frame) <= SINGLE_RANKS else hangs.folded(frame)
-        return Drawing(lambda: chart.show(shown), signs_of_rank(frame, at.rank), len(shown) + 2)
+        states = legend(set(map(str, frame.to_numpy().ravel())))
+        return Drawing(lambda: chart.show(shown), signs_of_rank(frame, at.rank), len(shown) + 2, states)
 
     title = f"Last collectives of process group {clean(group.desc or group.name)}, by rank   "
-    return Picture(Text.assemble(title, legend()), chart, read)
+    return Picture(Text(title), chart, read, at, is_low=True)
 
 
 def signs_of_rank(frame: pd.DataFrame, rank: int | None) -> str:
@@ -205,7 +241,7 @@ def steps_picture(data: StepsData, run: Run, options: Options, at: EvidenceLink)
             frame = losses(steps.series(logs, options), data.first_nonfinite_step)
             return Drawing(lambda: loss.show(frame), f"{spark(frame['loss'].tolist(), SPARK_WIDTH)}  loss")
 
-        return Picture(Text("Loss of each step"), loss, read_loss)
+        return Picture(Text("Loss of each step"), loss, read_loss, at)
     rank = at.rank if at.rank in ranks else ranks[0]
     phases = PhaseChart(id="home-phases")
 
@@ -215,4 +251,4 @@ def steps_picture(data: StepsData, run: Run, options: Options, at: EvidenceLink)
         line = f"{spark(times, SPARK_WIDTH)}  longest step of rank {rank} {duration(max(times, default=0.0))}"
         return Drawing(lambda: phases.show(frame), line)
 
-    return Picture(Text(f"Time of each phase in the steps of rank {rank}"), phases, read)
+    return Picture(Text(f"Time of each phase in the steps of rank {rank}"), phases, read, at)

@@ -21,8 +21,10 @@ from workbench.tui.widgets.widget_options import WidgetOptions
 HIGHEST_LINES = 16
 ROWS_AT_MOST = 2000
 """The most rows that a table shows: more take seconds to lay out, and `--json` prints all data."""
-NAMES = ("name", "measure", "module", "source line", "source lines", "operation")
+NAMES = ("name", "measure", "module", "source line", "source lines", "operation", "ranks", "setting", "value")
 """The headings of columns that become narrower if the table is wider than the screen; others have to be scrolled to."""
+SENTENCES = ("event",)
+"""The headings of columns of sentences, which wrap to several lines if the table is wider than the screen."""
 SHORTEST_NAME, LONG_NAME = 18, 32
 SOURCE_LINE = re.compile(r"[^/\s,]+:\d+\b")
 """Matches the file name and the line of a source line, such as `model.py:61`."""
@@ -79,9 +81,14 @@ class Grid(DataTable[Text]):
         sides: list[Literal["right", "left"]] = ["right" if i in content.numeric else "left" for i in range(len(heads))]
         for head, width, side in zip(heads, self._widths, sides, strict=True):
             self.add_column(Text(head, justify=side), width=width)
+        wraps = [head in SENTENCES for head in heads]
         for row in rows:
-            cells = (shortened_name(cell, width) for cell, width in zip(row, self._widths, strict=True))
-            self.add_row(*(Text(cell, justify=side) for cell, side in zip(cells, sides, strict=True)))
+            cells = (
+                cell if wrap else shortened_name(cell, width)
+                for cell, width, wrap in zip(row, self._widths, wraps, strict=True)
+            )
+            texts = (Text(cell, justify=side) for cell, side in zip(cells, sides, strict=True))
+            self.add_row(*texts, height=None if any(wraps) else 1)
         self._whole = dict(zip(heads, whole, strict=True))
 
     def _room(self, rows: int) -> int:
@@ -129,7 +136,7 @@ def fitted_widths(heads: Sequence[str], widths: Sequence[int], room: int) -> lis
     `widths` are those that show all cells whole. The widest column of names gives way first, down to `SHORTEST_NAME`;
     a table that would not fit then either is scrolled, and its names remain `LONG_NAME` wide.
     """
-    fitted, names = list(widths), [i for i, head in enumerate(heads) if head in NAMES]
+    fitted, names = list(widths), [i for i, head in enumerate(heads) if head in (*NAMES, *SENTENCES)]
     least = sum(min(width, SHORTEST_NAME) if i in names else width for i, width in enumerate(widths))
     shortest = SHORTEST_NAME if least <= room else LONG_NAME
     while names and sum(fitted) > room > 0:
@@ -165,5 +172,9 @@ def titled(tables: Iterable[Table]) -> Iterator[Widget]:
 def short_grid(content: Table) -> Grid:
     """Return a widget for a table, as high as its rows but at most `HIGHEST_LINES`."""
     table = Grid(content)
-    table.styles.height = min(len(content.rows) + 2, HIGHEST_LINES)
+    if any(head in SENTENCES for head in content.columns):
+        # How many lines they take depends on the width of the screen.
+        table.styles.height, table.styles.max_height = "auto", HIGHEST_LINES
+    else:
+        table.styles.height = min(len(content.rows) + 2, HIGHEST_LINES)
     return table

@@ -1,5 +1,6 @@
 """A matrix of ranks (rows) and collectives (columns) with a sign per cell; the row of a stopped rank ends early."""
 
+from collections.abc import Container
 from typing import Unpack
 
 import pandas as pd
@@ -10,11 +11,12 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from analyzers.traces.kernel_names import without_middle
 from workbench.colours import COLLECTIVE_SIGNS, COLLECTIVE_STATES
 from workbench.tui.widgets.widget_options import WidgetOptions
 
-LABEL_WIDTH = 10
-"""Columns in front of the cells, for the rank."""
+LABEL_WIDTH, WIDEST_LABEL = 10, 26
+"""The least and most columns in front of the cells, for the rank or the ranks that share a row."""
 
 
 class CollectiveMatrix(ScrollView, can_focus=True):
@@ -28,11 +30,14 @@ class CollectiveMatrix(ScrollView, can_focus=True):
     def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
         self._frame = pd.DataFrame()
+        self._label_width = LABEL_WIDTH
 
     def show(self, frame: pd.DataFrame) -> None:
         """Draw a matrix, scrolled to its newest columns."""
         self._frame = frame
-        self.virtual_size = Size(LABEL_WIDTH + 2 * len(frame.columns), len(frame) + 1)
+        longest = max(map(len, map(str, frame.index)), default=0)
+        self._label_width = min(max(LABEL_WIDTH, longest + 2), WIDEST_LABEL)
+        self.virtual_size = Size(self._label_width + 2 * len(frame.columns), len(frame) + 1)
         self.refresh()
         self.call_after_refresh(self.scroll_to, x=self.virtual_size.width, animate=False)
 
@@ -50,16 +55,17 @@ class CollectiveMatrix(ScrollView, can_focus=True):
             text = "no collectives recorded" if line == 0 else ""
             return Strip([Segment(text.ljust(width))], width).apply_style(self.rich_style)
         label, cells = self._line(line)
-        shown = Strip.join([Strip([label]), cells.crop_extend(left, left + width - LABEL_WIDTH, None)])
+        shown = Strip.join([Strip([label]), cells.crop_extend(left, left + width - self._label_width, None)])
         return shown.apply_style(self.rich_style)
 
     def _line(self, line: int) -> tuple[Segment, Strip]:
         """Return (label, cells) of a line; the label stays in place when the cells scroll."""
+        wide = self._label_width
         if line == 0:
-            return Segment("rank".ljust(LABEL_WIDTH), Style(dim=True)), self._head()
+            return Segment("rank".ljust(wide), Style(dim=True)), self._head()
         if line <= len(self._frame):
-            return Segment(f"{self._frame.index[line - 1]}".ljust(LABEL_WIDTH)), self._row(line - 1)
-        return Segment(" " * LABEL_WIDTH), Strip([])
+            return Segment(without_middle(str(self._frame.index[line - 1]), wide - 1).ljust(wide)), self._row(line - 1)
+        return Segment(" " * wide), Strip([])
 
     def _head(self) -> Strip:
         first, last = self._frame.columns[0], self._frame.columns[-1]
@@ -77,9 +83,9 @@ def state_cell(state: str) -> Segment:
     return Segment(f"{COLLECTIVE_SIGNS.get(state, '?')} ", Style(color=colour, bold=True))
 
 
-def legend() -> Text:
-    """Return the legend of the matrix: the sign and colour of each state of a collective."""
-    states = [state for state in COLLECTIVE_SIGNS if state]
+def legend(occurring: Container[str] | None = None) -> Text:
+    """Return the legend of the matrix: the sign and colour of each state of a collective, or of those that occur."""
+    states = [state for state in COLLECTIVE_SIGNS if state and (occurring is None or state in occurring)]
     return Text("   ").join(
         Text.assemble((COLLECTIVE_SIGNS[state], COLLECTIVE_STATES[state]), f" {state}") for state in states
     )

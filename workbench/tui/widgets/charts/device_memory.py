@@ -1,5 +1,6 @@
 """A chart of a traced device's memory over time: allocated memory, and above it memory that is only reserved."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import pandas as pd
@@ -9,12 +10,15 @@ from analyzers.words import duration_ns, size
 from workbench.colours import EVENT_KINDS
 from workbench.tui.widgets.charts.stacked_chart import StackedChart
 from workbench.tui.widgets.charts.time_zoom import TimeZoom
+from workbench.tui.widgets.charts.value_axis import Unit
 
 COLOURS = {"allocated": EVENT_KINDS["memory"], "unallocated": EVENT_KINDS["idle"]}
 
 
 class DeviceMemoryChart(StackedChart, TimeZoom):
     """A chart of a device's memory over time, as `traces.views.memory` returns it."""
+
+    UNIT: ClassVar[Unit] = Unit.BYTES
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "move(-1)", "Earlier", id="held.left", show=False),
@@ -53,11 +57,11 @@ class DeviceMemoryChart(StackedChart, TimeZoom):
     def value_text(self, value: float) -> str:
         return size(int(value))
 
-    def ruler(self) -> str:
-        """Return the line below the chart: the memory at the cursor, and the peak."""
+    def ruler(self) -> Sequence[str]:
+        """Return the parts of the line below the chart: the memory at the cursor, and the peak."""
         row, top = self.instants.iloc[max(0, self.cursor)], size(int(self.instants["allocated"].max()))
         memory = memory_text(int(row["allocated"]), int(row["reserved"]))
-        return f"{row['where']}, {duration_ns(int(row['at_ns']))}: {memory}   ▼ {top}  │ cursor"
+        return [f"{row['where']}, {duration_ns(int(row['at_ns']))}: {memory}", f"▼ {top}"]
 
 
 def memory_text(allocated: int, reserved: int) -> str:

@@ -17,6 +17,7 @@ from textual.widget import Widget
 from workbench.console import clean
 from workbench.present.parity_lines import Lines
 from workbench.tui.widgets.charts.stacked_chart import NO_DATA
+from workbench.tui.widgets.charts.value_axis import round_distance
 from workbench.tui.widgets.widget_options import WidgetOptions
 
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
@@ -28,6 +29,10 @@ HEAD_ROWS = 2
 """Rows for the title above the chart and the text below it."""
 SIGN_EVERY = 6
 """The smallest distance, in columns, between two signs on the same line."""
+LABEL_EVERY = 4
+"""The usual distance, in rows, between the labels of the value axis."""
+NEARLY = 1e-9
+"""By how much a multiple may miss a whole number because of rounding."""
 MARK, CURSOR = "┄", "┆"
 Point = tuple[int, int]
 """A position (from the left, from the top), in Braille dots or in character cells."""
@@ -73,6 +78,7 @@ class LineChart(Widget, can_focus=True):
         self._scale = Scale(1, 1, (), 0.0, 0.0)
         self._dots: dict[Point, Counter[int]] = {}
         self._signs: dict[Point, int] = {}
+        self._labels: list[float] = []
 
     def show(self, lines: Lines) -> None:
         """Draw these lines; the cursor keeps its row index, or moves to the last row if the new table is shorter."""
@@ -91,7 +97,8 @@ class LineChart(Widget, can_focus=True):
     def _draw(self) -> None:
         """Compute the dots of all lines, and the cells with their signs."""
         room = max(1, self.size.width - LABEL), max(1, self.size.height - HEAD_ROWS)
-        self._scale = Scale(*room, tuple(map(int, self._lines.table.index)), *self._lines.heights())
+        low, high, self._labels = round_heights(self._lines, room[1])
+        self._scale = Scale(*room, tuple(map(int, self._lines.table.index)), low, high)
         self._dots, self._signs = {}, {}
         for number, name in enumerate(self._lines.names):
             points = self._scale.points(self._lines.table[name].tolist())
@@ -116,10 +123,10 @@ class LineChart(Widget, can_focus=True):
     def _label(self, row: int) -> str:
         """Return the label to the left of row `row` of the chart; empty for most rows.
 
-        Labelled are the rows of the lowest value, of the highest value, and of `Lines.mark`, an extra horizontal line.
+        Labelled are some round values, and before them `Lines.mark`, an extra horizontal line.
         """
-        named = (self._scale.low, self._scale.high, self._lines.mark)
-        return next((self._lines.text(v) for v in named if v is not None and self._scale.y(v) // 4 == row), "")
+        named = [*([] if self._lines.mark is None else [self._lines.mark]), *self._labels]
+        return next((self._lines.text(value) for value in named if self._scale.y(value) // 4 == row), "")
 
     def _cells(self, row: int) -> Iterator[Segment]:
         """Yield the cells of a row of the chart."""
@@ -153,6 +160,20 @@ class LineChart(Widget, can_focus=True):
         signed = (f"{self._lines.sign(i)} {self._lines.exact(value)}" for i, value in values if not math.isnan(value))
         text = clean(self._lines.texts[self.cursor]) if self._lines.texts else "  ".join(signed)
         return f"{self._lines.axis} {steps[self.cursor]} of {steps[0]} … {steps[-1]}   {text}"
+
+
+def round_heights(lines: Lines, rows: int) -> tuple[float, float, list[float]]:
+    """Return (lowest, highest, labels) of a value axis for some lines: round values, the outermost at its ends.
+
+    Logarithms are round if they are whole, which makes the labels powers of ten.
+    """
+    low, high = lines.heights()
+    span = (high - low) or abs(high) or 1.0
+    step = round_distance(span / max(1, rows // LABEL_EVERY))
+    step = max(1.0, float(math.ceil(step))) if lines.power else step
+    first, last = math.floor(low / step + NEARLY), math.ceil(high / step - NEARLY)
+    labels = [float(f"{number * step:.12g}") for number in range(first, max(last, first + 1) + 1)]
+    return labels[0], labels[-1], labels
 
 
 def connected(points: Sequence[Point | None]) -> Iterator[Point]:

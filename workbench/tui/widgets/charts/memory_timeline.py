@@ -1,7 +1,7 @@
 """A chart of memory over time in stacked layers (category, pool, stream or phase), with peak and failures marked."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Unpack
+from typing import ClassVar, NamedTuple, Unpack
 
 import numpy as np
 import pandas as pd
@@ -10,6 +10,7 @@ from analyzers.words import size
 from workbench.colours import CATEGORIES, nth_colour
 from workbench.console import clean
 from workbench.tui.widgets.charts.stacked_chart import FAILURE, StackedChart
+from workbench.tui.widgets.charts.value_axis import Unit
 from workbench.tui.widgets.widget_options import WidgetOptions
 
 
@@ -22,6 +23,8 @@ class StepStart(NamedTuple):
 
 class MemoryTimeline(StackedChart):
     """A chart of memory by category over trace entries, as `memory.views.timeline` returns it."""
+
+    UNIT: ClassVar[Unit] = Unit.BYTES
 
     def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
@@ -70,16 +73,18 @@ class MemoryTimeline(StackedChart):
         first = min(numbers, default=0)
         return {row: f"step {step}" if row == first else str(step) for row, step in numbers.items()}
 
-    def ruler(self) -> str:
-        """Return the line below the chart: the range of entries, the chart's height, and the meaning of the signs."""
+    def ruler(self) -> Sequence[str]:
+        """Return the parts of the line below the chart: the peak, failed allocations, and the range of entries."""
         first, last = int(self.instants["entry"].iloc[0]), int(self.instants["entry"].iloc[-1])
-        top = size(int(self.instants["allocated"].max()))
-        failed = f"  {FAILURE} allocation failed" if self.failed else ""
-        return f"entry {first} … {last}   top {top}   ▼ peak{failed}  │ cursor"
+        peak = f"▼ peak {size(int(self.instants['allocated'].max()))}"
+        failed = [f"{FAILURE} allocation failed"] if self.failed else []
+        return [peak, *failed, f"entry {first} … {last}"]
 
 
 class AllocatedByTimeline(StackedChart):
     """A chart of allocated memory by pool, stream or phase, as `memory.views.timeline_by` returns it."""
+
+    UNIT: ClassVar[Unit] = Unit.BYTES
 
     def show(self, frame: pd.DataFrame) -> None:
         """Draw a timeline."""
@@ -93,11 +98,12 @@ class AllocatedByTimeline(StackedChart):
     def value_text(self, value: float) -> str:
         return size(int(value))
 
-    def ruler(self) -> str:
-        """Return the line below the chart: bytes of each pool, stream or phase at the cursor, lowest layer first.
+    def ruler(self) -> Sequence[str]:
+        """Return the parts of the line below the chart: bytes of each pool, stream or phase at the cursor.
 
-        The number that names a pool or stream could be taken for bytes, so it is followed by a colon.
+        The lowest layer comes first. The number that names a pool or stream could be taken for bytes, so it is followed
+        by a colon.
         """
         row = self.instants.iloc[max(0, self.cursor)]
-        parts = "   ".join(f"{clean(name)}: {size(int(row[name]))}" for name in self.names)
-        return f"entry {int(row['entry'])}   {size(int(row['allocated']))} allocated   {parts}"
+        parts = (f"{clean(name)}: {size(int(row[name]))}" for name in self.names)
+        return [f"entry {int(row['entry'])}", f"{size(int(row['allocated']))} allocated", *parts]

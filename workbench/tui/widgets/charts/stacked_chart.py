@@ -1,8 +1,8 @@
 """A stacked area chart with a value axis; each row of the drawn table is one or more characters wide."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ from textual.widget import Widget
 
 from workbench.colours import STATUSES, text_colour
 from workbench.tui.widgets.charts.stacked_cells import Cell, stacked_cells
+from workbench.tui.widgets.charts.value_axis import Unit, ValueAxis, value_axis, without_zeros
 from workbench.tui.widgets.widget_options import WidgetOptions
 
 LEVELS = " ▁▂▃▄▅▆▇█"
@@ -25,11 +26,11 @@ PATTERNS = "█▒░▓#=+:·"
 RULER_ROWS = 3
 """Rows for the marks above the chart, and for the labels and the text below it."""
 AXIS_WIDTH = 12
-LABEL_EVERY = 4
-"""Distance in rows between the labels of the value axis."""
 NARROW = 50
 """Chart width, in columns, below which the chart has no value axis."""
 CURSOR = "│"
+GAP = "   "
+"""The gap between the parts of the line below the chart."""
 WIDEST_COLUMNS = 32
 """The most columns that a table row takes, in a chart of few rows."""
 FAILURE = "✗"
@@ -43,8 +44,11 @@ class StackedChart(Widget, can_focus=True):
 
     The rows are drawn from left to right, each `wide` characters wide. Subclasses provide the marks above the chart,
     the labels of the value axis, and the ticks and the line below the chart. `cursor` is the index of a table row;
-    moving it posts `Moved`.
+    moving it posts `Moved`. A chart that cannot be focused shows no cursor.
     """
+
+    UNIT: ClassVar[Unit] = Unit.NUMBER
+    """The unit of the values, which decides which labels of the value axis are round."""
 
     DEFAULT_CSS = "StackedChart { width: 1fr; height: 1fr; min-height: 6; }"
     cursor: reactive[int] = reactive(-1)
@@ -69,6 +73,7 @@ class StackedChart(Widget, can_focus=True):
         self._colours: dict[str, str] = {}
         self._cells: list[list[Cell]] = []
         self._scaled_for = Size(0, 0)
+        self._axis = ValueAxis(1.0, {})
         self._tick_text = ""
         self._drawn: dict[int, list[Segment]] = {}
 
@@ -76,9 +81,16 @@ class StackedChart(Widget, can_focus=True):
         """Return the marks above the chart as {index of a table row: sign}."""
         raise NotImplementedError
 
-    def ruler(self) -> str:
-        """Return the line of text below the chart."""
+    def ruler(self) -> Sequence[str]:
+        """Return the parts of the line of text below the chart, the most important first.
+
+        Parts without enough space are left out.
+        """
         raise NotImplementedError
+
+    def floor_text(self) -> str:
+        """Return the label of the value at the lower edge of the chart; empty if that is 0."""
+        return ""
 
     def value_text(self, value: float) -> str:
         """Return the label of the value axis at the height `value`, in the unit of the total column."""
@@ -91,7 +103,7 @@ class StackedChart(Widget, can_focus=True):
     def draw(self, instants: pd.DataFrame, colours: Mapping[str, str], total: str) -> None:
         """Draw the columns of the table `instants` that `colours` names as stacked layers, the first one at the bottom.
 
-        The largest value in the column `total` sets the height of the chart; the cursor starts at the row of that
+        The height of the chart suits the largest value in the column `total`; the cursor starts at the row of that
         value.
         """
         self.instants, self._total = instants, total
@@ -126,11 +138,6 @@ class StackedChart(Widget, can_focus=True):
     def _cell_rows(self) -> int:
         return max(1, self.size.height - RULER_ROWS)
 
-    @property
-    def _top(self) -> float:
-        """The value at the upper edge of the chart."""
-        return max(float(np.nanmax(self.instants[self._total].to_numpy(float))), 1e-12)
-
     def _scale(self) -> None:
         self._drawn.clear()
         self._scaled_for = self.size
@@ -139,7 +146,9 @@ class StackedChart(Widget, can_focus=True):
         self._cells = []
         if len(self.instants) and self._colours:
             layers = np.nan_to_num(self.instants[list(self._colours)].to_numpy(float))
-            self._cells = stacked_cells(layers.repeat(self.wide, axis=0), self._top, self._cell_rows)
+            largest = float(np.nanmax(self.instants[self._total].to_numpy(float)))
+            self._axis = value_axis(largest, self._cell_rows, self.UNIT)
+            self._cells = stacked_cells(layers.repeat(self.wide, axis=0), self._axis.top, self._cell_rows)
 
     def on_resize(self) -> None:
         self._scale()
@@ -174,24 +183,28 @@ class StackedChart(Widget, can_focus=True):
         if self.size != self._scaled_for:  # a line may be asked for before the message that the size has changed
             self._scale()
         if y == height - 1:
-            label = self.ruler() if len(self.instants) else NO_DATA
+            label = fitting(self._ruler_parts(), width) if len(self.instants) else NO_DATA
             return Strip([Segment(label[:width].ljust(width), Style(dim=True))], width)
         if y == 0:
             return Strip([Segment(" " * self.axis_width), *self._marks(self.columns)], width)
         if y == height - RULER_ROWS + 1:
-            return Strip([Segment(" " * self.axis_width), Segment(self._tick_text, Style(dim=True))], width)
+            floor = self.floor_text()[: self.axis_width - 2] if self.axis_width else ""
+            label = f"{floor:>{self.axis_width - 2}} ┘" if floor else " " * self.axis_width
+            return Strip([Segment(label + self._tick_text, Style(dim=True))], width)
         line = height - RULER_ROWS - y
         return Strip([Segment(self._axis_label(line), Style(dim=True)), *self._columns(line)], width).simplify()
 
+    def _ruler_parts(self) -> Sequence[str]:
+        return [*self.ruler(), *([f"{CURSOR} cursor"] if self.can_focus else [])]
+
     def _axis_label(self, line: int) -> str:
-        """Return the piece of the value axis to the left of a line of cells; every fourth line has a value."""
+        """Return the piece of the value axis to the left of a line of cells; some lines have a round value."""
         if not self.axis_width or not self._cells:
             return " " * self.axis_width
-        top = self._cell_rows - 1
-        if line != top and (line == 0 or (top - line) % LABEL_EVERY or line < LABEL_EVERY - 1):
+        if line not in self._axis.labels:
             return "│".rjust(self.axis_width)
         # The label names the upper edge of its cells.
-        label = self.value_text(self._top * (line + 1) / self._cell_rows)
+        label = without_zeros(self.value_text(self._axis.labels[line]))
         return f"{label[: self.axis_width - 2]:>{self.axis_width - 2}} ┤"
 
     def _tick_line(self) -> str:
@@ -211,7 +224,7 @@ class StackedChart(Widget, can_focus=True):
         """Return the cells of line number `line` of the chart, with the cursor; line 0 is the lowest."""
         drawn = self._segments(line)[: self.columns]
         at = self.cursor * self.wide + self.wide // 2
-        if self.cursor >= 0 and at < len(drawn):
+        if self.can_focus and self.cursor >= 0 and at < len(drawn):
             drawn[at] = self._cursor_cell(self._cells[at][line])
         return [*drawn, Segment(" " * (self.columns - len(drawn)))]
 
@@ -231,9 +244,14 @@ class StackedChart(Widget, can_focus=True):
         return Segment(LEVELS[cell.eighths], style_of(self._colour(cell.below), self._colour(cell.above)))
 
     def _pattern(self, cell: Cell) -> Segment:
-        """Return the cell as the sign of the layer that fills most of it, for terminals without colours."""
+        """Return the cell as the sign of the layer that fills most of it, for terminals without colours.
+
+        A cell that is mostly empty shows how far it is filled, or else values far below the highest would vanish.
+        """
         layer = cell.larger
-        return Segment(PATTERNS[layer % len(PATTERNS)] if layer < len(self._colours) else " ")
+        if layer < len(self._colours):
+            return Segment(PATTERNS[layer % len(PATTERNS)])
+        return Segment(LEVELS[cell.eighths] if cell.below < len(self._colours) else " ")
 
     def _cursor_cell(self, cell: Cell) -> Segment:
         """Return the cell with the line of the cursor, black or white, whichever contrasts more with the cell."""
@@ -246,12 +264,24 @@ class StackedChart(Widget, can_focus=True):
 
     def _marks(self, width: int) -> list[Segment]:
         marks = [" "] * width
-        for row, sign in ({self.cursor: CURSOR} | self.signs()).items() if len(self.instants) else ():
+        cursor = {self.cursor: CURSOR} if self.can_focus else {}
+        for row, sign in (cursor | self.signs()).items() if len(self.instants) else ():
             if 0 <= (at := row * self.wide + self.wide // 2) < width:
                 marks[at] = sign
         error = Style(color=STATUSES["error"], bold=True)
         styles = (error if mark == FAILURE else Style(bold=True) for mark in marks)
         return [Segment(mark, style) for mark, style in zip(marks, styles, strict=True)]
+
+
+def fitting(parts: Iterable[str], width: int) -> str:
+    """Return the first parts that fit into `width` characters, with gaps between them."""
+    line = ""
+    for part in parts:
+        longer = f"{line}{GAP}{part}" if line else part
+        if len(longer) > width:
+            break
+        line = longer
+    return line
 
 
 @lru_cache(maxsize=1024)

@@ -1,7 +1,9 @@
 """Charts with a column per step: the phases of a rank's steps, and the loss."""
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -10,13 +12,18 @@ from analyzers.steps.views import NOT_TRAINING
 from analyzers.words import duration
 from workbench.colours import STATUSES, phase_colour
 from workbench.tui.widgets.charts.stacked_chart import FAILURE, StackedChart
+from workbench.tui.widgets.charts.value_axis import Unit, round_distance
 
 BASE = 0.05
-"""Height of the lowest loss, as a share of the range of the losses, so that its column is visible."""
+"""The least height of the lowest loss, as a share of the range of the losses, so that its column is visible."""
+FLOORS = 5
+"""The lower edge of a chart of losses is a round number: a multiple of this part of their range, rounded up."""
 
 
 class PhaseChart(StackedChart):
     """A chart of the phases of one rank's steps, in seconds: a column per step, as high as the step is long."""
+
+    UNIT: ClassVar[Unit] = Unit.SECONDS
 
     def show(self, frame: pd.DataFrame) -> None:
         """Draw the steps in `frame`, with the largest phase at the bottom, and at the top what is no training."""
@@ -39,32 +46,38 @@ class PhaseChart(StackedChart):
         """
         return step_ticks(self.instants)
 
-    def ruler(self) -> str:
-        """Return the line below the chart: the range of steps, the chart's height, and the meaning of the signs."""
-        return ruler(self.instants, f"top {duration(float(self.instants['dur_s'].max()))}   ▼ longest  │ cursor")
+    def ruler(self) -> Sequence[str]:
+        """Return the parts of the line below the chart: the range of steps, and the longest step."""
+        return [step_range(self.instants), f"▼ longest {duration(float(self.instants['dur_s'].max()))}"]
 
 
 class LossChart(StackedChart):
-    """A chart of the loss of each step, from `steps.views.series`; the bottom of the chart is the lowest loss."""
+    """A chart of the loss of each step, from `steps.views.series`; the bottom of the chart is below the lowest loss."""
 
-    _lowest, _span = 0.0, 1.0
+    _floor = 0.0
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw the losses in a table; a step whose loss is not finite has a mark instead."""
+        """Draw the losses in a table; a step whose loss is not finite has a mark instead.
+
+        The cursor goes to the first such step, if there is one.
+        """
         known = frame.dropna(subset="step")
         finite = known["loss"].replace([math.inf, -math.inf], math.nan)
-        # A constant loss has no range to divide by.
-        self._lowest, self._span = float(finite.min()), float(finite.max() - finite.min()) or 1.0
-        height = ((finite - self._lowest) / self._span + BASE).fillna(0.0)
-        drawn = known.assign(height=height, broken=known["broken"])
+        self._floor = floor_below(float(finite.min()), float(finite.max()))
+        drawn = known.assign(height=(finite - self._floor).fillna(0.0), broken=known["broken"])
         self.draw(thinned(drawn, "height", self.columns), {"height": STATUSES["ok"]}, "height")
+        self.cursor = min(self.signs(), default=self.cursor)
 
     def signs(self) -> dict[int, str]:
         """Return the marks above the chart as {index of a table row: sign}: `✗` over steps whose loss is not finite."""
         return {int(row): FAILURE for row in np.flatnonzero(self.instants["broken"].to_numpy(bool))}
 
     def value_text(self, value: float) -> str:
-        return f"{self._lowest + (value - BASE) * self._span:.3f}"
+        return f"{self._floor + value:.6g}"
+
+    def floor_text(self) -> str:
+        """Return the loss at the lower edge of the chart."""
+        return self.value_text(0.0)
 
     def ticks(self) -> dict[int, str]:
         """Return the labels of the steps below the chart as {index of a row of `instants`, which has a row per step:
@@ -72,15 +85,30 @@ class LossChart(StackedChart):
         """
         return step_ticks(self.instants)
 
-    def ruler(self) -> str:
-        """Return the line below the chart: the ranges of steps and of the loss, and the meaning of the signs."""
+    def ruler(self) -> Sequence[str]:
+        """Return the parts of the line below the chart: the ranges of steps and losses, and the meaning of `✗`."""
         losses = self.instants["loss"]
-        broken = f"{FAILURE} not finite  " if self.signs() else ""
-        return ruler(self.instants, f"loss {losses.min():.4f} … {losses.max():.4f}   {broken}│ cursor")
+        broken = [f"{FAILURE} not finite"] if self.signs() else []
+        return [step_range(self.instants), *broken, f"loss {losses.min():.4f} … {losses.max():.4f}"]
 
 
-def ruler(frame: pd.DataFrame, legend: str) -> str:
-    return f"step {int(frame['step'].iloc[0])} … {int(frame['step'].iloc[-1])}   {legend}"
+def floor_below(lowest: float, highest: float) -> float:
+    """Return a round number a little below the lowest of some losses, for the lower edge of their chart.
+
+    >>> floor_below(5.87, 6.11)
+    5.85
+    """
+    if not (math.isfinite(lowest) and math.isfinite(highest)):
+        return 0.0
+    # A constant loss has no range.
+    span = (highest - lowest) or abs(lowest) or 1.0
+    step = round_distance(span / FLOORS)
+    floor = float(f"{math.floor((lowest - BASE * span) / step) * step:.12g}")
+    return max(0.0, floor) if lowest >= 0 else floor
+
+
+def step_range(frame: pd.DataFrame) -> str:
+    return f"step {int(frame['step'].iloc[0])} … {int(frame['step'].iloc[-1])}"
 
 
 def step_ticks(frame: pd.DataFrame) -> dict[int, str]:

@@ -1,0 +1,100 @@
+"""Choose round values for the value axis of a chart that is drawn in character cells."""
+
+import math
+import re
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple
+
+DECIMAL = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
+FEW = (1.0, 2.0, 2.5, 5.0, 10.0)
+"""The round numbers from a power of ten to the next one: those for values from 0 on, and those for other ranges."""
+MINUTES = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 15.0, 20.0, 30.0)
+MINUTE_S, HOUR_S = 60.0, 3600.0
+MOST_ROWS = 8
+USUAL_ROWS = 4
+"""The distance of labels, in rows, that is preferred among scales that use the height equally well."""
+PREFERRED = 0.01
+"""By which share a scale may be higher for each row by which its labels come nearer to `USUAL_ROWS`."""
+
+
+class Unit(Enum):
+    """What the values of an axis are, which decides which values are round.
+
+    Sizes are round in binary units and in decimal multiples of them, such as 128 MiB and 200 MiB; durations above a
+    minute are round in minutes or hours.
+    """
+
+    NUMBER = "number"
+    BYTES = "bytes"
+    SECONDS = "seconds"
+
+
+class ValueAxis(NamedTuple):
+    """The scale of a chart: `top` is the value at its upper edge.
+
+    `labels` has the value at the upper edge of each row that has a label; rows are counted from 0, the lowest.
+    """
+
+    top: float
+    labels: dict[int, float]
+
+
+def value_axis(largest: float, rows: int, unit: Unit) -> ValueAxis:
+    """Return the lowest scale of `rows` rows that shows values up to `largest` and has round labels.
+
+    For example, a chart of 25 rows whose largest value is 602 ms ends at 625 ms, and every fourth row has a label, from
+    100 ms to 600 ms.
+    """
+    if not largest > 0 or not math.isfinite(largest):
+        return ValueAxis(1.0, {})
+    # Two labels at least, where there are rows for them, but none in neighbouring rows.
+    apart = range(2, min(MOST_ROWS, rows // 2) + 1) if rows >= USUAL_ROWS else range(1, 2)
+    scales = [(distance, round_up(largest * distance / rows, unit)) for distance in apart]
+    distance, step = min(
+        scales,
+        key=lambda scale: scale[1] * rows / scale[0] * (1 + PREFERRED * abs(scale[0] - USUAL_ROWS)),
+    )
+    labels = {distance * number - 1: step * number for number in range(1, rows // distance + 1)}
+    return ValueAxis(step * rows / distance, labels)
+
+
+def round_up(value: float, unit: Unit = Unit.NUMBER) -> float:
+    """Return the smallest round number that is not below a positive value.
+
+    >>> round_up(0.012), round_up(150 << 20, Unit.BYTES) / (1 << 20), round_up(70.0, Unit.SECONDS)
+    (0.02, 192.0, 120.0)
+    """
+    scale, choices = multiples(value, unit)
+    # Rounding must not take the next number for a value that is one of them.
+    return next((scale * choice for choice in choices if scale * choice >= value * (1 - 1e-9)), value)
+
+
+def round_distance(value: float) -> float:
+    """Return the smallest of 1, 2, 2.5 and 5 times a power of ten that is not below a positive value."""
+    scale = 10.0 ** math.floor(math.log10(value))
+    return next(scale * choice for choice in FEW if scale * choice >= value * (1 - 1e-9))
+
+
+def multiples(value: float, unit: Unit) -> tuple[float, Sequence[float]]:
+    """Return a scale near a value, and the numbers that are round on this scale, in order."""
+    if unit is Unit.BYTES:
+        power = max(0, math.floor(math.log(max(value, 1.0), 1024)))
+        decimal = {mantissa * 10**exponent for exponent in range(3) for mantissa in (1, 2, 3, 4, 5, 6, 8)}
+        binary = {
+            2**exponent * mantissa for exponent in range(11) for mantissa in (1, 3) if 2**exponent * mantissa <= 1024
+        }
+        return 1024.0**power, sorted(decimal | binary | ({1.5, 2.5} if power else set()))
+    if unit is Unit.SECONDS and value > MINUTE_S / 3:
+        scale = HOUR_S if value > HOUR_S / 2 else MINUTE_S
+        return scale, [n * 10.0**exponent for exponent in range(9) for n in DECIMAL] if scale == HOUR_S else MINUTES
+    return 10.0 ** math.floor(math.log10(value)), FEW if unit is Unit.NUMBER else (*DECIMAL, 10.0)
+
+
+def without_zeros(text: str) -> str:
+    """Return a number with its unit without zeros at the end of its fraction.
+
+    >>> without_zeros("200.0 MiB"), without_zeros("1.50 s"), without_zeros("100 ms")
+    ('200 MiB', '1.5 s', '100 ms')
+    """
+    return re.sub(r"(\.\d*?)0+(?!\d)", lambda match: match[1].rstrip("."), text, count=1)
