@@ -74,31 +74,38 @@ JsonValue Json::string() {
     return found;
 }
 
-// Consumes digits, and returns whether there were any.
-bool Json::digits() {
+// Consumes digits, of which there may be none.
+std::string_view Json::digits() {
     const char *start = at_;
     while (at_ != end_ && is_digit(*at_)) ++at_;
     if (at_ == end_) throw Incomplete();
-    return at_ != start;
+    return since(start);
 }
 
 JsonValue Json::number() {
     const char *start = at_;
-    if (*at_ == '-') ++at_;
-    const char *first = at_;
-    if (!digits()) throw Unsupported();
-    bool plain = (*first != '0' || at_ == first + 1) && since(first).size() <= DIGITS_AT_MOST;
-    if (*at_ == '.') {
+    const bool negative = *at_ == '-';
+    if (negative) ++at_;
+    const std::string_view whole = digits();
+    if (whole.empty()) throw Unsupported();
+    JsonValue found{.kind = Kind::NUMBER, .plain = (whole[0] != '0' || whole.size() == 1) && whole.size() <= DIGITS_AT_MOST};
+    const bool has_point = *at_ == '.';
+    if (has_point) {
         ++at_;
-        plain &= digits();
+        found.plain &= !digits().empty();
     }
     if (*at_ == 'e' || *at_ == 'E') {
         ++at_;
         if (at_ != end_ && (*at_ == '+' || *at_ == '-')) ++at_;
         digits();
-        plain = false;
+        found.plain = false;
     }
-    return {.kind = Kind::NUMBER, .plain = plain, .text = since(start)};
+    if (found.plain && !has_point && !(negative && whole == "0")) {
+        const std::int64_t number = *number_of(whole);
+        found.whole = negative ? -number : number;
+    }
+    found.text = since(start);
+    return found;
 }
 
 JsonValue Json::container(Kind kind) {
@@ -139,14 +146,12 @@ std::string unescaped(std::string_view text) {
     return made;
 }
 
-std::optional<std::int64_t> whole_number(const JsonValue &value) {
-    if (value.kind != Kind::NUMBER || !value.plain) return std::nullopt;
-    const bool negative = value.text[0] == '-';
+std::optional<std::int64_t> number_of(std::string_view digits) {
+    if (digits.empty() || digits.size() > DIGITS_AT_MOST) return std::nullopt;
     std::int64_t number = 0;
-    for (const char byte : value.text.substr(negative)) {
+    for (const char byte : digits) {
         if (!is_digit(byte)) return std::nullopt;
         number = number * 10 + (byte - '0');
     }
-    if (negative && !number) return std::nullopt;
-    return negative ? -number : number;
+    return number;
 }

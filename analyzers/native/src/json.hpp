@@ -21,6 +21,7 @@ struct JsonValue {
     bool plain = true;
     bool escaped = false;
     std::string_view text = {};
+    std::optional<std::int64_t> whole = {}; // of a plain number without a point and with at most 18 digits, but for -0
 };
 
 class Json {
@@ -71,7 +72,7 @@ class Json {
     JsonValue container(Kind kind);
     JsonValue word(std::string_view text, Kind kind);
     std::string_view since(const char *start) const { return {start, static_cast<std::size_t>(at_ - start)}; }
-    bool digits();
+    std::string_view digits();
 
     const char *at_, *end_;
     int depth_ = 0;
@@ -80,5 +81,5 @@ class Json {
 // The text of a plain string, without escapes.
 std::string unescaped(std::string_view text);
 
-// A plain number that is whole and has at most 18 digits; not -0.
-std::optional<std::int64_t> whole_number(const JsonValue &value);
+// The number that a text of up to 18 digits is; nothing for another text.
+std::optional<std::int64_t> number_of(std::string_view digits);

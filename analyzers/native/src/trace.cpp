@@ -25,7 +25,7 @@ bool is_kind(const JsonValue &value, std::initializer_list<Kind> kinds) {
 }
 
 // Whether a pid, tid or stream is a text, or a number that stands for itself in a column.
-bool is_identity(const JsonValue &value) { return value.kind == Kind::STRING || whole_number(value).value_or(-2) >= -1; }
+bool is_identity(const JsonValue &value) { return value.kind == Kind::STRING || value.whole.value_or(-2) >= -1; }
 
 // Whether a value has the type that `stream.Args` has for it.
 bool has_type(std::size_t argument, const JsonValue &value) {
@@ -34,7 +34,7 @@ bool has_type(std::size_t argument, const JsonValue &value) {
     case DTYPE:
     case THREAD_NAME: return value.kind == Kind::STRING;
     case STREAM: return is_identity(value);
-    case GROUP: return value.kind == Kind::STRING || whole_number(value);
+    case GROUP: return value.kind == Kind::STRING || value.whole;
     case FINISHED: return is_kind(value, {Kind::TRUE, Kind::FALSE});
     case DIMS:
     case TYPES:
@@ -45,14 +45,12 @@ bool has_type(std::size_t argument, const JsonValue &value) {
     case BLOCKS:
     case SPLITS: return true;
     case SIZE: return false; // ROCm writes a number or a text: Python's reader decides
-    default: return whole_number(value).has_value();
+    default: return value.whole.has_value();
     }
 }
 
-// As `event_table.WHOLE_NUMBER`.
-bool is_whole(std::string_view text) {
-    return !text.empty() && text.size() <= 18 && (text[0] != '0' || text.size() == 1) && text[0] != '-';
-}
+// Whether digits are written as a number is; see `event_table.WHOLE_NUMBER`.
+bool is_canonical(std::string_view digits) { return digits == "0" || !digits.starts_with('0'); }
 
 // A value with its quotes, as the file has it.
 std::string_view raw(const JsonValue &value) {
@@ -252,7 +250,7 @@ void EventBlock::add_collective(std::int64_t row) {
 bool EventBlock::is(Field field, std::string_view text) const { return event_.has(field) && event_[field].text == text; }
 
 std::int64_t EventBlock::number(Argument argument, std::int64_t missing) const {
-    return arguments_.has(argument) ? *whole_number(arguments_[argument]) : missing;
+    return arguments_.has(argument) ? *arguments_[argument].whole : missing;
 }
 
 // The number, or -1 if no recorder would write it.
@@ -272,8 +270,8 @@ std::int64_t EventBlock::argument_text(Argument argument) { return text_number(a
 // What a column holds for a pid, tid or stream, as `EventTable.id_of`.
 std::int64_t EventBlock::identity(bool present, const JsonValue &value) {
     if (!present) return -1;
-    if (value.kind == Kind::NUMBER) return *whole_number(value);
-    const auto written = whole_number({.kind = Kind::NUMBER, .plain = is_whole(value.text), .text = value.text});
+    if (value.whole) return *value.whole;
+    const auto written = is_canonical(value.text) ? number_of(value.text) : std::nullopt;
     return written ? *written : FIRST_TEXT_ID - text_number(true, value);
 }
 
@@ -293,8 +291,8 @@ std::optional<std::int64_t> EventBlock::nanoseconds(Field field) const {
     const std::string_view text = event_[field].text;
     const std::size_t point = std::min(text.find('.'), text.size());
     const std::string_view decimals = text.substr(std::min(point + 1, text.size()));
-    const auto whole = whole_number({.kind = Kind::NUMBER, .text = text.substr(0, point)});
-    if (!whole || *whole < 0 || *whole >= MICROSECONDS_BELOW || decimals.size() > DECIMALS_AT_MOST) return std::nullopt;
+    const auto whole = number_of(text.substr(0, point));
+    if (!whole || *whole >= MICROSECONDS_BELOW || decimals.size() > DECIMALS_AT_MOST) return std::nullopt;
     if (!exact_ && (decimals.size() > DECIMALS || *whole >= FLOAT_EXACT_BELOW)) return rounded_nanoseconds(text);
     std::int64_t made = *whole;
     for (std::size_t i = 0; i < DECIMALS; ++i) made = made * 10 + (i < decimals.size() ? decimals[i] - '0' : 0);

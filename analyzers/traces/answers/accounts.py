@@ -1,5 +1,6 @@
 """Collect all numbers about one device or host in a `RankTrace`: its time by kind, phase, stream and step, and more."""
 
+from collections.abc import Sequence
 from typing import TypedDict
 
 import msgspec
@@ -16,12 +17,12 @@ from analyzers.traces.answers.input_shapes import operator_shapes
 from analyzers.traces.answers.kernels import kernels, sequences
 from analyzers.traces.answers.launches import copies, copy_sizes, graphs, launch_times, stream_queues, synchronisations
 from analyzers.traces.answers.utilisation import coverage
-from analyzers.traces.columns.intervals import break_down, union_length
+from analyzers.traces.columns.intervals import TimeBreakdown, break_down, union_length
 from analyzers.traces.columns.phases import OTHER, PHASE_NAMES
 from analyzers.traces.columns.work import Work
 from analyzers.traces.model import Breakdown, DeviceCounter, RankTrace, StepTime
 from analyzers.traces.opportunities.account import opportunities
-from analyzers.traces.reading.distinct import distinct_values, rows_by_value
+from analyzers.traces.reading.distinct import distinct_values, factorize, sums_by_code
 
 KERNELS_AT_MOST = 100
 EXCERPT = 0.01
@@ -67,7 +68,7 @@ def answer_account(collectives: RankCollectives, formulas: Formulas) -> RankTrac
     The caller fills in `path`, `mfu`, `hfu`, `device_memory` and `problems`.
     """
     work, trace, attribution = collectives.work, collectives.work.trace, Attribution(collectives.work)
-    whole = breakdown(work, "", np.arange(len(work.rows)))
+    [whole] = breakdowns(work, [""], np.zeros(len(work.rows), np.int64))
     return RankTrace(
         path="",
         **identity(work),
@@ -151,18 +152,25 @@ def arithmetic(attribution: Attribution, formulas: Formulas, span_ns: int) -> Ar
     )
 
 
-def breakdown(work: Work, name: str, indices: Column) -> Breakdown:
-    """Return how the time of some events divides into computing, communication, copies and idle time.
+def breakdowns(work: Work, names: Sequence[str], group: Column) -> list[Breakdown]:
+    """Return, for each of some groups of events, how its time divides into computing, communication, copies and idle.
 
-    The time is from the first start to the last end of these events. `indices` are their indices in `work`; `name` is
-    the name that the result gets, such as that of a phase.
+    The time of a group is from the first start to the last end of its events. `group` has, for each event of `work`,
+    the index of its group in `names`, the names that the results get, or -1 for an event that is in none.
     """
-    start, end = work.start[indices], work.end[indices]
-    times = break_down(start, end, work.kind[indices])
+    rows = np.flatnonzero(group >= 0)
+    start, end, group = work.start[rows], work.end[rows], group[rows]
+    events = np.bincount(group, minlength=len(names)).tolist()
+    durations = sums_by_code(group, end - start, len(names)).tolist()
+    times = break_down(start, end, work.kind[rows], group, len(names))
+    return [named_breakdown(*row) for row in zip(names, events, durations, times, strict=True)]
+
+
+def named_breakdown(name: str, events: int, work_ns: int, times: TimeBreakdown) -> Breakdown:
     return Breakdown(
         name=name,
-        events=len(indices),
-        work_ns=int((end - start).sum()),
+        events=events,
+        work_ns=work_ns,
         span_ns=times.span,
         busy_ns=times.busy,
         idle_ns=times.idle,
@@ -181,24 +189,22 @@ def phase_breakdowns(work: Work) -> list[Breakdown]:
     Events whose launching call was not recorded are in the phase `no launch`. The list is empty if no phase is known
     at all. The phase with most time comes first.
     """
-    rows = [
-        breakdown(work, PHASE_NAMES[i] if i >= 0 else "no launch", indices) for i, indices in rows_by_value(work.phase)
-    ]
-    return [] if [row.name for row in rows] == [OTHER] else sorted(rows, key=lambda row: -row.busy_ns)
+    phases, group = factorize(work.phase)
+    names = [PHASE_NAMES[i] if i >= 0 else "no launch" for i in phases.tolist()]
+    return [] if names == [OTHER] else sorted(breakdowns(work, names, group), key=lambda row: -row.busy_ns)
 
 
 def stream_breakdowns(work: Work) -> list[Breakdown]:
     """Return, for each stream (for each thread of a host), how the time of its events divides."""
-    lanes, lane = work.trace.columns.meta["lanes"], work.trace.columns["lane"][work.rows]
-    return [breakdown(work, lanes[i]["name"], indices) for i, indices in rows_by_value(lane)]
+    lanes, (used, group) = work.trace.columns.meta["lanes"], factorize(work.trace.columns["lane"][work.rows])
+    return breakdowns(work, [lanes[i]["name"] for i in used.tolist()], group)
 
 
 def step_times(work: Work) -> list[StepTime]:
     """Return, for each recorded step, its time on the host, and how the time of the work that it launched divides."""
-    indices, base = dict(rows_by_value(work.step())), int(work.trace.header.get("base_ns", 0))
-    rows = []
-    for index, (number, start, end) in enumerate(work.trace.steps):
-        times = breakdown(work, f"step {number}", indices.get(index, np.zeros(0, np.int64)))
-        fields = {name: getattr(times, name) for name in Breakdown.__struct_fields__}
-        rows.append(StepTime(step=number, start_ns=start + base, dur_ns=end - start, **fields))
-    return rows
+    steps, base = work.trace.steps, int(work.trace.header.get("base_ns", 0))
+    parts = breakdowns(work, [f"step {number}" for number, _, _ in steps], work.step())
+    return [
+        StepTime(step=number, start_ns=start + base, dur_ns=end - start, **msgspec.structs.asdict(times))
+        for (number, start, end), times in zip(steps, parts, strict=True)
+    ]

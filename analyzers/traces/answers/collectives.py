@@ -159,8 +159,9 @@ class RankCollectives:
         if self.work.device is not None:
             return {}
         c = self.work.trace.columns
-        known = dict(zip(c["shape_row"].tolist(), c["shape_text"].tolist(), strict=True))
-        return {row: first_input(c.meta["shapes"][known[row]]) for row in self.rows.tolist() if row in known}
+        mine = np.flatnonzero(np.isin(c["shape_row"], self.rows))
+        pairs = zip(c["shape_row"][mine].tolist(), c["shape_text"][mine].tolist(), strict=True)
+        return {row: first_input(c.meta["shapes"][text]) for row, text in pairs}
 
     def step(self) -> Integers:
         """Return the step number of each collective; NO_STEP outside of steps."""

@@ -155,10 +155,11 @@ class Attribution:
         The keys are indices of kernel names in `trace.names`.
         """
         kernels, sources, _, _ = self.pairs(what)
-        # Pairs come with the longest last, which overwrites the others.
-        return {
-            kernel: self.trace.names[source] for kernel, source in zip(kernels.tolist(), sources.tolist(), strict=True)
-        }
+        last = np.full(len(self.trace.names), NONE)
+        # Pairs come with the longest last, and of several values written to one element numpy keeps the last.
+        last[kernels] = sources
+        known = np.flatnonzero(last != NONE)
+        return {kernel: self.trace.names[last[kernel]] for kernel in known.tolist()}
 
     def launched_kernels(self) -> list[LaunchedKernel]:
         """Return number and time of the kernels of each name that each operator launched itself, most time first."""
@@ -209,11 +210,12 @@ class Attribution:
         Autograd gives a forward operator and its backward the same sequence number. The backward is attributed to all
         modules around the forward operator.
         """
-        c = self.trace.columns
+        c, module = self.trace.columns, self.around("module")
+        if not self.is_a("module").any():
+            return {}
         rows, sequence, thread = (c[f"autograd_{name}"] for name in ("row", "sequence", "thread"))
         # Only backward operators name the thread of their forward.
         forward, backward = rows[thread <= 0], rows[thread > 0]
-        module = self.around("module")
         pairs = zip(sequence[thread <= 0].tolist(), forward.tolist(), strict=True)
         forward_of = {key: row for key, row in pairs if module[row] >= 0}
         spent, count = self.inside

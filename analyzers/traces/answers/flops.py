@@ -19,7 +19,7 @@ import numpy as np
 
 from analyzers.columns import Column, Mask
 from analyzers.traces.columns.nesting import NONE, innermost_selected
-from analyzers.traces.reading.distinct import rows_by_value
+from analyzers.traces.reading.distinct import combined_codes, first_rows, rows_by_value
 from analyzers.traces.reading.trace import OPS, Trace
 
 Dims = list[Any]
@@ -206,7 +206,7 @@ class Formulas:
 
         An operator inside another counted operator is left out, so that no work counts twice.
         """
-        c, counts = self.trace.columns, dict[tuple[int, int], Counted]()
+        c = self.trace.columns
         shape_rows = c["shape_row"].astype(np.int64)
         parent = c["parent"][shape_rows]
         shaped = (self.around[shape_rows] == shape_rows) & ((parent < 0) | (self.around[parent] == NONE))
@@ -215,10 +215,11 @@ class Formulas:
         # saved its inputs (detach) but launched nothing.
         ran = ~is_recomputed(self.trace, rows) | np.isin(rows, c["parent"][~self.trace.name_matches(SAVING)])
         rows, texts = rows[ran], texts[ran]
-        pairs = list(zip(c["name"][rows].tolist(), texts.tolist(), strict=True))
-        for name, text in set(pairs):
-            counts[name, text] = operator_count(self.trace.names[name], self.trace.columns.meta["shapes"][text])
-        counted = np.array([counts[pair] for pair in pairs], np.int64).reshape(-1, 2)
+        pair = combined_codes(c["name"][rows], texts)
+        one = first_rows(pair)
+        pairs = zip(c["name"][rows[one]].tolist(), texts[one].tolist(), strict=True)
+        counts = [operator_count(self.trace.names[name], c.meta["shapes"][text]) for name, text in pairs]
+        counted = np.array(counts, np.int64).reshape(-1, 2)[pair]
         return rows, counted[:, 0], counted[:, 1]
 
     @cached_property

@@ -96,20 +96,16 @@ def combine(intervals: Intervals, others: Intervals, keep: Callable[[Mask, Mask]
     `keep` gets two masks with an entry per piece: whether the piece is inside `intervals`, and whether it is inside
     `others`. Neighbouring pieces are joined.
     """
-    edges = np.sort(np.concatenate([*intervals, *others]))
-    # Nothing changes between two edges, so the first instant of a stretch speaks for all of it.
-    begin = edges[:-1]
-    kept = keep(is_inside(begin, intervals), is_inside(begin, others))
-    return merge(begin[kept], edges[1:][kept])
-
-
-def is_inside(at: Column, intervals: Intervals) -> Mask:
-    """Return, for each time in `at`, whether it lies in one of the intervals; the end of an interval is outside."""
-    start, end = intervals
-    if not len(start):
-        return np.zeros(len(at), bool)
-    index = np.searchsorted(start, at, side="right") - 1
-    return np.asarray((index >= 0) & (at < end[index]))
+    edges = np.concatenate([*intervals, *others])
+    order = np.argsort(edges, kind="stable")  # merges the four ascending columns; another sort takes 20 times as long
+    begin, end = edges[order][:-1], edges[order][1:]
+    # Nothing changes between two edges, so the state behind an edge, and all others at its time, speaks for the piece.
+    opened = np.repeat([1, -1], [len(intervals[0]), len(intervals[1])])
+    opened_other = np.repeat([1, -1], [len(others[0]), len(others[1])])
+    inside = np.cumsum(np.append(opened, np.zeros_like(opened_other))[order])[:-1] > 0
+    inside_other = np.cumsum(np.append(np.zeros_like(opened), opened_other)[order])[:-1] > 0
+    kept = keep(inside, inside_other)
+    return merge(begin[kept], end[kept])
 
 
 def union(intervals: Intervals, others: Intervals) -> Intervals:
@@ -141,7 +137,7 @@ def standing_still(work: Work, blocked: Intervals) -> Intervals:
     start, end = exposed(work)
     if work.device is None:
         return blocked
-    launched = np.sort(work.launch_start[work.linked & (work.kind == COMPUTE)])
+    launched = np.sort(work.launch_start[work.linked & (work.kind == COMPUTE)], kind="stable")
     quiet = np.searchsorted(launched, start) == np.searchsorted(launched, end)
     host_phases = merge(*phase_intervals(work.trace, HOST_PHASES))
     return union(blocked, subtract((start[quiet], end[quiet]), host_phases))

@@ -129,6 +129,8 @@ def peers_in_calls(trace: Trace, calls: Integers, rows: Integers) -> Integers:
     `calls` are the trace rows of the operators that send, or of those that receive: an annotation begins inside its
     operator's call.
     """
+    if not len(calls):
+        return np.full(len(rows), UNKNOWN)
     c, ranks = trace.columns, pipeline_ranks(trace)
     shapes = dict(zip(c["shape_row"].tolist(), c["shape_text"].tolist(), strict=True))
     calls = calls[np.argsort(c["start"][calls], kind="stable")]
@@ -211,8 +213,8 @@ def compute_blocks(collectives: RankCollectives) -> Integers:
     kernels = kernels[np.lexsort((work.start[kernels], launch[kernels]))]
     if not len(kernels):
         return np.zeros((0, 5), np.int64)
-    ended = np.searchsorted(np.sort(work.end[communicates]), work.start[kernels], side="right")
-    issued = np.searchsorted(np.sort(launch[communicates]), launch[kernels])
+    ended = np.searchsorted(np.sort(work.end[communicates], kind="stable"), work.start[kernels], side="right")
+    issued = np.searchsorted(np.sort(launch[communicates], kind="stable"), launch[kernels])
     changes = (np.diff(issued) != 0) | (np.diff(np.maximum.accumulate(ended)) != 0)
     first = np.append(0, np.flatnonzero(changes) + 1)
     start = np.minimum.reduceat(work.start[kernels], first)

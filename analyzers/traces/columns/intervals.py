@@ -45,6 +45,7 @@ class TimeBreakdown:
         return self.busy - self.kernels
 
 
+TIMES_BELOW = 1 << 62
 COMPUTE, COMMUNICATION, MEMORY = range(3)
 KIND_NAMES = ("compute", "communication", "memory")
 
@@ -55,12 +56,15 @@ def merge(start: Column, end: Column) -> tuple[Integers, Integers]:
     Intervals that touch are joined and empty ones are dropped: [0, 5), [3, 8), [8, 9), [20, 20) become [0, 9).
     """
     lasting = end > start
-    start, end = start[lasting], end[lasting]
+    if not lasting.all():
+        start, end = start[lasting], end[lasting]
     if not len(start):
         return start, end
-    order = np.argsort(start, kind="stable")
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
     # An interval begins a new one of the union if all before it have ended.
-    start, latest_end = start[order], np.maximum.accumulate(end[order])
+    latest_end = np.maximum.accumulate(end)
     first = np.flatnonzero(np.append(True, start[1:] > latest_end[:-1]))
     return start[first], latest_end[np.append(first[1:], len(start)) - 1]
 
@@ -71,24 +75,55 @@ def union_length(start: Column, end: Column) -> int:
     return int((high - low).sum())
 
 
-def break_down(start: Column, end: Column, kind: Column) -> TimeBreakdown:
-    """Return how the time from the first start to the last end of some events divides among their kinds.
+def union_lengths(start: Column, end: Column, group: Column, count: int) -> Integers:
+    """Return, for each group, the length in ns of the union of its intervals.
 
-    `kind` has COMPUTE, COMMUNICATION or MEMORY for each event.
+    `group` has the number of each interval's group, from 0 to `count` - 1. Example: [0, 5) and [3, 8) of group 0 and
+    [3, 8) of group 2 give [8, 0, 5].
+    """
+    if not len(start):
+        return np.zeros(count, np.int64)
+    low = int(start.min())
+    stretch = int(end.max()) - low + 2
+    if stretch * count >= TIMES_BELOW:
+        return np.array([union_length(start[group == i], end[group == i]) for i in range(count)], np.int64)
+    # Each group gets a stretch of time of its own, so that the groups are merged as one.
+    shift = group * np.int64(stretch) - low
+    starts, ends = merge(start + shift, end + shift)
+    before = np.append(0, np.cumsum(ends - starts))
+    return np.diff(before[np.searchsorted(starts, np.arange(count + 1) * np.int64(stretch))])
+
+
+def break_down(start: Column, end: Column, kind: Column, group: Column, count: int) -> list[TimeBreakdown]:
+    """Return, for each group of events, how the time from its first start to its last end divides among their kinds.
+
+    `kind` has COMPUTE, COMMUNICATION or MEMORY for each event, and `group` the number of its group, from 0 to
+    `count` - 1.
     """
 
-    def union(mask: Mask) -> int:
-        return union_length(start[mask], end[mask])
+    def unions(mask: Mask) -> list[int]:
+        rows = slice(None) if mask.all() else np.flatnonzero(mask)
+        return list(union_lengths(start[rows], end[rows], group[rows], count).tolist())
 
-    busy, copies = union_length(start, end), np.asarray(kind == MEMORY)
-    return TimeBreakdown(
-        span=int(end.max() - start.min()) if len(start) else 0,
-        busy=busy,
-        compute=union(np.asarray(kind == COMPUTE)),
-        communication=union(np.asarray(kind == COMMUNICATION)),
-        memory=union(copies),
-        kernels=union(~copies) if copies.any() else busy,
-    )
+    copies = np.asarray(kind == MEMORY)
+    busy = unions(np.ones(len(start), bool))
+    parts = {
+        "span": spans(start, end, group, count).tolist(),
+        "busy": busy,
+        "compute": unions(np.asarray(kind == COMPUTE)),
+        "communication": unions(np.asarray(kind == COMMUNICATION)),
+        "memory": unions(copies),
+        "kernels": unions(~copies) if copies.any() else busy,
+    }
+    return [TimeBreakdown(**{name: lengths[i] for name, lengths in parts.items()}) for i in range(count)]
+
+
+def spans(start: Column, end: Column, group: Column, count: int) -> Integers:
+    """Return, for each group, the time from its first start to its last end in ns; 0 for a group without intervals."""
+    first, last = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
+    np.minimum.at(first, group, start)
+    np.maximum.at(last, group, end)
+    return np.where(np.bincount(group, minlength=count) > 0, last - first, 0)
 
 
 class CoveredTime:

@@ -103,7 +103,7 @@ def usual_wait(work: Work, length_ns: int, waiting: CoveredTime) -> int:
     device ran nothing.
     """
     begins = np.array([start for _, start, _ in work.trace.steps[1:]], np.int64)
-    launched = np.sort(work.launch_start[work.linked])
+    launched = np.sort(work.launch_start[work.linked], kind="stable")  # fast where nearly in order
     following = np.append(launched, begins[-1:])[np.searchsorted(launched, begins)] if len(begins) else begins
     usual = waiting.between(begins, np.maximum(begins, following)) if len(begins) else np.array([length_ns])
     return min(length_ns, int(np.median(usual)))

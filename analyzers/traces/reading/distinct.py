@@ -12,7 +12,7 @@ from analyzers.columns import Column, Integers, narrowed
 SPARE_ENTRIES = 1 << 16
 """The table with an entry per possible value may have this many entries plus four per element of the column.
 
-If the range of the values is larger, `np.unique` sorts them instead.
+If the range of the values is larger, they are sorted instead.
 """
 
 
@@ -30,12 +30,26 @@ def factorize(column: Column) -> tuple[Column, Column]:
         return column, column
     low, high = int(column.min()), int(column.max())
     if high - low > 4 * len(column) + SPARE_ENTRIES:
-        values, code = np.unique(column, return_inverse=True)
-        return values, code
+        return factorize_by_sorting(column, low, high)
     entry = np.subtract(column, low, dtype=np.int64)
     occurs = np.zeros(high - low + 1, bool)
     occurs[entry] = True
     return np.flatnonzero(occurs) + low, (np.cumsum(occurs, dtype=np.int32) - np.int32(1))[entry]
+
+
+def factorize_by_sorting(column: Column, low: int, high: int) -> tuple[Column, Column]:
+    """Return what `factorize` does for a column whose least and greatest values, `low` and `high`, are far apart."""
+    distance = column.astype(np.uint64) - np.uint64(low % (1 << 64))
+    order = np.arange(len(column))
+    # A radix sort: NumPy's stable sort is one for 16 bits, and takes a quarter of the time of a sort for 64.
+    for shift in range(0, (high - low).bit_length(), 16):
+        digit = (distance >> np.uint64(shift)).astype(np.uint16)
+        order = order[np.argsort(digit[order], kind="stable")]
+    ascending = column[order]
+    is_first = np.append(True, ascending[1:] != ascending[:-1])
+    code = np.empty(len(column), np.int64)
+    code[order] = np.cumsum(is_first) - 1
+    return ascending[is_first], code
 
 
 def combined_codes(*columns: Column) -> Column:
