@@ -9,10 +9,14 @@ from analyzers.parity.bisect_views import first_step, operation_table
 from analyzers.parity.model import ParityData
 from analyzers.run import discover
 from analyzers.store import Options
+from workbench.axis_ticks import Tick, tick_distance
 from workbench.colours import css_nth
 from workbench.present.bisect_lines import operation_lines, step_lines
-from workbench.present.figure import HEIGHT, WIDTH, figure
+from workbench.present.figure import HEIGHT, WIDTH, Axes, figure
 from workbench.present.parity_lines import Lines, all_lines
+
+LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
+MOST_STEPS = 6
 
 
 def parity_charts(data: ParityData) -> Iterator[str]:
@@ -53,6 +57,14 @@ def line_chart(lines: Lines) -> str:
     if lines.mark is not None:
         ends = points([(steps[0], lines.mark), (max(steps[-1], steps[0] + 1), lines.mark)])
         shapes.append(f'<polyline points="{ends}" fill="none" stroke="currentColor" stroke-dasharray="6 4"/>')
-    across = f"{lines.axis}s {steps[0]} to {steps[-1]}"
-    head = f"{lines.title}: {across}, from {lines.text(low)} (bottom) to {lines.text(high)} (top)"
-    return figure(head, "".join(shapes), {name: css_nth(i + lines.offset) for i, name in enumerate(lines.names)})
+    colours = {name: css_nth(i + lines.offset) for i, name in enumerate(lines.names)}
+    up = [(share, lines.text(low + share * (high - low))) for share in LEVELS] if high > low else []
+    return figure(lines.title, "".join(shapes), colours, Axes(up, step_ticks(steps, lines.axis)))
+
+
+def step_ticks(steps: Sequence[int], axis: str) -> list[Tick]:
+    """Return labels of steps at round numbers for an axis from the first of them to the last."""
+    length = max(steps[-1] - steps[0], 1)
+    every = max(1, round(tick_distance(length, MOST_STEPS)))
+    at = [number for number in range(steps[0], steps[-1] + 1) if number % every == 0] or [steps[0]]
+    return [((n - steps[0]) / length, f"{axis} {n}" if n == at[0] else str(n)) for n in at]

@@ -1,26 +1,78 @@
-"""Build a figure of a standalone HTML page: a title, an inline SVG drawing, and a legend."""
+"""Build a figure of a standalone HTML page: a title, an inline SVG drawing with axes, and a legend."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
+from typing import NamedTuple
 
+from workbench.axis_ticks import Tick
 from workbench.console import clean
 
-# Units of the drawing; the page scales it to its own width.
+# Units of the drawing; the page stretches it to its own width.
 WIDTH, HEIGHT = 900, 220
+LAST = 0.9
+"""A label further right than this share of the width ends at its position, so that it is not cut."""
 
 
-def figure(title: str, shapes: str, colours: Mapping[str, str]) -> str:
-    """Return an HTML figure of the SVG text `shapes`, with a legend.
+class Axes(NamedTuple):
+    """The labels of a drawing: `up` from bottom to top, `across` from left to right, each at a share from 0 to 1.
 
-    `colours` maps each name in the legend to its colour.
+    `failed` is where something failed, with its name.
+    """
+
+    up: Sequence[Tick]
+    across: Sequence[Tick]
+    failed: Tick | None = None
+
+
+def figure(title: str, shapes: str, colours: Mapping[str, str], axes: Axes) -> str:
+    """Return an HTML figure of the SVG text `shapes`, with axes and a legend.
+
+    `colours` maps each name in the legend to its CSS background. The labels are HTML: in a drawing that is stretched,
+    letters would be, too.
     """
     legend = "".join(
         f'<span><i style="background:{colour}"></i>{text(name)}</span>' for name, colour in colours.items()
     )
-    drawing = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{text(title)}">{shapes}</svg>'
-    return f'<figure><figcaption>{text(title)}</figcaption>{drawing}<p class="keys">{legend}</p></figure>'
+    lines = "".join(level_line(at) for at, _ in axes.up) + shapes + (failure_line(axes.failed) if axes.failed else "")
+    drawing = (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{text(title)}">'
+        f"{lines}</svg>"
+    )
+    up = "".join(f'<span style="bottom:{100 * at:.1f}%">{text(label)}</span>' for at, label in axes.up)
+    failed = [across_label(axes.failed, "failed")] if axes.failed else []
+    across = "".join([*map(across_label, axes.across), *failed])
+    plot = f'<div class="plot"><div class="up">{up}</div>{drawing}<div class="across">{across}</div></div>'
+    return f'<figure><figcaption>{text(title)}</figcaption>{plot}<p class="keys">{legend}</p></figure>'
+
+
+def across_label(tick: Tick, style: str = "") -> str:
+    """Return a label below the drawing, at its share of the width."""
+    at, label = tick
+    classes = " ".join([*(["last"] if at > LAST else []), *([style] if style else [])])
+    return f'<span class="{classes}" style="left:{100 * at:.1f}%">{text(label)}</span>'
+
+
+def level_line(at: float) -> str:
+    """Return the SVG of a horizontal line at the share `at` of the height."""
+    y = (1 - at) * HEIGHT
+    return f'<line x1="0" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--edge)"/>'
+
+
+def failure_line(failed: Tick) -> str:
+    """Return the SVG of a vertical line at a failure."""
+    x = failed[0] * WIDTH
+    return f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{HEIGHT}" stroke="var(--error)" stroke-width="2"/>'
 
 
 def text(value: object) -> str:
     """Return `value` as escaped HTML text, because it may come from a hostile file."""
     return escape(clean(value))
+
+
+def prose(sentence: str) -> str:
+    """Return a sentence of a report as HTML, in which commands and settings between backticks are code."""
+    parts = clean(sentence).split("`")
+    # Without a partner, a backtick is a sign like any other.
+    if len(parts) % 2 == 0:
+        return escape(clean(sentence))
+    return "".join(f"<code>{escape(part)}</code>" if i % 2 else escape(part) for i, part in enumerate(parts))

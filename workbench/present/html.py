@@ -4,7 +4,7 @@ from analyzers.report import Finding, Report
 from analyzers.run import Run
 from analyzers.words import ranks_beside
 from workbench.colours import LIGHT, SEVERITY_SIGNS, STATUS_SIGNS, css_severity, css_themes
-from workbench.present.figure import text
+from workbench.present.figure import prose, text
 from workbench.present.sections import sections
 from workbench.present.svg_charts import charts
 from workbench.present.table import Table
@@ -18,11 +18,20 @@ h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
   background: var(--panel); padding: .2rem 1rem; margin: 1rem 0; }
 table { border-collapse: collapse; }
 th, td { padding: .2rem .7rem; border-bottom: 1px solid var(--edge); text-align: left; vertical-align: top; }
-th, .keys, code { color: var(--soft); }
-figure { margin: 2rem 0; } figcaption { font-weight: 600; } svg { width: 100%; border-bottom: 1px solid var(--rule); }
-.keys span { margin-right: 1.2rem; }
+th, .keys, code, .label { color: var(--soft); }
+figure { margin: 2rem 0; } figcaption { font-weight: 600; margin-bottom: .6rem; }
+svg { width: 100%; height: 220px; border-bottom: 1px solid var(--rule); }
+line, polyline { vector-effect: non-scaling-stroke; }
+.plot { display: grid; grid-template-columns: 5.5rem minmax(0, 1fr); color: var(--soft); font-size: 12px; }
+.up, .across { position: relative; } .up { margin-bottom: 7px; }
+.up span { position: absolute; right: .5rem; transform: translateY(50%); white-space: nowrap; }
+.across { grid-column: 2; height: 1.5rem; } .across .failed { color: var(--error); font-weight: 600; }
+.across span { position: absolute; transform: translateX(-50%); white-space: nowrap; }
+.across span.last { transform: translateX(-100%); }
+.wide { overflow-x: auto; }
+.keys { display: flex; flex-wrap: wrap; gap: 0 1.2rem; }
 .keys i { display: inline-block; width: .8rem; height: .8rem; margin-right: .4rem; }
-.n { text-align: right; } code, li { overflow-wrap: anywhere; }
+.n { text-align: right; white-space: nowrap; } code, li { overflow-wrap: anywhere; }
 @media print {
   body { max-width: none; margin: 0; }
   .verdict, .finding, figure, tr { break-inside: avoid; } h2, figcaption { break-after: avoid; }
@@ -47,8 +56,8 @@ def document(report: Report[object], run: Run) -> str:
     verdict = report.verdict
     body = [
         f'<div class="verdict" style="--status:{css_severity(verdict.status)}">',
-        f"<p><strong>{text(verdict.sentence)}</strong></p>",
-        *(f"<p>Missing evidence: {text(gap)}</p>" for gap in verdict.missing),
+        f"<p><strong>{prose(verdict.sentence)}</strong></p>",
+        *(f"<p>Missing evidence: {prose(gap)}</p>" for gap in verdict.missing),
         "</div>",
         *(["<h2>Findings</h2>"] if report.findings else []),
         *(card(finding) for finding in report.findings),
@@ -66,13 +75,14 @@ def document(report: Report[object], run: Run) -> str:
 
 def card(finding: Finding) -> str:
     """Return one finding as HTML: title, reason, next step and evidence."""
-    title = f"{SEVERITY_SIGNS[finding.severity]} {text(finding.title)}"
+    title = f"{SEVERITY_SIGNS[finding.severity]} {prose(finding.title)}"
     about = ranks_beside(finding.title, finding.ranks)
-    facts = "".join(f"<li>{text(fact.text)} <code>{text(fact.line)}</code></li>" for fact in finding.evidence)
+    facts = "".join(f"<li>{prose(fact.text)} <code>{text(fact.line)}</code></li>" for fact in finding.evidence)
     return (
         f'<div class="finding" id="{text(finding.id)}" style="--status:{css_severity(finding.severity)}">'
         f"<strong>{title}</strong>{about} <code>{text(finding.id)}</code>"
-        f"<p>{text(finding.why)}</p><p>Next: <strong>{text(finding.next)}</strong></p><ul>{facts}</ul></div>"
+        f'<p>{prose(finding.why)}</p><p><span class="label">Next</span> {prose(finding.next)}</p>'
+        f"<ul>{facts}</ul></div>"
     )
 
 
@@ -85,4 +95,6 @@ def grid(section: Table) -> str:
 
     rows = "".join(row(cells, "td") for cells in section.rows)
     rest = f"<p>... and {section.left_out} more</p>" if section.left_out else ""
-    return f"<h2>{text(section.title)}</h2><table>{row(section.columns, 'th')}{rows}</table>{rest}"
+    return (
+        f'<h2>{text(section.title)}</h2><div class="wide"><table>{row(section.columns, "th")}{rows}</table></div>{rest}'
+    )

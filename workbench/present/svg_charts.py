@@ -8,7 +8,7 @@ import pandas as pd
 
 from analyzers.errors import WorkbenchError
 from analyzers.memory import views as memory_views
-from analyzers.memory.model import MemoryData
+from analyzers.memory.model import Device, MemoryData, Oom
 from analyzers.parity import BisectData, ParityData
 from analyzers.report import Report
 from analyzers.run import Artefact, Run
@@ -17,17 +17,28 @@ from analyzers.steps.model import StepsData
 from analyzers.tokens import TokensData
 from analyzers.words import duration, size
 from workbench.ask import ROOMS
+from workbench.axis_ticks import Tick, apart, byte_marks, duration_marks, tick_distance
 from workbench.colours import CATEGORIES, css_category, css_phase
 from workbench.present.curve_charts import bisect_charts, parity_charts
-from workbench.present.figure import HEIGHT, WIDTH, figure
+from workbench.present.figure import HEIGHT, WIDTH, Axes, figure
 from workbench.present.phase_titles import phase_title
 from workbench.present.room_data import room_data
 from workbench.present.tables.memory import worst_first
 from workbench.present.token_flow import token_figures
+from workbench.step_axis import StepMarks
 
 BUCKETS = 450
 STEPS_AT_MOST = 450
-PHASES = 8
+PHASES, LEVELS = 8, 5
+STEP_LABELS, STEPS_SHOWN = 6, 2
+LABEL = 0.14
+"""The least space between the labels of two steps, as a share of the width: on a phone it is four digits."""
+ANGLES = (0, 45, 135)
+"""How the bands of what is no phase of the training are hatched, which are all grey."""
+
+
+StepStart = tuple[int, float]
+"""A step, and the trace entry at which it starts."""
 
 
 def charts(report: Report[object], run: Run) -> Iterator[str]:
@@ -64,14 +75,54 @@ def memory_chart(data: MemoryData, report: Report[object], run: Run) -> Iterator
     artefact = file_behind(device.path, report, run)
     if artefact is None or not device.entries:
         return
-    frame = memory_views.timeline(artefact, device=device.device, buckets=BUCKETS)
+    starts = step_starts(artefact, device.device, run)
+    shown = last_steps(starts, device)
+    frame = memory_views.timeline(artefact, device=device.device, buckets=BUCKETS, window=shown)
     rank = "" if device.rank is None else f", rank {device.rank}"
-    title = f"Memory by category over the trace{rank}: {size(device.peak_allocated_bytes)} at the peak"
-    yield stacked_chart(
-        title,
-        frame[[name for name in CATEGORIES if frame[name].any()]],
-        {name: css_category(name) for name in CATEGORIES},
-    )
+    when = f"in the last {STEPS_SHOWN} steps" if shown else "over the trace"
+    title = f"Memory by category {when}{rank}: {size(device.peak_allocated_bytes)} at the peak"
+    layers = frame[[name for name in CATEGORIES if frame[name].any()]]
+    top = int(layers.sum(axis=1).max()) if len(layers) else 0
+    up = [(value / top, label) for value, label in byte_marks(top)] if top else []
+    axes = Axes(up, *memory_labels(starts, frame["entry"], device.oom))
+    yield stacked_chart(title, layers, {name: css_category(name) for name in CATEGORIES}, axes)
+
+
+def last_steps(starts: Sequence[StepStart], device: Device) -> tuple[int, int] | None:
+    """Return the trace entries of the step in which an allocation failed and the one before it, to compare it with.
+
+    Return None if none failed, or if no earlier steps were recorded.
+    """
+    before = [int(entry) for _, entry in starts if device.oom and entry <= device.oom.index]
+    return (before[-STEPS_SHOWN], device.entries) if len(before) > STEPS_SHOWN else None
+
+
+def step_starts(artefact: Artefact, device: int, run: Run) -> list[StepStart]:
+    """Return (step, trace entry) of each step that starts in a snapshot, by its own marks or those of the step logs."""
+    logs = run.of(*ROOMS["steps"])
+    logged = step_views.clock(logs, rank=artefact.rank) if logs else None
+    return StepMarks.of(memory_views.clock(artefact, device=device, logged=logged)).starts()
+
+
+def memory_labels(
+    starts: Sequence[StepStart], entries: "pd.Series[int]", failed: Oom | None
+) -> tuple[list[Tick], Tick | None]:
+    """Return the labels of steps below a chart whose columns end at these trace entries, and that of the failure.
+
+    Each is at a share of the width.
+    """
+    at = entries.to_numpy()
+    # The first column ends some entries after the start of the range.
+    within = [(step, entry) for step, entry in starts if at[0] - LABEL * (at[-1] - at[0]) <= entry <= at[-1]]
+    shares = [int(np.searchsorted(at, entry)) / len(at) for _, entry in within]
+    names = [f"step {step}" if i == 0 else str(step) for i, (step, _) in enumerate(within)]
+    labels = apart([*zip(shares, names, strict=True)], LABEL)
+    if failed is None:
+        return labels, None
+    share = (int(np.searchsorted(at, failed.index)) + 0.5) / len(at)
+    step = [step for step, entry in starts if entry <= failed.index][-1:]
+    name = f"✗ step {step[0]}" if step else "✗ failed"
+    return [label for label in labels if share - label[0] >= LABEL], (share, name)
 
 
 def file_behind(path: str, report: Report[object], run: Run) -> Artefact | None:
@@ -103,21 +154,56 @@ def phase_chart(data: StepsData, run: Run, culprits: Sequence[int]) -> Iterator[
         return
     title = f"Phases of each step, rank {rank}: the longest step takes {duration(float(phases.sum(axis=1).max()))}"
     colours = {phase_title(name): css_phase(name) for name in shown.columns}
-    yield stacked_chart(title, shown.rename(columns=phase_title), colours)
+    hatched = {phase_title(name): angle for name, angle in zip(step_views.NOT_TRAINING, ANGLES, strict=False)}
+    top_ns = float(shown.sum(axis=1).max()) * 1e9
+    up = [(value / top_ns, label) for value, label in duration_marks(top_ns, LEVELS)]
+    steps = [int(step) for step in shown.index.get_level_values("step")]
+    axes = Axes(up, step_labels(steps))
+    yield stacked_chart(title, shown.rename(columns=phase_title), colours, axes, hatched)
 
 
-def stacked_chart(title: str, layers: pd.DataFrame, colours: Mapping[str, str]) -> str:
-    """Return an HTML figure of a stacked chart; `layers` has a column per band and a row per x position."""
+def step_labels(steps: Sequence[int]) -> list[Tick]:
+    """Return the labels of bars, one for each of these steps: at round numbers, below the middle of a bar."""
+    every = max(1, round(tick_distance(steps[-1] - steps[0], STEP_LABELS)))
+    at = [(i, step) for i, step in enumerate(steps) if step % every == 0] or [(0, steps[0])]
+    labels = [f"step {step}" if i == at[0][0] else str(step) for i, step in at]
+    return apart([((i + 0.5) / len(steps), label) for (i, _), label in zip(at, labels, strict=True)], LABEL)
+
+
+def stacked_chart(
+    title: str, layers: pd.DataFrame, colours: Mapping[str, str], axes: Axes, hatched: Mapping[str, int] | None = None
+) -> str:
+    """Return an HTML figure of a stacked chart; `layers` has a column per band and a row per x position.
+
+    `hatched` has the angle of the hatching of those bands whose colour others have, too.
+    """
+    angles = {name: angle for name, angle in (hatched or {}).items() if name in layers}
     names = [str(name) for name in layers]
     above = layers.to_numpy(float).cumsum(axis=1)
     # Layers without a byte must not divide by zero.
     scale = HEIGHT / max(float(above.max(initial=0.0)), 1e-12)
     below = np.hstack([np.zeros((len(above), 1)), above[:, :-1]])
+    fills = {name: f"url(#hatch-{angles[name]})" if name in angles else colours[name] for name in names}
     bands = [
-        f'<path d="{outline((below[:, i] * scale).tolist(), (above[:, i] * scale).tolist())}" fill="{colours[name]}"/>'
+        f'<path d="{outline((below[:, i] * scale).tolist(), (above[:, i] * scale).tolist())}" fill="{fills[name]}"/>'
         for i, name in enumerate(names)
     ]
-    return figure(title, "".join(bands), {name: colours[name] for name in names})
+    patterns = [hatching(angle, colours[name]) for name, angle in angles.items()]
+    keys = {name: striped(angles[name], colours[name]) if name in angles else colours[name] for name in names}
+    return figure(title, "".join([*patterns, *bands]), keys, axes)
+
+
+def hatching(angle: int, colour: str) -> str:
+    """Return the SVG pattern of a band that is hatched at this angle."""
+    return (
+        f'<pattern id="hatch-{angle}" width="6" height="6" patternUnits="userSpaceOnUse"'
+        f' patternTransform="rotate({angle})"><rect width="2" height="6" fill="{colour}"/></pattern>'
+    )
+
+
+def striped(angle: int, colour: str) -> str:
+    """Return the CSS background of a band that is hatched at this angle."""
+    return f"repeating-linear-gradient({angle + 90}deg, {colour} 0 2px, transparent 2px 5px)"
 
 
 def outline(low: Sequence[float], high: Sequence[float]) -> str:

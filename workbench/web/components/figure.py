@@ -5,13 +5,14 @@ A figure holds at most a few thousand points, each of which was really recorded.
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from math import ceil, floor, isfinite, log10
+from math import ceil, floor, isfinite
 from typing import Any, TypeAlias, TypedDict
 
 import plotly.graph_objects as go
 from dash import dcc, html
 
 from analyzers.words import size, tick_durations
+from workbench.axis_ticks import byte_tick_values, tick_distance
 from workbench.console import clean
 from workbench.web.theme import narrow, theme
 
@@ -87,8 +88,7 @@ def plain(text: object) -> str:
 
 def byte_ticks(top: int) -> FigurePart:
     """Return the ticks of an axis from 0 to `top` bytes, at round values of binary units such as MiB."""
-    every = 1 << max(0, (max(top, 1) - 1).bit_length() - 3)  # a power of two of which four to eight fit
-    at = range(0, top + every, every)
+    at = byte_tick_values(top)
     return {"tickvals": [*at], "ticktext": [size(count) for count in at]}
 
 
@@ -110,18 +110,6 @@ def duration_ticks(low_ns: float, high_ns: float, most: int = MOST_TICKS) -> Dur
 def ticks_across(low_ns: float, high_ns: float) -> DurationTicks:
     """Return the ticks of a horizontal axis in nanoseconds, few enough that their labels fit into the window."""
     return duration_ticks(low_ns, high_ns, MOST_NARROW_TICKS if narrow() else MOST_TICKS)
-
-
-def tick_distance(length: float, most: int = MOST_TICKS) -> float:
-    """Return the distance between the ticks of an axis, so that at most `most` ticks fit in `length`.
-
-    The distance is 1, 2 or 5 times a power of ten.
-    """
-    if length <= 0:
-        return 1.0
-    # 1, 2 and 5 are the steps that people read without counting.
-    magnitude: float = 10.0 ** floor(log10(length / most))
-    return next(factor * magnitude for factor in (1, 2, 5, 10) if length / (factor * magnitude) <= most)
 
 
 def figure_of(traces: Sequence[Mapping[str, object]], layout: Mapping[str, object]) -> FigurePart:

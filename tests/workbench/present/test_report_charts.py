@@ -1,0 +1,62 @@
+"""The axes of the charts of an HTML report, and what the report looks like on a telephone."""
+
+import re
+
+import pytest
+
+from analyzers.store import Options
+from workbench.ask import ask, room_for
+from workbench.axis_ticks import apart, byte_marks, duration_marks
+from workbench.command_options.options import Format
+from workbench.present import render
+from workbench.present.figure import prose
+from workbench.present.svg_charts import step_labels
+
+
+@pytest.fixture(scope="module")
+def document(oom):
+    """Fixture: the HTML report of a run that ran out of memory in step 6."""
+    return render(ask(room_for(oom), oom, Options()), Format.HTML, oom)
+
+
+def labels(figure, part):
+    """Return the texts of the labels of an axis."""
+    within = re.search(rf'<div class="{part}">(.*?)</div>', figure)[1]
+    return re.findall(r"<span[^>]*>([^<]*)</span>", within)
+
+
+def test_charts_have_axes_in_units_and_steps(document):
+    memory, phases = re.findall(r"<figure>.*?</figure>", document, re.DOTALL)
+    assert labels(memory, "up")[:2] == ["0 B", "32.0 MiB"]
+    assert labels(memory, "across") == ["step 5", "✗ step 6"]
+    assert "in the last 2 steps, rank 1" in memory
+    assert labels(phases, "up") == ["0.0 s", "0.5 s", "1.0 s", "1.5 s"]
+    assert labels(phases, "across") == ["step 1", "2", "3", "4", "5"]
+
+
+def test_phases_of_one_colour_are_hatched_differently(document):
+    _, phases = re.findall(r"<figure>.*?</figure>", document, re.DOTALL)
+    fills = re.findall(r'fill="([^"]+)"/>', re.sub("<pattern.*?</pattern>", "", phases))
+    assert len(fills) == len({*fills}) > 4
+
+
+def test_ticks_are_round_and_apart():
+    assert [label for _, label in byte_marks(200 << 20)][-1] == "192.0 MiB"
+    assert [label for _, label in duration_marks(1.9e9, 5)] == ["0.0 s", "0.5 s", "1.0 s", "1.5 s"]
+    assert apart([(0.0, "a"), (0.1, "b"), (0.3, "c")], 0.2) == [(0.0, "a"), (0.3, "c")]
+    assert [label for _, label in step_labels(range(1, 301))] == ["step 50", "100", "150", "200", "250", "300"]
+
+
+def test_commands_are_code_and_texts_stay_escaped():
+    assert prose("Run `a <b>` now") == "Run <code>a &lt;b&gt;</code> now"
+    assert prose("a ` <alone>") == "a ` &lt;alone&gt;"
+
+
+@pytest.mark.browser
+def test_only_tables_scroll_to_the_side_on_a_telephone(document, page_of, tmp_path):
+    target = tmp_path / "report.html"
+    target.write_text(document)
+    page = page_of("file://", {"width": 390, "height": 844})
+    page.goto(f"file://{target}")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert all(box["height"] > 200 for box in (svg.bounding_box() for svg in page.locator("svg").all()))
