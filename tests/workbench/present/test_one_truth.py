@@ -37,8 +37,9 @@ def asked(request):
 
 
 def words(text):
-    """Return the words of a text, without layout, markup and boxes."""
-    return " ".join(re.sub(r"[│┃▏█\\]", " ", html.unescape(re.sub(r"<[^>]+>", " ", text))).split())
+    """Return the words of a text, without layout, markup, boxes, and the marks of code."""
+    plain = re.sub(r"<[^>]+>", " ", re.sub(r"</?code>|`", "", text))
+    return " ".join(re.sub(r"[│┃▏█\\]", " ", html.unescape(plain)).split())
 
 
 def parts(finding):
