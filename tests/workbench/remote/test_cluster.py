@@ -60,6 +60,20 @@ def run(fixtures, tmp_path):
     return tmp_path / "run"
 
 
+@pytest.fixture
+def sets(fixtures, tmp_path):
+    """Fixture: a run with so many dumps and logs that several processes read a part of them each; one is damaged."""
+    dumps, logs = tmp_path / "sets/dumps", tmp_path / "sets/logs"
+    for folder in (dumps, logs):
+        folder.mkdir(parents=True)
+    for rank in range(2 * DUMPS_OF_A_CHILD):
+        shutil.copy(fixtures / f"skip_4ranks/dumps/rank_{rank % 4}", dumps / f"rank_{rank}")
+    os.truncate(dumps / "rank_7", 500)
+    for rank in range(FILES_OF_A_CHILD + 1):
+        (logs / f"rank_{rank}.log").write_text(f"[rank{rank}]: RuntimeError: rank {rank} is broken\n")
+    return tmp_path / "sets"
+
+
 def workers_below(process):
     """Return the process IDs of the workers of a cluster: children of its resource-tracked starter."""
     children = Path(f"/proc/{process.pid}/task")
@@ -105,6 +119,31 @@ def begun(process, cache):
         time.sleep(0.01)
 
 
+def reading(process, cluster_process):
+    """Wait until a worker of the cluster has begun to read for a command."""
+    idle = {pid: processor_ticks(pid) for pid in workers_below(cluster_process)}
+    while all(processor_ticks(pid) < before + 20 for pid, before in idle.items()):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+
+
+def processor_ticks(pid):
+    """Return how many hundredths of a second of processor time a process has used, with its ended children."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15]))
+
+
+def killed_at_random(process, cluster_process, chance):
+    """Kill up to three workers of a cluster at random moments while a command runs; return how many it were."""
+    killed = 0
+    while process.poll() is None and killed < 3:
+        if workers := workers_below(cluster_process):
+            os.kill(chance.choice(workers), signal.SIGKILL)
+            killed += 1
+        time.sleep(chance.uniform(0, 1))
+    return killed
+
+
 def test_no_scheduler_at_an_address_is_an_error_with_a_hint(fixtures):
     ended = command_line.run("inspect", fixtures / "leak_2ranks", "--json", "--cluster", "nowhere")
     assert (ended.returncode, ended.stdout) == (3, "")
@@ -128,20 +167,37 @@ def test_answer_and_cache_are_byte_for_byte_those_of_this_machine(run, tmp_path,
 
 
 @pytest.mark.slow
-def test_parts_of_large_sets_are_read_by_the_cluster(fixtures, tmp_path, scheduler):
-    """Dumps and logs are so many that several processes read a part of them each."""
-    dumps, logs = tmp_path / "run/dumps", tmp_path / "run/logs"
-    for folder in (dumps, logs):
-        folder.mkdir(parents=True)
-    for rank in range(2 * DUMPS_OF_A_CHILD):
-        shutil.copy(fixtures / f"skip_4ranks/dumps/rank_{rank % 4}", dumps / f"rank_{rank}")
-    os.truncate(dumps / "rank_7", 500)
-    for rank in range(FILES_OF_A_CHILD + 1):
-        (logs / f"rank_{rank}.log").write_text(f"[rank{rank}]: RuntimeError: rank {rank} is broken\n")
-    near = answer(inspect(tmp_path / "run", tmp_path / "near"), tmp_path / "near")
-    far = answer(inspect(tmp_path / "run", tmp_path / "far", "--cluster", scheduler[1]), tmp_path / "far")
+def test_parts_of_large_sets_are_read_by_the_cluster(sets, tmp_path, scheduler):
+    near = answer(inspect(sets, tmp_path / "near"), tmp_path / "near")
+    far = answer(inspect(sets, tmp_path / "far", "--cluster", scheduler[1]), tmp_path / "far")
     assert far == near
     assert entries(tmp_path / "far") == entries(tmp_path / "near")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(2))
+def test_killed_workers_change_nothing_about_large_sets(sets, tmp_path, scheduler, number):
+    near = answer(inspect(sets, tmp_path / "near"), tmp_path / "near")
+    process = inspect(sets, tmp_path / "far", "--cluster", scheduler[1])
+    chance = random.Random(number)
+    reading(process, scheduler[0])
+    assert killed_at_random(process, scheduler[0], chance)
+    out, errors = answer(process, tmp_path / "far")
+    assert out == near[0]
+    assert [line for line in errors if not line.startswith("note: --cluster: ")] == near[1]
+    assert entries(tmp_path / "far") == entries(tmp_path / "near")
+
+
+@pytest.mark.slow
+def test_a_killed_scheduler_changes_nothing_about_large_sets(sets, tmp_path):
+    near = answer(inspect(sets, tmp_path / "near"), tmp_path / "near")
+    with cluster(tmp_path) as (process, address):
+        far = inspect(sets, tmp_path / "far", "--cluster", address)
+        reading(far, process)
+        os.killpg(process.pid, signal.SIGKILL)
+        out, errors = answer(far, tmp_path / "far")
+    assert out == near[0]
+    assert [line for line in errors if not line.startswith("note: --cluster: ")] == near[1]
 
 
 @pytest.mark.slow
@@ -162,14 +218,8 @@ def test_files_at_a_url_are_read_by_the_cluster(run, tmp_path, scheduler, serve)
 def test_killed_workers_are_replaced_and_change_nothing(run, tmp_path, scheduler, number):
     near = answer(inspect(run, tmp_path / "near"), tmp_path / "near")
     process = inspect(run, tmp_path / "far", "--cluster", scheduler[1])
-    chance, killed = random.Random(number), 0
     begun(process, tmp_path / "far")
-    while process.poll() is None and killed < 3:
-        if workers := workers_below(scheduler[0]):
-            os.kill(chance.choice(workers), signal.SIGKILL)
-            killed += 1
-        time.sleep(chance.uniform(0, 1))
-    assert killed
+    assert killed_at_random(process, scheduler[0], random.Random(number))
     out, errors = answer(process, tmp_path / "far")
     assert out == near[0]
     # A file during which four workers died is read here, and a note says so.
