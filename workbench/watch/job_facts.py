@@ -106,7 +106,9 @@ def stall_text(stall: StalledRanks) -> str:
 
     Next come the dumps, if they are not written yet, and the timeout of the collectives.
     """
-    ranks, phase = rank_names(stall.ranks), f"{stall.phase} of step {stall.step}"
+    ranks = rank_names(stall.ranks)
+    # Where no phase is marked, the recorder's word for the phase is "step".
+    phase = f"step {stall.step}" if stall.phase == "step" else f"{stall.phase} of step {stall.step}"
     text = f"{ranks} {agree(stall.ranks, 'has', 'have')} been in {phase} for {waiting_time(stall.stalled_s)}"
     if stall.dumps_in_s is not None and stall.dumps_in_s > 0:
         text += f"; dumps are written in {waiting_time(stall.dumps_in_s)}"

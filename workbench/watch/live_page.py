@@ -22,7 +22,7 @@ from workbench.watch.status_text import ANALYSING
 from workbench.watch.watched_job import JobWatcher, WatchedJob
 from workbench.web.components.figure import byte_axis, drawn, zoom_of
 from workbench.web.components.part_list import part_list
-from workbench.web.components.small_charts import SmallChart, small_charts
+from workbench.web.components.small_charts import SmallChart, failed_step, small_charts
 from workbench.web.components.step_charts import duration_axis, phase_colour, thinned
 from workbench.web.components.text import verdict
 from workbench.web.gestures import ALL, zoomed_range
@@ -136,12 +136,13 @@ def page_parts(job: WatchedJob, zoomed: Span | None) -> list[tuple[str, object]]
     last = now.recent[-1] if now.recent else None
     rows = [rank_row(rank) for rank in troubled_first(now.ranks)]
     attention, report = [*alerts(job)], job.report
+    failed = failed_step(report) if report else None
     # A line needs two points.
     charts = [chart for chart in step_charts(now.recent) if len(chart.by_step) > 1]
     return [
         (f"{now.status} {progress(now)}", [status(now)]),
         (f"{attention} {job.analysing} {report.verdict.sentence if report else ''}", news(job)),
-        (f"{last} {zoomed}", small_charts(charts, None, zoomed) if charts else no_update),
+        (f"{last} {zoomed} {failed}", small_charts(charts, failed, zoomed) if charts else no_update),
         (f"{not charts}", not charts),
         # Rounded, because the share of the recorders changes a little with every step.
         (f"{now.phases} {now.recorders:.2f}", phases(now)),
@@ -216,8 +217,12 @@ def ranks_table(rows: Sequence[RankRow]) -> list[Component]:
     """Return a table with a row for each rank; those with problems come first."""
     if not rows:
         return []
-    head = html.Thead(html.Tr([html.Th(name) for name in COLUMNS]))
-    body = html.Tbody([html.Tr([html.Td(clean(cell)) for cell in row], key=row.rank) for row in rows[:RANKS]])
+    count = len(COLUMNS) if any(row.full_at for row in rows) else len(COLUMNS) - 1
+    head = html.Thead(html.Tr([html.Th(name) for name in COLUMNS[:count]]))
+    body = html.Tbody([html.Tr([html.Td(clean(cell)) for cell in row[:count]], key=row.rank) for row in rows[:RANKS]])
     hidden = len(rows) - RANKS
     rest = [html.P(f"and {quantity(hidden, 'more rank')}", className="hint")] if hidden > 0 else []
-    return [html.H2("Ranks"), html.Table([head, body], className="ranks"), *rest]
+    spoken: dict[str, Any] = {"role": "region", "aria-label": "Ranks"}
+    # In a narrow window the table scrolls to the side, not the page.
+    place = html.Div(html.Table([head, body], className="ranks"), className="wide", tabIndex=0, **spoken)
+    return [html.H2("Ranks"), place, *rest]

@@ -23,7 +23,7 @@ from workbench.present.sparkline import spark
 from workbench.tui.panes.home import Findings
 from workbench.tui.widgets.row_list import RowList
 from workbench.watch.app import WatchApp
-from workbench.watch.job_facts import alerts
+from workbench.watch.job_facts import alerts, stall_text
 from workbench.watch.log_lines import LogLines
 from workbench.watch.status_text import status_text
 from workbench.watch.watched_job import JobWatcher, WatchedJob
@@ -215,3 +215,9 @@ def test_a_line_of_numbers_keeps_the_highest_and_the_broken():
     assert spark([1, float("nan"), 2], 3) == "▁✗█"
     assert spark([], 5) == ""
     assert spark([3, 3], 5) == "▁▁"
+
+
+@pytest.mark.parametrize(("phase", "words"), [("step", "in step 6 for"), ("fwd", "in fwd of step 6 for")])
+def test_a_stall_outside_the_marked_phases_is_in_the_step(phase, words):
+    stall = StalledRanks(ranks=[0, 1], step=6, phase=phase, stalled_s=9.0, dumps_in_s=None, ends_in_s=None)
+    assert words in stall_text(stall)

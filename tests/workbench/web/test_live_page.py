@@ -94,6 +94,25 @@ def test_the_verdict_appears_and_leads_to_the_evidence(tmp_path, stuck, page_of)
         assert "Rank 1 is stuck" in page.locator("#verdict").inner_text()
 
 
+def test_on_a_telephone_only_the_table_of_ranks_scrolls(tmp_path, page_of):
+    """A column in which no rank has a value is left out."""
+    folder, dropped = tmp_path / "job", tmp_path / "dropped"
+    folder.mkdir()
+    dropped.mkdir()
+    manifest(folder)
+    ranks = [FakeRank(folder, rank) for rank in range(2)]
+    for rank in ranks:
+        rank.begin()
+    for step in (1, 2):
+        train(ranks, step)
+    with followed(folder, dropped) as address:
+        page = page_of(address, {"width": 390, "height": 844})
+        page.goto(f"{address}/")
+        page.wait_for_selector("#live-ranks tbody tr")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert "full at step" not in page.locator("#live-ranks thead").inner_text()
+
+
 def test_nothing_recorded_yet_is_said(tmp_path):
     with followed(tmp_path / "job", tmp_path) as address:
         jar = http.cookiejar.CookieJar()

@@ -13,7 +13,7 @@ from workbench.web.components.collective_matrix import collective_matrix
 from workbench.web.components.links import prose
 from workbench.web.components.rank_charts import bar_names, step_parts, time_shares
 from workbench.web.components.step_charts import MARKED, line_chart, phase_stack
-from workbench.web.pages import config
+from workbench.web.pages import config, steps
 from workbench.web.pages.hang import from_most_ranks
 from workbench.web.pages.overview_picture import picture
 from workbench.web.served_run import served_run
@@ -111,3 +111,14 @@ def test_a_long_name_moves_no_column_out_of_sight(site, page):
     made = page.locator(".body article", has_text="Made")
     made.locator("td").first.wait_for()
     assert made.evaluate("node => node.scrollWidth <= node.clientWidth")
+
+
+def test_the_step_that_failed_is_marked_although_it_has_no_bar(oom):
+    """All charts of the steps reach to it."""
+    shown = served(oom.root)
+    for chart in steps.figures(shown, shown.rooms.steps, 1, None):
+        assert [line.x0 for line in chart.layout.shapes] == [6]
+        assert chart.layout.annotations[0].text == "✗ step 6"
+        assert chart.layout.xaxis.autorangeoptions.include == (0.5, 6.5)
+    for chart in steps.figures(shown, shown.rooms.steps, 1, (2.0, 5.0)):
+        assert not chart.layout.shapes

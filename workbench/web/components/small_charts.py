@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from analyzers.report import Report, Severity
 from workbench.step_axis import Span
 from workbench.web.components.figure import FigurePart, figure_of
 from workbench.web.theme import theme
@@ -46,6 +47,12 @@ def small_charts(charts: list[SmallChart], failed: int | None, zoomed: Span | No
         "annotations": [*map(small_title, charts, tops), *map(failure_name, marked)],
     }
     return figure_of([line_of(chart, i) for i, chart in enumerate(charts)], layout | axes)
+
+
+def failed_step(report: Report[object]) -> int | None:
+    """Return the step of the finding behind the verdict, if that is an error in a known step."""
+    lead = report.lead()
+    return lead.step if lead and lead.severity is Severity.ERROR else None
 
 
 def axis_name(stem: str, index: int) -> str:

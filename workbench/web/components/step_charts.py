@@ -155,6 +155,13 @@ def phase_marker(phase: str) -> FigurePart:
     return {"color": phase_colour(phase), **hatched}
 
 
+def mark_failure(figure: go.Figure, step: int) -> None:
+    """Mark the step in which the run failed, which has no bar and no point, by a line with its number."""
+    # To the left of the line, which is at the right end of the chart.
+    at = {"annotation_text": f"✗ step {step}", "annotation_position": "top left"}
+    figure.add_vline(x=step, line={"color": theme().hues["error"]}, annotation_font_color=theme().hues["error"], **at)
+
+
 def loss_chart(series: pd.DataFrame, nonfinite: int | None) -> go.Figure:
     """Return a chart of the loss by step.
 

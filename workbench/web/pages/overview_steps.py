@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from dash import html
 
 from analyzers.memory import views as memory
-from analyzers.report import Severity
 from analyzers.steps import views as steps
 from workbench.ask import ROOMS
 from workbench.present.tables.memory import worst_first
 from workbench.web.components.figure import byte_axis, drawn
-from workbench.web.components.small_charts import SmallChart, small_charts
+from workbench.web.components.small_charts import SmallChart, failed_step, small_charts
 from workbench.web.components.step_charts import duration_axis, thinned
 from workbench.web.served_run import ServedRun
 
@@ -22,7 +21,7 @@ def step_overview(served: ServedRun) -> html.Figure | None:
     charts = [chart for chart in (*memory_chart(served), *logged_charts(served)) if len(chart.by_step) > 1]
     if len(charts) < 2:
         return None
-    return drawn("steps-overview", small_charts(charts, failed_step(served)), LABEL, bar=False)
+    return drawn("steps-overview", small_charts(charts, failed_step(served.report)), LABEL, bar=False)
 
 
 def memory_chart(served: ServedRun) -> Iterator[SmallChart]:
@@ -50,9 +49,3 @@ def logged_charts(served: ServedRun) -> Iterator[SmallChart]:
     several = len(served.rooms.steps.ranks) > 1
     yield SmallChart(f"step time{' of the slowest rank' if several else ''}", times, duration_axis(times.max()))
     yield SmallChart(f"loss{' (the largest of all ranks)' if several else ''}", losses, {})
-
-
-def failed_step(served: ServedRun) -> int | None:
-    """Return the step of the finding behind the verdict, if that is an error in a known step."""
-    lead = served.report.lead()
-    return lead.step if lead and lead.severity is Severity.ERROR else None

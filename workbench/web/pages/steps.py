@@ -18,7 +18,8 @@ from workbench.step_axis import Span
 from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn, zoom_of
 from workbench.web.components.links import choice, prose
-from workbench.web.components.step_charts import loss_chart, phase_bars, phase_stack, step_durations
+from workbench.web.components.small_charts import failed_step
+from workbench.web.components.step_charts import loss_chart, mark_failure, phase_bars, phase_stack, step_durations
 from workbench.web.components.text import not_recorded
 from workbench.web.components.workspace import table_tab, workspace
 from workbench.web.gestures import ALL, whole_number, zoomed_range
@@ -98,11 +99,16 @@ def figures(served: ServedRun, data: StepsData, rank: int, steps: Span | None) -
     marked = nonfinite if nonfinite is not None and low <= nonfinite < high else None
     stragglers = [straggler.rank for straggler in data.stragglers]
     charts = step_durations(series, stragglers), phase_stack(phases), loss_chart(series, marked)
+    failed = failed_step(served.report)
+    if failed is not None and failed != marked and low <= failed < high:
+        for chart in charts:
+            mark_failure(chart, failed)
     # A bar reaches half a step to either side of its number, and the same step is at the same place in all charts.
     if steps:
         axis: dict[str, object] = {"range": [low - 0.5, high - 0.5]}
     else:
-        ends = [series["step"].min() - 0.5, series["step"].max() + 0.5] if len(series) else [0, 1]
+        numbers = [*series["step"], *([failed] if failed is not None else [])]
+        ends = [min(numbers) - 0.5, max(numbers) + 0.5] if numbers else [0, 1]
         axis = {"autorangeoptions": {"include": ends, "clipmin": ends[0], "clipmax": ends[1]}}
     for chart in charts:
         # The page's style sheet says how high they are, which depends on the window.
