@@ -80,6 +80,10 @@ Backward and optimizer code may run below a frame of a forward function.
 """
 
 
+STACKS_AT_ONCE = 1 << 14
+"""How many stacks are searched at once: the frames of all may take a hundred megabytes."""
+
+
 def stack_signs(snapshot: Snapshot) -> dict[Sign, Mask]:
     """Return, for each kind of code, a mask of the snapshot's stacks in which any frame shows it."""
     texts = frame_texts(snapshot)
@@ -118,13 +122,15 @@ def stacks_with_any(snapshot: Snapshot, frames: Mask) -> Mask:
 
 def combined_bits(snapshot: Snapshot, bits: Column) -> Column:
     """Return, for each stack, the bits that any of its frames has; `bits` has a number for each distinct frame."""
-    ends = np.asarray(snapshot.columns["stack_end"])
+    frames, ends = snapshot.columns["stack_frames"], np.asarray(snapshot.columns["stack_end"])
     starts = np.concatenate([[0], ends[:-1]])
     # `reduceat` goes from one start to the next, and a stack without frames has no place between them.
     filled = np.flatnonzero(ends > starts)
     combined = np.zeros(len(ends), bits.dtype)
-    if len(filled):
-        combined[filled] = np.bitwise_or.reduceat(bits[snapshot.columns["stack_frames"]], starts[filled])
+    for first in range(0, len(filled), STACKS_AT_ONCE):
+        stacks = filled[first : first + STACKS_AT_ONCE]
+        low, high = starts[stacks[0]], ends[stacks[-1]]
+        combined[stacks] = np.bitwise_or.reduceat(bits[frames[low:high]], starts[stacks] - low)
     return combined
 
 

@@ -163,9 +163,17 @@ class StackTable:
             "frame_name": table[:, 0],
             "frame_file": table[:, 1],
             "frame_line": table[:, 2],
-            "stack_frames": np.array([frame for stack in self.stacks for frame in stack], np.int32),
+            "stack_frames": np.array([frame for stack in self.stacks for frame in stack], frame_type(len(table))),
             "stack_end": np.cumsum([len(stack) for stack in self.stacks], dtype=np.int64),
         }
+
+
+def frame_type(count: int) -> type[np.signedinteger[Any]]:
+    """Return the type in which stacks hold the indexes of `count` distinct frames.
+
+    If hardly any stack repeats, their frames are the largest column by far.
+    """
+    return np.int16 if count <= 1 << 15 else np.int32
 
 
 class InternTables:

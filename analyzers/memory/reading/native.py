@@ -7,7 +7,7 @@ import numpy as np
 
 from analyzers.columns import Column
 from analyzers.memory.reading.incremental import CHUNK
-from analyzers.memory.reading.interning import InternTables
+from analyzers.memory.reading.interning import InternTables, frame_type
 from analyzers.memory.reading.schema import ACTION_OF, CATEGORY_OF, STATE_OF, UNTAGGED, Action, BlockState, Category
 from analyzers.native_readers import native_module
 
@@ -43,7 +43,7 @@ class NativeTables(InternTables):
         frames = np.frombuffer(content["frames"], np.int64).reshape(-1, 3)
         self._stack_columns: dict[str, Column] = {
             **{f"frame_{name}": frames[:, i] for i, name in enumerate(("name", "file", "line"))},
-            "stack_frames": np.frombuffer(content["stack_frames"], np.int32),
+            "stack_frames": np.frombuffer(content["stack_frames"], frame_type(len(frames))),
             "stack_end": np.frombuffer(content["stack_end"], np.int64),
         }
 

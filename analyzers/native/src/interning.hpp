@@ -3,7 +3,9 @@
 
 #include "python.hpp"
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -77,22 +79,32 @@ template <class Number> class Rows {
             const auto other = (*this)[known];
             return std::equal(other.begin(), other.end(), row.begin(), row.end());
         });
-        if (found == ends_.size()) {
-            numbers_.insert(numbers_.end(), row.begin(), row.end());
-            ends_.push_back(numbers_.size());
-        }
+        if (found == rows_.size()) rows_.push_back(kept(row));
         return found;
     }
 
-    std::span<const Number> operator[](std::uint32_t number) const {
-        const std::uint64_t start = number ? ends_[number - 1] : 0;
-        return std::span(numbers_).subspan(start, ends_[number] - start);
-    }
+    std::span<const Number> operator[](std::uint32_t number) const { return rows_[number]; }
 
-    std::size_t size() const { return ends_.size(); }
+    std::size_t size() const { return rows_.size(); }
 
   private:
+    static constexpr std::size_t CHUNK = 1 << 18;
+
+    // A copy of a row. A vector of all numbers would copy them again whenever it grows.
+    std::span<const Number> kept(std::span<const Number> row) {
+        if (row.size() > room_.size()) {
+            const std::size_t size = std::max(CHUNK, row.size());
+            chunks_.push_back(std::make_unique_for_overwrite<Number[]>(size));
+            room_ = {chunks_.back().get(), size};
+        }
+        const auto copy = room_.first(row.size());
+        std::copy(row.begin(), row.end(), copy.begin());
+        room_ = room_.subspan(row.size());
+        return copy;
+    }
+
     HashIndex index_;
-    std::vector<Number> numbers_;
-    std::vector<std::uint64_t> ends_;
+    std::vector<std::span<const Number>> rows_;
+    std::vector<std::unique_ptr<Number[]>> chunks_;
+    std::span<Number> room_;
 };

@@ -397,14 +397,14 @@ Ref Snapshot::segment_of(Values pairs) {
 
 void Snapshot::add_tables(PyObject *made) {
     std::vector<std::int64_t> frames, arenas, stack_end;
-    std::vector<std::int32_t> stack_frames;
     for (const std::uint32_t frame : frame_order_->used) {
         const auto row = frames_[frame];
         frames.insert(frames.end(), {text_order_->of[static_cast<std::size_t>(row[0])], text_order_->of[static_cast<std::size_t>(row[1])], row[2]});
     }
+    std::size_t end = 0;
     for (const std::uint32_t stack : stack_order_->used) {
-        for (const std::uint32_t frame : stacks_[stack]) stack_frames.push_back(frame_order_->of[frame]);
-        stack_end.push_back(static_cast<std::int64_t>(stack_frames.size()));
+        end += stacks_[stack].size();
+        stack_end.push_back(static_cast<std::int64_t>(end));
     }
     for (const std::uint32_t arena : arena_order_->used) {
         const auto row = arenas_[arena];
@@ -413,10 +413,21 @@ void Snapshot::add_tables(PyObject *made) {
     Ref texts(PyList_New(0));
     for (const std::uint32_t text : text_order_->used) check(PyList_Append(texts.get(), to_python(Value(Tag::TEXT, text)).get()));
     set_item(made, "frames", bytes_of(frames));
-    set_item(made, "stack_frames", bytes_of(stack_frames));
+    // As `interning.frame_type`: without repeats in the stacks, this is the largest column by far.
+    const bool narrow = frame_order_->used.size() <= 1 << 15;
+    set_item(made, "stack_frames", narrow ? frames_of_stacks<std::int16_t>(end) : frames_of_stacks<std::int32_t>(end));
     set_item(made, "stack_end", bytes_of(stack_end));
     set_item(made, "arenas", bytes_of(arenas));
     set_item(made, "texts", texts);
+}
+
+// The frames of all stacks, one stack after the other.
+template <class Number> Ref Snapshot::frames_of_stacks(std::size_t count) {
+    std::vector<Number> numbers;
+    numbers.reserve(count);
+    for (const std::uint32_t stack : stack_order_->used)
+        for (const std::uint32_t frame : stacks_[stack]) numbers.push_back(static_cast<Number>(frame_order_->of[frame]));
+    return bytes_of(numbers);
 }
 
 // The small parts of the file, which Python's reader understands.

@@ -81,6 +81,7 @@ class Snapshot : public Machine {
     void add_block(BlockColumns &columns, std::int32_t segment, Value block, std::uint64_t &next_address);
     Ref segment_of(Values pairs);
     void add_tables(PyObject *made);
+    template <class Number> Ref frames_of_stacks(std::size_t count);
     void add_rest(PyObject *made, Values top);
     std::int32_t final_stack(std::int32_t raw);
 
