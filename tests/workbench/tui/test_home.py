@@ -148,6 +148,32 @@ async def test_a_low_screen_has_a_sparkline_in_place_of_the_chart(fixtures):
         assert "Last collectives of process group" not in shown(app)
 
 
+async def test_a_low_screen_shows_no_line_of_a_rank_without_a_dump(fixtures):
+    app = app_on(fixtures / "kill_4ranks")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(app, pilot)
+        assert "○  last collectives of rank 1; rank 3 left no dump" in shown(app)
+
+
+async def test_steps_without_durations_have_no_picture_of_them(fixtures):
+    """The loss is drawn instead."""
+    app = app_on(fixtures / "other_trainers" / "hf_state")
+    async with app.run_test(size=(120, 40)) as pilot:
+        text = await press(app, pilot, "", "1")
+        assert "Time of each phase" not in text
+        assert "Loss of each step" in text
+
+
+async def test_a_trace_has_a_picture(fixtures):
+    app = app_on(fixtures / "traces" / "straggler_4ranks")
+    async with app.run_test(size=(120, 40)) as pilot:
+        text = await press(app, pilot, "", "1")
+        assert "Time of the traced ranks" in text
+        assert "exposed communication" in text
+        await pilot.resize_terminal(80, 24)
+        assert "rank 3: compute 78 %" in await press(app, pilot, "")
+
+
 async def test_a_tiny_screen_has_room_for_the_findings_and_the_ranks(oom):
     """The verdict is cut to four lines; another view takes the place of the findings."""
     app = app_on(oom)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import threading
 
@@ -115,6 +116,9 @@ async def test_a_trace_as_bars_kernels_and_events(fixtures, size):
         await press(app, pilot, "v")
         gantt = app.query_one(Gantt)
         whole = gantt._window
+        ruler = [float(text) for text in re.findall(r"╷([\d.]+) m?s", gantt.render_line(1).text)]
+        assert ruler == pytest.approx([number * ruler[1] for number in range(len(ruler))])
+        assert f"{ruler[1]:e}"[0] in "125"
         await press(app, pilot, "plus", "plus", "l")
         first, last = gantt._window
         assert last - first == pytest.approx((whole[1] - whole[0]) / 4, abs=4)

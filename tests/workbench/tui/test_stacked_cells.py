@@ -9,6 +9,7 @@ from workbench.colours import CATEGORIES
 from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline, StepStart
 from workbench.tui.widgets.charts.stacked_cells import EIGHTHS, Cell, stacked_cells
 from workbench.tui.widgets.charts.stacked_chart import LEVELS
+from workbench.tui.widgets.charts.step_charts import step_ticks
 
 ROWS, COLUMNS = 20, 120
 
@@ -76,7 +77,7 @@ async def test_the_axis_has_values_and_steps():
         labels = [line.split("┤")[0].strip() for line in lines if "┤" in line]
         assert labels == ["80 MiB", "64 MiB", "48 MiB", "32 MiB", "16 MiB"]
         assert "step 2" in lines[-2]
-        assert lines[-2].index("3") == chart.axis_width + 11 * chart.wide
+        assert lines[-2].index("3") == chart.axis_width + chart.starts[11]
         assert {len(line) for line in lines} == {chart.size.width}
         assert any("│" in line[chart.axis_width :] for line in lines[1:-3])
         assert lines[1][chart.axis_width :].count(" ") > chart.columns // 2
@@ -103,7 +104,7 @@ async def test_small_values_stay_visible_without_colours(monkeypatch):
         frame["allocated"] = frame[parts].sum(axis=1).astype(int)
         chart.show(frame)
         lowest = chart.render_line(chart.size.height - 3).text[chart.axis_width :]
-        assert set(lowest[: 20 * chart.wide]) <= set(LEVELS[1:])
+        assert set(lowest[: chart.starts[20]]) <= set(LEVELS[1:])
 
 
 @pytest.mark.parametrize("columns", range(40, 100, 3))
@@ -125,3 +126,30 @@ async def test_a_chart_without_keys_has_no_cursor():
         chart.show(instants())
         cells = [chart.render_line(y).text[chart.axis_width :] for y in range(chart.size.height)]
         assert not any("│" in line for line in cells)
+
+
+async def test_the_rows_share_the_whole_width():
+    """50 rows in 76 columns leave none empty: some rows are two columns wide."""
+    app = ChartApp()
+    async with app.run_test(size=(90, 24)):
+        chart = app.query_one(MemoryTimeline)
+        chart.show(instants().sample(50, replace=True, random_state=1).assign(entry=range(50)))
+        assert chart.starts[-1] == chart.columns
+        assert set(np.diff(chart.starts)) <= {1, 2}
+        chart.cursor = 49
+        top = chart.render_line(0).text
+        assert top.rstrip().endswith(("│", "▼"))
+        assert len(top.rstrip()) >= chart.size.width - 2
+
+
+@pytest.mark.parametrize(
+    ("steps", "columns", "labels"),
+    [
+        (range(1, 51), 66, ["step 1", "5", "10", "15", "20", "25", "30", "35", "40", "45", "50"]),
+        (range(1, 11), 66, ["step 1", "2", "3", "4", "5", "6", "7", "8", "9", "10"]),
+        (range(100, 1000, 7), 60, ["step 100", "205", "303", "401", "506", "604", "702", "800", "905"]),
+        ([7], 66, ["step 7"]),
+    ],
+)
+def test_labelled_steps_are_round(steps, columns, labels):
+    assert list(step_ticks(pd.DataFrame({"step": list(steps)}), columns).values()) == labels

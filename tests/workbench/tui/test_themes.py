@@ -76,6 +76,7 @@ async def test_high_contrast_has_no_faint_text(oom):
             if segment.text.strip() == "confidence 100 %"
         ]
         assert [Color.from_rich_color(segment.style.color).hex for segment in texts] == ["#FFFFFF"]
+        assert {tab.styles.color.hex for tab in app.query("Tab")} == {"#FFFFFF"}
 
 
 def app_lines(app, strip):

@@ -179,7 +179,8 @@ async def test_blocks_are_drawn_by_segment(oom, size):
     app = app_on(oom)
     async with app.run_test(size=size) as pilot:
         await evidence(app, pilot, "v", "v")
-        first = app.query_one(BlockMap).render_line(0).text
+        head, first = (app.query_one(BlockMap).render_line(y).text for y in (0, 1))
+        assert head.startswith("· free  A activations  ")  # the category with the most cells
         assert "% used" in first
         assert "A" in first  # the activations that filled the memory
 
@@ -237,7 +238,7 @@ async def test_a_map_of_very_many_segments_shows_the_largest(tmp_path):
         shown = app.query_one(BlockMap)
         shown.show(segments, blocks)
         await pilot.pause()
-        assert shown.virtual_size.height == SEGMENTS_AT_MOST + 1
+        assert shown.virtual_size.height == SEGMENTS_AT_MOST + 2
         shown.scroll_end(animate=False)
         await pilot.pause()
         assert f"{many - SEGMENTS_AT_MOST} smaller segments not shown" in shown.render_line(shown.size.height - 1).text
@@ -253,9 +254,9 @@ async def test_a_click_on_a_block_tells_its_life(oom):
         evidence = app.query_one(MemoryViews)
         await evidence.turn_to("blocks")
         await settle(app, pilot)
-        cells = app.query_one(BlockMap).render_line(0).text[LABEL_WIDTH:]
+        cells = app.query_one(BlockMap).render_line(1).text[LABEL_WIDTH:]
         at = next(place for place, letter in enumerate(cells) if letter not in FREE)
-        await pilot.click(BlockMap, offset=(LABEL_WIDTH + at, 0))
+        await pilot.click(BlockMap, offset=(LABEL_WIDTH + at, 1))
         await settle(app, pilot)
         assert evidence.view == "life"
         assert re.search("history of address 0x[0-9a-f]+", evidence.title())

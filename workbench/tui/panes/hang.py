@@ -13,13 +13,16 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from analyzers.hangs import HangData, views
+from analyzers.hangs.model import Group
 from analyzers.run import Run
 from analyzers.store import Options
+from analyzers.traces.kernel_names import without_middle
 from analyzers.words import rank_ranges
 from workbench.console import clean
 from workbench.evidence_link import EvidenceLink
 from workbench.present.tables.hang import culprit_stacks, current_positions, hang_tables, operations
 from workbench.tui.background import ask_in_background
+from workbench.tui.picker import pick
 from workbench.tui.widgets.charts.collective_matrix import CollectiveMatrix, legend
 from workbench.tui.widgets.tables import Grid, TableList
 from workbench.tui.widgets.trees.stack_tree import StackTree
@@ -28,6 +31,8 @@ from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher
 COLLECTIVES = 60
 ROWS_AT_MOST = 32
 """The most ranks that have a row each; if there are more, ranks with the same states share a row."""
+WIDEST_RANKS = 40
+"""The longest list of ranks in the name of a process group, in characters."""
 OTHER_LINES = 4
 """Lines besides the rows of the ranks: title, legend, and the matrix's own heading and scroll bar."""
 TITLES = {
@@ -43,6 +48,7 @@ class HangPane(Vertical):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("b", "group(1)", "Next group", id="hang.group"),
+        Binding("p", "pick", "Pick group", id="hang.pick"),
         *VIEW_KEYS,
     ]
 
@@ -84,11 +90,15 @@ class HangPane(Vertical):
         self._at = (self._at + by) % max(1, len(self._data.groups))
         self._show_group()
 
+    def action_pick(self) -> None:
+        """Let the user pick a process group, because there may be hundreds of them."""
+        pick(self, "process group", [group_text(group) for group in self._data.groups], self._at, self._choose_group)
+
     def palette_commands(self) -> Iterator[SystemCommand]:
-        """Yield a command for each process group, because there may be hundreds of them."""
+        """Yield a command for each process group."""
         for at, group in enumerate(self._data.groups):
-            name = f"{clean(group.name)} ({clean(group.desc)}), ranks {rank_ranges(group.ranks)}"
-            yield SystemCommand(f"Show group {name}", "key b turns to the next", partial(self._choose_group, at))
+            choose = partial(self._choose_group, at)
+            yield SystemCommand(f"Show group {group_text(group)}", "key p lists all groups", choose)
 
     def _choose_group(self, at: int) -> None:
         self._at = at
@@ -106,7 +116,7 @@ class HangPane(Vertical):
     def _load(self) -> None:
         group = self._data.groups[self._at]
         number = f"{self._at + 1} of {len(self._data.groups)}"
-        title = f"group {clean(group.name)} ({clean(group.desc)}), ranks {rank_ranges(group.ranks)}   {number}"
+        title = f"group {group_text(group)}   {number}"
         ask_in_background(
             self,
             "matrix",
@@ -119,6 +129,12 @@ class HangPane(Vertical):
         frame = frame if len(frame) <= ROWS_AT_MOST else views.folded(frame)
         self.query_one("#hang-top").styles.height = len(frame) + OTHER_LINES
         self.query_one(CollectiveMatrix).show(frame)
+
+
+def group_text(group: Group) -> str:
+    """Return the name, description and ranks of a process group; of many ranks only the first and the last."""
+    ranks = without_middle(rank_ranges(group.ranks), WIDEST_RANKS)
+    return f"{clean(group.name)} ({clean(group.desc)}), ranks {ranks}"
 
 
 class HangViews(ViewSwitcher):

@@ -18,7 +18,8 @@ from analyzers.run import Kind, Run
 from analyzers.steps import StepsData
 from analyzers.steps import views as steps
 from analyzers.store import Options
-from analyzers.words import duration, size
+from analyzers.traces import RankTrace, TraceData
+from analyzers.words import duration, share, size
 from workbench.ask import ROOMS
 from workbench.colours import COLLECTIVE_SIGNS
 from workbench.console import clean
@@ -30,16 +31,20 @@ from workbench.tui.background import ask_in_background
 from workbench.tui.panes.home import EvidenceWanted
 from workbench.tui.panes.step_tables import losses, phases_by_step
 from workbench.tui.panes.step_timeline import step_timeline
+from workbench.tui.panes.trace import BAR_HEADS, BARS_AT_MOST, PART_NAMES, account_name, span_parts, time_bar
+from workbench.tui.panes.trace import legend as bar_legend
 from workbench.tui.widgets.charts.collective_matrix import CollectiveMatrix, legend
 from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
 from workbench.tui.widgets.charts.stacked_chart import StackedChart
 from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
+from workbench.tui.widgets.row_list import RowList
 
 COLLECTIVES = 200
 """How many collectives the matrix shows: the last ones, because the one that hangs is among them."""
+NO_DUMP, DONE = "no dump", "done"
 SINGLE_RANKS = 6
 """The most ranks that have a row each; if there are more, ranks with equal rows share one."""
-SPARK_WIDTH = 40
+SPARK_WIDTH, SHORT_WIDTH = 40, 20
 
 
 @dataclass(frozen=True)
@@ -169,6 +174,8 @@ def picture_at(link: EvidenceLink, data: RoomData, run: Run, options: Options) -
         return hang_picture(data.hang, run, options, link)
     if link.room == "steps" and data.steps:
         return steps_picture(data.steps, run, options, link)
+    if link.room == "trace" and data.trace:
+        return trace_picture(data.trace, link)
     return None
 
 
@@ -218,18 +225,37 @@ def signs_of_rank(frame: pd.DataFrame, rank: int | None) -> str:
     """Return the states of a rank's last collectives as a line of signs, such as `●●✗`.
 
     `frame` is the result of `hangs.views.matrix`: a row per rank, a column per collective. If it has no row of this
-    rank, the first row is shown.
+    rank, or the rank left no dump, the row of a rank that waits is shown.
     """
-    rows = {str(name): row for name, row in zip(frame.index, frame.to_numpy(), strict=True)}
-    name = str(rank) if str(rank) in rows else next(iter(rows), "")
-    signs = "".join(COLLECTIVE_SIGNS.get(str(state), "?") for state in rows.get(name, [])[-SPARK_WIDTH:])
-    return f"{signs}  last collectives of rank {name}"
+    rows = {str(name): list(map(str, row)) for name, row in zip(frame.index, frame.to_numpy(), strict=True)}
+    dumped = [name for name, states in rows.items() if set(states) - {NO_DUMP, ""}]
+    # A rank that waits says more than one that completed all that it issued.
+    dumped.sort(key=lambda name: (name != str(rank), rows[name][-1] == DONE))
+    name = next(iter(dumped), next(iter(rows), ""))
+    lost = f"; rank {rank} left no dump" if str(rank) in rows and name != str(rank) else ""
+    states = rows.get(name, [])[-(SHORT_WIDTH if lost else SPARK_WIDTH) :]
+    return f"{''.join(COLLECTIVE_SIGNS.get(state, '?') for state in states)}  last collectives of rank {name}{lost}"
+
+
+def trace_picture(data: TraceData, at: EvidenceLink) -> Picture | None:
+    """Return bars of the time of each traced rank, by what it did; None without a rank."""
+    if not data.ranks:
+        return None
+    bars = RowList[RankTrace](BAR_HEADS, lambda rank: time_bar(rank, bars.size.width), id="home-bars")
+    shown = sorted(data.ranks, key=lambda rank: rank.rank != at.rank)[:BARS_AT_MOST]
+    parts = {name: span_parts(shown[0])[kind] for kind, name in PART_NAMES}
+    shares = ", ".join(f"{name} {share(part, shown[0].span_ns)}" for name, part in parts.items() if part)
+
+    def read(_columns: int) -> Drawing:
+        return Drawing(lambda: bars.show(shown), f"{account_name(shown[0])}: {shares}", len(shown) + 1, bar_legend())
+
+    return Picture(Text("Time of the traced ranks   "), bars, read, at, is_low=True)
 
 
 def steps_picture(data: StepsData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
     """Return a chart of the loss by step if `at.part` is `loss`, else of the phases of the steps of rank `at.rank`.
 
-    If that rank has no step log, the first logged rank is shown. Return None without step logs.
+    If that rank has no step log, the first logged rank is shown. Return None without step logs, or without durations.
     """
     logs, ranks = run.of(*ROOMS["steps"]), [rank.rank for rank in data.ranks]
     if not ranks:
@@ -243,6 +269,8 @@ def steps_picture(data: StepsData, run: Run, options: Options, at: EvidenceLink)
 
         return Picture(Text("Loss of each step"), loss, read_loss, at)
     rank = at.rank if at.rank in ranks else ranks[0]
+    if not data.ranks[ranks.index(rank)].median_step_s:
+        return None
     phases = PhaseChart(id="home-phases")
 
     def read(_columns: int) -> Drawing:

@@ -21,6 +21,7 @@ from workbench.present.tables.memory import device_name, worst_first
 from workbench.tui.background import ask_in_background
 from workbench.tui.panes.memory_views import TITLES, Instant, MemoryViews
 from workbench.tui.panes.step_timeline import TimelineOfSteps, step_timeline
+from workbench.tui.picker import pick
 from workbench.tui.protocols import Searchable
 from workbench.tui.widgets.charts.cursor_breakdown import CursorBreakdown, Part
 from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
@@ -46,6 +47,8 @@ class MemoryPane(Vertical):
         Binding("0", "reset", "Whole", id="memory.reset", show=False),
         Binding("left_square_bracket", "rank(-1)", "Previous rank", id="memory.previous", show=False),
         Binding("right_square_bracket", "rank(1)", "Next rank", id="memory.next"),
+        Binding("p", "pick", "Pick snapshot", id="memory.pick"),
+        Binding("s", "pick_step", "Go to step", id="memory.step", show=False),
         Binding("comma", "snapshot(-1)", "Earlier snapshot", id="memory.earlier", show=False),
         Binding("full_stop", "snapshot(1)", "Later snapshot", id="memory.later", show=False),
         *VIEW_KEYS,
@@ -166,6 +169,24 @@ class MemoryPane(Vertical):
     def action_snapshot(self, by: int) -> None:
         self._snapshot += by
         self._show_device()
+
+    def action_pick(self) -> None:
+        """Let the user pick one of the snapshots of all ranks."""
+        places = [(rank, at) for rank, devices in enumerate(self._by_rank.values()) for at in range(len(devices))]
+        devices = [device for devices in self._by_rank.values() for device in devices]
+        texts = [f"{device_name(device)}   peak {size(device.peak_allocated_bytes)}" for device in devices]
+
+        def show(index: int) -> None:
+            self._rank, self._snapshot = places[index]
+            self._show_device()
+
+        pick(self, "snapshot", texts, devices.index(self._device), show)
+
+    def action_pick_step(self) -> None:
+        """Let the user pick a step of the snapshot, and move the cursor to its beginning."""
+        timeline = self.query_one(MemoryTimeline)
+        texts = [f"step {step}" for step, _ in timeline.steps]
+        pick(self, "step", texts, timeline.step_at_cursor(), timeline.go_to_step)
 
     async def action_turn(self, by: int) -> None:
         await self.query_one(MemoryViews).action_turn(by)

@@ -23,6 +23,7 @@ from workbench.present.sparkline import spark
 from workbench.present.tables.steps import steps_tables
 from workbench.tui.background import ask_in_background
 from workbench.tui.panes.step_tables import losses, phases_by_step
+from workbench.tui.picker import pick
 from workbench.tui.widgets.charts.cursor_breakdown import CursorBreakdown, Part
 from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
 from workbench.tui.widgets.row_list import RowList
@@ -50,6 +51,8 @@ class StepsPane(Vertical):
         Binding("right,l", "move(1)", "Later", id="steps.right", show=False),
         Binding("left_square_bracket", "rank(-1)", "Previous rank", id="steps.previous", show=False),
         Binding("right_square_bracket", "rank(1)", "Next rank", id="steps.next"),
+        Binding("p", "pick", "Pick rank", id="steps.pick"),
+        Binding("s", "pick_step", "Go to step", id="steps.step"),
         *VIEW_KEYS,
     ]
 
@@ -75,13 +78,16 @@ class StepsPane(Vertical):
         self._load()
 
     def _show_rank(self) -> None:
-        rank = self._data.ranks[self._at]
-        number = f"{self._at + 1} of {len(self._ranks)}"
-        title = f"rank {rank.rank} ({number})   median {duration(rank.median_step_s)} per step"
-        stragglers = (straggler for straggler in self._data.stragglers if straggler.rank == rank.rank)
-        title += "".join(f"   late by {duration(straggler.lateness_s)}: {straggler.cause}" for straggler in stragglers)
+        title = self._title(self._at).replace("   ", f" ({self._at + 1} of {len(self._ranks)})   ", 1)
         self.query_one("#steps-title", Static).update(Text(title, style="bold"))
         self._load()
+
+    def _title(self, at: int) -> str:
+        """Return the rank with this index, its usual step, and how late it is."""
+        rank = self._data.ranks[at]
+        late = (straggler for straggler in self._data.stragglers if straggler.rank == rank.rank)
+        lateness = "".join(f"   late by {duration(straggler.lateness_s)}: {straggler.cause}" for straggler in late)
+        return f"rank {rank.rank}   median {duration(rank.median_step_s)} per step{lateness}"
 
     def _load(self) -> None:
         rank = self._ranks[self._at]
@@ -109,6 +115,22 @@ class StepsPane(Vertical):
     def action_rank(self, by: int) -> None:
         self._at = (self._at + by) % len(self._ranks)
         self._show_rank()
+
+    def action_pick(self) -> None:
+        """Let the user pick a rank."""
+
+        def show(index: int) -> None:
+            self._at = index
+            self._show_rank()
+
+        pick(self, "rank", [self._title(at) for at in range(len(self._ranks))], self._at, show)
+
+    def action_pick_step(self) -> None:
+        """Let the user pick a step of the chart, and move the cursor to it."""
+        chart = self.query_one(PhaseChart)
+        steps = zip(chart.instants["step"], chart.instants["dur_s"], strict=True) if len(chart.instants) else ()
+        texts = [f"step {int(step)}   {duration(float(seconds))}" for step, seconds in steps]
+        pick(self, "step", texts, chart.cursor, lambda index: chart.move(index - chart.cursor))
 
     async def action_turn(self, by: int) -> None:
         await self.query_one(StepsViews).action_turn(by)

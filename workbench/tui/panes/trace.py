@@ -22,6 +22,7 @@ from workbench.evidence_link import EvidenceLink
 from workbench.present.table import Table, table
 from workbench.present.tables.trace import critical_path, opportunities, rank_tables, step_numbers
 from workbench.present.tables.trace_memory import device_name
+from workbench.tui.picker import pick
 from workbench.tui.widgets.charts.device_memory import DeviceMemoryChart
 from workbench.tui.widgets.charts.gantt import Gantt
 from workbench.tui.widgets.charts.stacked_chart import AXIS_WIDTH
@@ -43,6 +44,7 @@ TITLES = {
     "tables": "all tables",
 }
 CALLS_BY = ("operator", "module", "function")
+BAR_HEADS = Text(f"{'rank':>6} {'step':>6} {'span':>9}", style="dim")
 BARS_AT_MOST = 8
 OTHER_COLUMNS = 27
 """Width in columns of the rank, the steps and the recorded time before each bar."""
@@ -57,6 +59,7 @@ class TracePane(Vertical):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left_square_bracket", "rank(-1)", "Previous rank", id="trace.previous", show=False),
         Binding("right_square_bracket", "rank(1)", "Next rank", id="trace.next"),
+        Binding("p", "pick", "Pick rank", id="trace.pick"),
         Binding("b", "group", "Calls by", id="trace.group"),
         *VIEW_KEYS,
     ]
@@ -68,8 +71,7 @@ class TracePane(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static(legend(), id="trace-title")
-        heads = Text(f"{'rank':>6} {'step':>6} {'span':>9}", style="dim")
-        yield RowList[RankTrace](heads, lambda rank: time_bar(rank, self.size.width), id="bars", classes="top")
+        yield RowList[RankTrace](BAR_HEADS, lambda rank: time_bar(rank, self.size.width), id="bars", classes="top")
         yield self._views
 
     def on_mount(self) -> None:
@@ -81,6 +83,12 @@ class TracePane(Vertical):
 
     def action_rank(self, by: int) -> None:
         self._views.change_rank(by)
+
+    def action_pick(self) -> None:
+        """Let the user pick a traced rank."""
+        texts = [f"{account_name(rank)}   {duration_ns(rank.span_ns)} recorded" for rank in self._data.ranks]
+        at = self._views.at
+        pick(self, "rank", texts, at, lambda index: self._views.change_rank(index - at))
 
     async def show_evidence(self, link: EvidenceLink) -> None:
         """Show the finding's rank, and the view that the link names, else the kernels."""
@@ -102,7 +110,7 @@ class TraceViews(ViewSwitcher):
         super().__init__({name: title for name, title in TITLES.items() if with_memory or name != "held"})
         self._data, self._options = data, options
         self._artefacts = {str(artefact.path): artefact for artefact in run.of(Kind.TRACE)}
-        self._at = next((at for at, rank in enumerate(data.ranks) if rank.rank in blamed), 0)
+        self.at = next((at for at, rank in enumerate(data.ranks) if rank.rank in blamed), 0)
         self._window: tuple[int, int] | None = None
         self._by = CALLS_BY[0]
 
@@ -123,11 +131,11 @@ class TraceViews(ViewSwitcher):
         title = super().title() + (f" {self._by}" if self.view == "calls" else "")
         if self.view in ("waits", "opportunities"):
             return title
-        return f"{title} of {account_name(self._rank)} ({self._at + 1} of {len(self._data.ranks)})"
+        return f"{title} of {account_name(self._rank)} ({self.at + 1} of {len(self._data.ranks)})"
 
     @property
     def _rank(self) -> RankTrace:
-        return self._data.ranks[self._at]
+        return self._data.ranks[self.at]
 
     def ask(self, view: str) -> Drawing | None:
         """Compute the content of the view named `view`, and return a function that draws it."""
@@ -164,14 +172,14 @@ class TraceViews(ViewSwitcher):
 
     def change_rank(self, by: int) -> None:
         """Select the rank `by` positions further in the list of traced ranks; the first one follows the last."""
-        self._at, self._window = (self._at + by) % len(self._data.ranks), None
+        self.at, self._window = (self.at + by) % len(self._data.ranks), None
         self.load()
 
     def show_rank(self, rank: int | None) -> None:
         """Show rank `rank` if it was traced."""
         ranks = [account.rank for account in self._data.ranks]
         if rank in ranks:
-            self.change_rank(ranks.index(rank) - self._at)
+            self.change_rank(ranks.index(rank) - self.at)
 
     async def regroup(self) -> None:
         """Group the tree of calls in another way: by operator, module and function in turn.

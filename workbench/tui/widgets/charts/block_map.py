@@ -1,10 +1,13 @@
 """A map of the allocator's segments: lines of cells, each in the colour of the category that has most bytes there."""
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Unpack
 
 import pandas as pd
 from rich.segment import Segment
 from rich.style import Style
+from rich.text import Text
 from textual.events import Click
 from textual.geometry import Size
 from textual.message import Message
@@ -14,6 +17,7 @@ from textual.strip import Strip
 from analyzers.memory import block_map
 from analyzers.words import quantity, share, size
 from workbench.colours import CATEGORIES, CATEGORY_LETTERS, text_colour
+from workbench.console import clean
 from workbench.tui.widgets.widget_options import WidgetOptions
 
 LABEL_WIDTH = 24
@@ -29,7 +33,8 @@ A snapshot may have a hundred thousand, and to draw all of them would take a min
 class BlockMap(ScrollView, can_focus=True):
     """A map with a line for each of the largest segments; each cell has the colour and letter of a category.
 
-    It is the category that has the most bytes in the cell's part of the segment; `·` is free memory.
+    It is the category that has the most bytes in the cell's part of the segment; `·` is free memory. The legend above
+    the segments stays in sight, and names the categories that occur.
     """
 
     DEFAULT_CSS = "BlockMap { height: 1fr; }"
@@ -57,25 +62,35 @@ class BlockMap(ScrollView, can_focus=True):
     def _scale(self) -> None:
         if self._state is not None and self.size.width > LABEL_WIDTH:
             self._rows = block_map(*self._state, cells=self.size.width - LABEL_WIDTH, rows=SEGMENTS_AT_MOST)
-            self.virtual_size = Size(0, len(self._rows) + 1)
+            self.virtual_size = Size(0, len(self._rows) + 2)
             self.refresh()
 
     def on_click(self, event: Click) -> None:
         """Post `BlockClicked` for the block that fills most of the clicked cell."""
-        line, column = self.scroll_offset.y + event.y, event.x - LABEL_WIDTH
-        if self._state is None or line >= len(self._rows) or column < 0:
+        line, column = self.scroll_offset.y + event.y - 1, event.x - LABEL_WIDTH
+        if self._state is None or event.y == 0 or line >= len(self._rows) or column < 0:
             return
         blocks = self._rows["filled"].iloc[line]
         if column < len(blocks) and blocks[column] >= 0:
             self.post_message(self.BlockClicked(int(self._state[1]["address"].iloc[blocks[column]])))
 
     def render_line(self, y: int) -> Strip:
-        return self._line(self.scroll_offset.y + y).apply_style(self.rich_style)
+        line = self._head() if y == 0 else self._line(self.scroll_offset.y + y - 1)
+        return line.apply_style(self.rich_style)
+
+    def _head(self) -> Strip:
+        """Return the line with the legend."""
+        owners = (
+            Counter(owner for owners in self._rows["owners"] for owner in owners if owner) if len(self._rows) else {}
+        )
+        return Strip(
+            legend(sorted(owners, key=owners.__getitem__, reverse=True)).render(self.app.console)
+        ).adjust_cell_length(self.size.width)
 
     def _line(self, line: int) -> Strip:
         width = self.size.width
         if line == len(self._rows):
-            return Strip([Segment((self._omitted() + legend())[:width].ljust(width), Style(dim=True))], width)
+            return Strip([Segment(self._omitted()[:width].ljust(width), Style(dim=True))], width)
         if line > len(self._rows):
             return Strip.blank(width)
         segment = self._rows.iloc[line]
@@ -83,9 +98,9 @@ class BlockMap(ScrollView, can_focus=True):
         return Strip([Segment(label[:LABEL_WIDTH].ljust(LABEL_WIDTH)), *map(cell, segment["owners"])], width).simplify()
 
     def _omitted(self) -> str:
-        """Return how many segments have no line, as text before the legend; empty if all have one."""
+        """Return how many segments have no line; empty if all have one."""
         omitted = len(self._state[0]) - len(self._rows) if self._state else 0
-        return f"{quantity(omitted, 'smaller segment')} not shown   " if omitted else ""
+        return f"{quantity(omitted, 'smaller segment')} not shown" if omitted else ""
 
 
 def cell(owner: str) -> Segment:
@@ -94,8 +109,12 @@ def cell(owner: str) -> Segment:
     return Segment(CATEGORY_LETTERS[owner], Style(color=text_colour(CATEGORIES[owner]), bgcolor=CATEGORIES[owner]))
 
 
-def legend() -> str:
-    """Return the legend of the map: the letter of each category."""
-    return "  ".join(
-        [*(f"{letter} {name.replace('_', ' ')}" for name, letter in CATEGORY_LETTERS.items()), f"{FREE} free"]
-    )
+def legend(names: Iterable[str]) -> Text:
+    """Return the legend of the map: the letter of each of these categories, in its colour."""
+    parts = [
+        Text.assemble(
+            (CATEGORY_LETTERS[name], f"{text_colour(CATEGORIES[name])} on {CATEGORIES[name]}"), f" {clean(name)}"
+        )
+        for name in names
+    ]
+    return Text("  ").join([Text(f"{FREE} free", style="dim"), *parts])

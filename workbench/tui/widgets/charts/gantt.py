@@ -10,13 +10,22 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from analyzers.words import duration_ns
+from analyzers.words import duration_ns, tick_durations
 from workbench.colours import EVENT_KIND_SIGNS, EVENT_KINDS, text_colour
 from workbench.console import clean
 from workbench.tui.widgets.charts.time_zoom import TimeZoom
+from workbench.tui.widgets.charts.value_axis import round_distance
 from workbench.tui.widgets.key_bindings import SCROLL_KEYS
 from workbench.tui.widgets.widget_options import WidgetOptions
 
+HEAD_LINES = 2
+"""Lines above the events: the range of time with the legend, and the ruler."""
+RULER_COLUMNS = 14
+"""The usual distance, in columns, between two times of the ruler."""
+RULER_STEPS = (1.0, 2.0, 5.0, 10.0)
+"""The round distances between times of the ruler; 2.5 would need a digit more than 2."""
+PROFILER = "PyTorch Profiler"
+"""The name of the lane of the profiler's own work, which says nothing about the job."""
 LABEL_WIDTH = 20
 """Columns in front of the events, for the name of the stream or thread."""
 SHORTEST_NAME = 3
@@ -46,16 +55,18 @@ class Gantt(ScrollView, TimeZoom, can_focus=True):
         ends = (spans["start_ns"] + spans["dur_ns"]) if len(spans) else pd.Series([1])
         self.set_window(window, int(ends.max()))
         self._spans, self._rows = spans, lanes(spans)
-        self.virtual_size = Size(0, len(self._rows) + 1)
+        self.virtual_size = Size(0, len(self._rows) + HEAD_LINES)
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        return self._line(self.scroll_offset.y + y - 1, y).apply_style(self.rich_style)
+        return self._line(self.scroll_offset.y + y - HEAD_LINES, y).apply_style(self.rich_style)
 
     def _line(self, row: int, y: int) -> Strip:
         width = self.scrollable_content_region.width
         if y == 0:
             return Strip([Segment(self._head()[:width].ljust(width), Style(dim=True))], width)
+        if y == 1:
+            return Strip([Segment((" " * LABEL_WIDTH + self._ruler(width - LABEL_WIDTH))[:width].ljust(width))], width)
         if not 0 <= row < len(self._rows):
             return Strip.blank(width)
         lane, depth = self._rows[row]
@@ -69,6 +80,17 @@ class Gantt(ScrollView, TimeZoom, can_focus=True):
             return "no events"
         signs = "  ".join(f"{sign} {name or 'host'}" for name, sign in EVENT_KIND_SIGNS.items() if name != "idle")
         return f"{duration_ns(first)} … {duration_ns(last)} ({duration_ns(last - first)})   {signs}"
+
+    def _ruler(self, columns: int) -> str:
+        """Return a line with round times, each to the right of a mark at its position; one without room is left out."""
+        first, last = self._window
+        line, step = "", int(round_distance(max(1.0, (last - first) * RULER_COLUMNS / max(1, columns)), RULER_STEPS))
+        ticks = range(-(-first // step) * step, last, step) if len(self._spans) else range(0)
+        for at, label in zip(ticks, tick_durations(ticks, step, last - first), strict=True):
+            column = (at - first) * columns // max(1, last - first)
+            if column + 1 + len(label) <= columns:
+                line = f"{line.ljust(column)}╷{label}"
+        return line
 
     def _cells(self, lane: str, depth: int, width: int) -> list[Segment]:
         """Return the cells of the row of a lane (a stream or thread) and nesting depth, `width` characters in total.
@@ -125,9 +147,12 @@ def runs(owner: list[int]) -> list[tuple[int, int]]:
 def lanes(spans: pd.DataFrame) -> list[tuple[str, int]]:
     """Return (lane, nesting depth) of each row of the chart for the events `spans`, from the top.
 
-    A lane is a device stream or a host thread; devices come first.
+    A lane is a device stream or a host thread; devices come first, and what the profiler did itself comes last.
     """
     if not len(spans):
         return []
-    order = spans.sort_values(["on_device", "lane", "depth"], ascending=[False, True, True])
+    of_profiler = spans["lane"].str.contains(PROFILER, regex=False)
+    order = spans.assign(of_profiler=of_profiler).sort_values(
+        ["of_profiler", "on_device", "lane", "depth"], ascending=[True, False, True, True]
+    )
     return list(dict.fromkeys(zip(order["lane"], order["depth"], strict=True)))

@@ -28,14 +28,14 @@ class MemoryTimeline(StackedChart):
 
     def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
-        self._steps: Sequence[StepStart] = ()
+        self.steps: Sequence[StepStart] = ()
 
     def show(self, frame: pd.DataFrame, steps: Sequence[StepStart] = ()) -> None:
         """Draw a timeline; the cursor goes to the last failed allocation, else to the peak.
 
         `steps` has each step with the trace entry at which it begins, for the labels below the chart.
         """
-        self._steps = steps
+        self.steps = steps
         self.draw(frame, CATEGORIES, "allocated")
         self.cursor = max(self.failed, default=self.cursor)
 
@@ -47,6 +47,16 @@ class MemoryTimeline(StackedChart):
     def entry_at_cursor(self) -> int | None:
         """Return the number of the trace entry at the cursor; None before a timeline is drawn."""
         return int(self.instants["entry"].iloc[self.cursor]) if 0 <= self.cursor < len(self.instants) else None
+
+    def step_at_cursor(self) -> int:
+        """Return the index in `steps` of the step at the cursor; 0 before the first one."""
+        entry = self.entry_at_cursor() or 0
+        return max((index for index, step in enumerate(self.steps) if step.entry <= entry), default=0)
+
+    def go_to_step(self, index: int) -> None:
+        """Move the cursor to the beginning of the step with this index in `steps`."""
+        row = int(np.searchsorted(self.instants["entry"].to_numpy(), self.steps[index].entry))
+        self.cursor = min(row, len(self.instants) - 1)
 
     def signs(self) -> dict[int, str]:
         """Return the marks above the chart as {index of a table row: sign}.
@@ -64,7 +74,7 @@ class MemoryTimeline(StackedChart):
         The first row is labelled with the step in which it lies, even if that step began earlier.
         """
         entries, numbers = self.instants["entry"].to_numpy(), dict[int, int]()
-        for step, entry in self._steps:
+        for step, entry in self.steps:
             row = int(np.searchsorted(entries, entry))
             if row == 0:
                 numbers[0] = step

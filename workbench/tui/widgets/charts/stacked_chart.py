@@ -1,5 +1,6 @@
 """A stacked area chart with a value axis; each row of the drawn table is one or more characters wide."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import ClassVar, Unpack
@@ -42,7 +43,9 @@ NUMBERS = (int, float, np.number)
 class StackedChart(Widget, can_focus=True):
     """Draws a table as a chart of stacked layers: a column of the table is a layer, a row is an instant or a step.
 
-    The rows are drawn from left to right, each `wide` characters wide. Subclasses provide the marks above the chart,
+    The rows are drawn from left to right; row i begins at column `starts[i]` and ends before `starts[i + 1]`.
+
+    Subclasses provide the marks above the chart,
     the labels of the value axis, and the ticks and the line below the chart. `cursor` is the index of a table row;
     moving it posts `Moved`. A chart that cannot be focused shows no cursor.
     """
@@ -68,7 +71,7 @@ class StackedChart(Widget, can_focus=True):
     def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
         self.instants = pd.DataFrame()
-        self.wide = 1
+        self.starts = [0]
         self._total = ""
         self._colours: dict[str, str] = {}
         self._cells: list[list[Cell]] = []
@@ -141,14 +144,14 @@ class StackedChart(Widget, can_focus=True):
     def _scale(self) -> None:
         self._drawn.clear()
         self._scaled_for = self.size
-        self.wide = max(1, min(WIDEST_COLUMNS, self.columns // max(1, len(self.instants))))
+        self.starts = starts_of_rows(len(self.instants), self.columns)
         self._tick_text = self._tick_line()
         self._cells = []
         if len(self.instants) and self._colours:
             layers = np.nan_to_num(self.instants[list(self._colours)].to_numpy(float))
             largest = float(np.nanmax(self.instants[self._total].to_numpy(float)))
             self._axis = value_axis(largest, self._cell_rows, self.UNIT)
-            self._cells = stacked_cells(layers.repeat(self.wide, axis=0), self._axis.top, self._cell_rows)
+            self._cells = stacked_cells(layers.repeat(np.diff(self.starts), axis=0), self._axis.top, self._cell_rows)
 
     def on_resize(self) -> None:
         self._scale()
@@ -170,7 +173,7 @@ class StackedChart(Widget, can_focus=True):
     def on_click(self, event: Click) -> None:
         """Move the cursor to the table row that was clicked; clicks beside the chart's content are ignored."""
         at = event.get_content_offset(self)
-        row = (at.x - self.axis_width) // self.wide if at is not None else -1
+        row = bisect_right(self.starts, at.x - self.axis_width) - 1 if at is not None else -1
         if 0 <= row < len(self.instants):
             self.cursor = row
 
@@ -214,17 +217,21 @@ class StackedChart(Widget, can_focus=True):
         """
         line, free = "", 0
         for row, label in sorted(self.ticks().items() if len(self.instants) else ()):
-            start = row * self.wide
+            start = self.starts[row]
             if start >= free and start + len(label) <= self.columns:
                 line = line.ljust(start) + label
                 free = len(line) + 2
         return line.ljust(self.columns)
 
+    def _middle_of(self, row: int) -> int:
+        """Return the column in the middle of a row of the table, for the cursor and the mark above the chart."""
+        return (self.starts[row] + self.starts[row + 1]) // 2
+
     def _columns(self, line: int) -> list[Segment]:
         """Return the cells of line number `line` of the chart, with the cursor; line 0 is the lowest."""
         drawn = self._segments(line)[: self.columns]
-        at = self.cursor * self.wide + self.wide // 2
-        if self.can_focus and self.cursor >= 0 and at < len(drawn):
+        at = self._middle_of(self.cursor) if 0 <= self.cursor < len(self.instants) else len(drawn)
+        if self.can_focus and at < len(drawn):
             drawn[at] = self._cursor_cell(self._cells[at][line])
         return [*drawn, Segment(" " * (self.columns - len(drawn)))]
 
@@ -266,11 +273,23 @@ class StackedChart(Widget, can_focus=True):
         marks = [" "] * width
         cursor = {self.cursor: CURSOR} if self.can_focus else {}
         for row, sign in (cursor | self.signs()).items() if len(self.instants) else ():
-            if 0 <= (at := row * self.wide + self.wide // 2) < width:
+            if 0 <= row < len(self.instants) and (at := self._middle_of(row)) < width:
                 marks[at] = sign
         error = Style(color=STATUSES["error"], bold=True)
         styles = (error if mark == FAILURE else Style(bold=True) for mark in marks)
         return [Segment(mark, style) for mark, style in zip(marks, styles, strict=True)]
+
+
+def starts_of_rows(rows: int, columns: int) -> list[int]:
+    """Return the column at which each of the rows of a table begins, and last the one at which they end.
+
+    The rows share the columns, each `WIDEST_COLUMNS` at most and one at least.
+
+    >>> starts_of_rows(3, 8)
+    [0, 2, 5, 8]
+    """
+    width = min(WIDEST_COLUMNS * rows, max(columns, rows))
+    return [width * row // rows for row in range(rows + 1)] if rows else [0]
 
 
 def fitting(parts: Iterable[str], width: int) -> str:

@@ -16,6 +16,8 @@ from workbench.tui.widgets.charts.value_axis import Unit, round_distance
 
 BASE = 0.05
 """The least height of the lowest loss, as a share of the range of the losses, so that its column is visible."""
+TICK_COLUMNS = 6
+"""Columns of a chart for the label of each step."""
 FLOORS = 5
 """The lower edge of a chart of losses is a round number: a multiple of this part of their range, rounded up."""
 
@@ -44,7 +46,7 @@ class PhaseChart(StackedChart):
         """Return the labels of the steps below the chart as {index of a row of `instants`, which has a row per step:
         label}.
         """
-        return step_ticks(self.instants)
+        return step_ticks(self.instants, self.starts[-1])
 
     def ruler(self) -> Sequence[str]:
         """Return the parts of the line below the chart: the range of steps, and the longest step."""
@@ -83,7 +85,7 @@ class LossChart(StackedChart):
         """Return the labels of the steps below the chart as {index of a row of `instants`, which has a row per step:
         label}.
         """
-        return step_ticks(self.instants)
+        return step_ticks(self.instants, self.starts[-1])
 
     def ruler(self) -> Sequence[str]:
         """Return the parts of the line below the chart: the ranges of steps and losses, and the meaning of `✗`."""
@@ -111,10 +113,16 @@ def step_range(frame: pd.DataFrame) -> str:
     return f"step {int(frame['step'].iloc[0])} … {int(frame['step'].iloc[-1])}"
 
 
-def step_ticks(frame: pd.DataFrame) -> dict[int, str]:
-    """Return {index of a row of `frame`: label of its step}: `step 5` for the first row, else only the number."""
-    steps = frame["step"].to_numpy()
-    return {row: str(int(step)) if row else f"step {int(step)}" for row, step in enumerate(steps)}
+def step_ticks(frame: pd.DataFrame, columns: int) -> dict[int, str]:
+    """Return {index of a row of `frame`: label of its step}: `step 5` for the first row, else only the number.
+
+    Labelled are the steps that are multiples of a round number, or the next ones that are recorded; they are as many as
+    have room in `columns`.
+    """
+    steps = [int(step) for step in frame["step"]]
+    apart = max(1, int(round_distance((steps[-1] - steps[0] + 1) / max(1, columns // TICK_COLUMNS))))
+    labelled = (row for row in range(1, len(steps)) if steps[row] // apart > steps[row - 1] // apart)
+    return {0: f"step {steps[0]}"} | {row: str(steps[row]) for row in labelled}
 
 
 def thinned(frame: pd.DataFrame, by: str, rows: int) -> pd.DataFrame:

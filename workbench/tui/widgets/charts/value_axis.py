@@ -70,10 +70,13 @@ def round_up(value: float, unit: Unit = Unit.NUMBER) -> float:
     return next((scale * choice for choice in choices if scale * choice >= value * (1 - 1e-9)), value)
 
 
-def round_distance(value: float) -> float:
-    """Return the smallest of 1, 2, 2.5 and 5 times a power of ten that is not below a positive value."""
+def round_distance(value: float, choices: Sequence[float] = FEW) -> float:
+    """Return the smallest of the choices, times a power of ten, that is not below a positive value.
+
+    The choices are between 1 and 10, both included.
+    """
     scale = 10.0 ** math.floor(math.log10(value))
-    return next(scale * choice for choice in FEW if scale * choice >= value * (1 - 1e-9))
+    return next(scale * choice for choice in choices if scale * choice >= value * (1 - 1e-9))
 
 
 def multiples(value: float, unit: Unit) -> tuple[float, Sequence[float]]:
