@@ -17,6 +17,7 @@ from workbench.command_options.options import Format
 from workbench.console import clean, explain
 from workbench.present import render
 from workbench.web.gestures import typed_text
+from workbench.web.key_sheet import key_sheet, skip_link
 from workbench.web.pages import bisect, compare, config, hang, logs, memory, overview, parity, source, steps, trace
 from workbench.web.query import Query, parse_query
 from workbench.web.rail import header, rail
@@ -139,10 +140,12 @@ def frame(served: ServedRun) -> html.Div:
             dcc.Store(id="typed"),
             dcc.Store(id="asked"),
             dcc.Store(id="here"),
+            skip_link(),
             header(served, [*DOCUMENTS], with_steps=bool(served.rooms.names & set(WINDOWS))),
             rail(served, [*names.items()]),
             html.P(id="said", **spoken),
             html.Main(id="page", tabIndex=0),
+            key_sheet(),
         ],
         className="shell",
     )

@@ -12,6 +12,7 @@ from workbench.colours import SEVERITY_SIGNS, STATUS_SIGNS
 from workbench.console import clean
 from workbench.web.components.links import link, navigation
 from workbench.web.evidence_links import evidence_address
+from workbench.web.key_sheet import keys_button
 from workbench.web.query import address
 from workbench.web.served_run import ServedRun
 
@@ -35,6 +36,7 @@ def header(served: ServedRun, documents: Sequence[str], *, with_steps: bool) -> 
             html.Button("Copy link", id="copy"),
             html.Details([html.Summary("Save report"), html.Div(saved, className="menu")], className="save-report"),
             html.Button("Light / dark", id="theme"),
+            keys_button(),
         ]
     )
 

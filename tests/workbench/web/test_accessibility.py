@@ -81,7 +81,7 @@ def test_the_keyboard_reaches_every_page(site, page):
     """Tab goes from the header to the links of the rail in order; Enter follows one."""
     page.goto(site)
     page.wait_for_selector("#verdict")
-    page.focus("#theme")
+    page.focus("#show-keys")
     for _ in range(2):
         page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Memory"
@@ -102,6 +102,53 @@ def test_a_field_with_the_focus_has_an_outline(site, page):
                     .map(one => getComputedStyle(one)).filter(style => style.outlineStyle === "solid").length"""
             )
             assert outlines, field
+
+
+def test_a_question_mark_opens_and_closes_the_list_of_keys(site, page):
+    """Escape closes it, too, and gives the focus back; in a field it is a letter like any other."""
+    page.goto(f"{site}/memory")
+    page.wait_for_selector("#timeline .scatterlayer .trace")
+    keys = page.locator("#keys")
+    page.focus("#copy")
+    page.keyboard.press("?")
+    assert keys.is_visible()
+    assert "show everything" in keys.inner_text()
+    page.keyboard.press("?")
+    assert not keys.is_visible()
+    page.keyboard.press("?")
+    page.keyboard.press("Escape")
+    assert not keys.is_visible()
+    assert page.evaluate("document.activeElement.id") == "copy"
+    page.click("#show-keys")
+    assert keys.is_visible()
+    page.click("#close-keys")
+    assert not keys.is_visible()
+    page.focus("#find")
+    page.keyboard.press("?")
+    assert not keys.is_visible()
+
+
+def test_the_first_tab_leads_past_header_and_sidebar(site, page):
+    page.goto(site)
+    page.wait_for_selector("#verdict")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the page"
+    assert page.locator("#skip").bounding_box()["x"] >= 0
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "page"
+
+
+def test_the_list_of_keys_is_accessible(site, page):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page.goto(site)
+    page.wait_for_selector("#verdict")
+    page.click("#show-keys")
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_load_state("networkidle")
+        found = Axe().run(page, options=EVERY_RULE)
+        assert found.violations_count == 0, f"{scheme}: {found.generate_report()}"
 
 
 def test_the_menu_of_documents_closes_by_key_and_by_click(site, page):

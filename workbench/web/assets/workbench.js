@@ -188,6 +188,23 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
   document.addEventListener("click", closeMenu);
   document.addEventListener("keydown", closeMenu);
 
+  // The list of keys opens at `?`, where nothing takes text, and closes at `?`, Escape, or a click beside it.
+  function turnKeys() {
+    const keys = document.getElementById("keys");
+    if (!keys) return;
+    if (keys.open) keys.close(); else keys.showModal();
+  }
+  document.addEventListener("keydown", (event) => {
+    const takesText = event.target.matches && event.target.matches("input, select, textarea");
+    if (event.key !== "?" || takesText || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    turnKeys();
+  });
+  document.addEventListener("click", ({ target }) => {
+    if (["show-keys", "close-keys"].includes(target.id) || (target.id === "keys" && target.open)) turnKeys();
+    if (target.id === "skip") document.getElementById("page").focus();
+  });
+
   async function open(files) {
     // The first folder of the address has a random name, which the cookie depends on.
     const place = `/${window.location.pathname.split("/")[1]}/drop/${crypto.getRandomValues(new Uint32Array(4)).join("")}`;
