@@ -7,12 +7,15 @@ text.
 import re
 import signal
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from math import floor, log10
 from pathlib import PurePath
 
 UNKNOWN = "unknown"
 SMALLEST_SHARE = 0.0005
 """A share below this is written as `< 0.1 %`, and a change below it as `0 %`."""
+FEWEST_OF_PATTERN = 5
+"""The fewest ranks that are written as a pattern; fewer are listed."""
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 MINUTE_S, HOUR_S = 60.0, 3600.0
 PLAIN_WORD, CAPITAL_WORD = re.compile(r"[a-z]+(?=[\s,:;']|$)"), re.compile(r"[A-Z][a-z]*(?=[\s,:;']|$)")
@@ -169,6 +172,24 @@ def rank_ranges(ranks: Iterable[int]) -> str:
         else:
             spans.append([rank, rank])
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def rank_pattern(ranks: Sequence[int]) -> str:
+    """Return the ranks of a process group as text: `0-504, every 8th` where many are equally far apart.
+
+    Other ranks are as `rank_ranges` writes them.
+    """
+    ordered = sorted(set(ranks))
+    distances = {b - a for a, b in pairwise(ordered)}
+    if len(ordered) < FEWEST_OF_PATTERN or len(distances) > 1 or distances == {1}:
+        return rank_ranges(ordered)
+    distance = distances.pop()
+    return f"{ordered[0]}-{ordered[-1]}, every {distance}{ordinal_ending(distance)}"
+
+
+def ordinal_ending(number: int) -> str:
+    """Return the letters that make a number an ordinal: `th` for 8 and 12, `nd` for 2 and 32."""
+    return "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
 
 
 def rank_names(ranks: Sequence[int]) -> str:

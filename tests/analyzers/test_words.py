@@ -13,6 +13,7 @@ from analyzers.words import (
     percent_change,
     quantity,
     rank_names,
+    rank_pattern,
     rank_ranges,
     ranks_beside,
     share,
@@ -100,3 +101,17 @@ def test_ranks_are_added_to_a_text_that_does_not_name_them():
     assert (agree([3], "waits", "wait"), agree([3, 4], "waits", "wait")) == ("waits", "wait")
     assert (quantity(1, "piece"), quantity(3, "piece")) == ("1 piece", "3 pieces")
     assert (source_line("/job/data/text.py", 41), source_line("libc.so", 0)) == ("data/text.py:41", "libc.so")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        (range(0, 1024, 8), "0-1016, every 8th"),
+        (range(1, 160, 32), "1-129, every 32nd"),
+        (range(8), "0-7"),
+        ([0, 512], "0, 512"),
+        ([0, 8, 16, 24, 33], "0, 8, 16, 24, 33"),
+    ],
+)
+def test_ranks_that_are_equally_far_apart_are_a_pattern(ranks, text):
+    assert rank_pattern(list(ranks)) == text

@@ -1,7 +1,8 @@
 """The tables of a hang: which rank waits for which."""
 
 from analyzers.hangs.model import Group, HangData, Wait
-from workbench.present.tables.hang import waits
+from workbench.present.tables.hang import hang_tables, waits
+from workbench.web.pages.hang import group_names
 
 MESHES = [Group(name=str(i), desc="mesh_pp", ranks=[i, i + 512]) for i in range(512)]
 
@@ -28,3 +29,24 @@ def test_few_waiting_ranks_have_a_row_each():
         ("642", "643", "mesh_tp", "110"),
         ("641", "no rank: all have arrived", "mesh_tp", "111"),
     )
+
+
+def test_process_groups_of_one_description_are_told_apart_by_their_ranks():
+    """The largest comes first; those of equal size are in the order of their numbers."""
+    groups = [
+        Group(name="100", desc="mesh_dp", ranks=[*range(0, 64, 8)]),
+        Group(name="11", desc="mesh_dp", ranks=[*range(1, 64, 8)]),
+        Group(name="0", desc="default_pg", ranks=[*range(64)]),
+    ]
+    data = HangData(world_size=64, ranks_with_dump=[], groups=groups, culprits=[], waits=[])
+    table = next(table for table in hang_tables(data) if table.title == "Process groups")
+    assert table.rows == (
+        ("0", "default_pg", "0-63"),
+        ("11", "mesh_dp", "1-57, every 8th"),
+        ("100", "mesh_dp", "0-56, every 8th"),
+    )
+    assert group_names(groups) == [
+        ("0", "default_pg"),
+        ("11", "mesh_dp, ranks 1-57, every 8th"),
+        ("100", "mesh_dp, ranks 0-56, every 8th"),
+    ]

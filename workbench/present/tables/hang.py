@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from analyzers.hangs import views
-from analyzers.hangs.model import Culprit, Frame, HangData, is_library, user_frame
-from analyzers.words import rank_names, rank_ranges, ranks_label, source_line
+from analyzers.hangs.model import Culprit, Frame, Group, HangData, is_library, user_frame
+from analyzers.words import rank_names, rank_pattern, rank_ranges, ranks_label, source_line
 from workbench.present.table import Table, table
 
 if TYPE_CHECKING:
@@ -18,12 +18,17 @@ SINGLE_WAITS = 32
 
 def hang_tables(data: HangData) -> list[Table]:
     """Return the tables of a hang report: culprits, waiting ranks, and process groups."""
-    groups = ((g.name, g.desc, rank_ranges(g.ranks)) for g in data.groups)
+    groups = ((g.name, g.desc, rank_pattern(g.ranks)) for g in largest_first(data.groups))
     return [
         culprits(data.culprits),
         waits(data),
         table("Process groups", "name | description | ranks", groups, 6),
     ]
+
+
+def largest_first(groups: Sequence[Group]) -> list[Group]:
+    """Return process groups by size; of equal ones that of the smaller number, as PyTorch names them, comes first."""
+    return sorted(groups, key=lambda group: (-len(group.ranks), len(group.name), group.name))
 
 
 def culprits(found: Sequence[Culprit]) -> Table:

@@ -1,6 +1,7 @@
 """The page on hangs; `?group=NAME` selects the process group, `rank=N` the rank whose stack is highlighted."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -9,9 +10,9 @@ from dash import Dash, Input, Output, State, html, no_update
 
 from analyzers.hangs import views
 from analyzers.hangs.model import Group, HangData
-from analyzers.words import rank_names
+from analyzers.words import rank_names, rank_pattern
 from workbench.console import clean
-from workbench.present.tables.hang import current_positions, hang_tables, operations
+from workbench.present.tables.hang import current_positions, hang_tables, largest_first, operations
 from workbench.web.components.collective_matrix import collective_matrix
 from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn
@@ -50,14 +51,23 @@ def group_section(served: ServedRun, data: HangData, query: Query) -> tuple[Elem
     """Return (controls, matrix of states) for a process group: the one in the address, or else the one that hangs."""
     group = shown_group(data, query)
     frame = rank_states(served, group, COLLECTIVES, SINGLE_RANKS)
-    names = [(g.name, g.desc or g.name) for g in data.groups]
-    title = f"Group {group.name} ({group.desc}), {rank_names(group.ranks)}"
+    names = group_names(data.groups)
+    title = f"Group {group.name} ({group.desc}), ranks {rank_pattern(group.ranks)}"
     bar: Elements = [
         html.H2(clean(title)),
         choice("group", names, group.name, query, "a process group"),
         html.P("Click a rank to highlight its stack.", className="hint"),
     ]
     return bar, [drawn("matrix", collective_matrix(frame), "The state of each collective (across) on each rank (down)")]
+
+
+def group_names(groups: Sequence[Group]) -> list[tuple[str, str]]:
+    """Return (name, text) of process groups for a list, the largest first; the text is different for each of them."""
+    counts = Counter(group.desc for group in groups)
+    return [
+        (g.name, (g.desc or g.name) if counts[g.desc] == 1 else f"{g.desc or g.name}, ranks {rank_pattern(g.ranks)}")
+        for g in largest_first(groups)
+    ]
 
 
 def inspector(served: ServedRun, data: HangData, stacks: pd.DataFrame, query: Query) -> Elements:
