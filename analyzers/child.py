@@ -188,7 +188,9 @@ def work_and_leave(task: Task, own: int, pipe: int) -> NoReturn:
         for stream in range(3):
             os.dup2(nowhere, stream)
         sys.stdout = sys.stderr = os.fdopen(nowhere, "w")
-        gc.freeze()  # the collector would otherwise touch, and so copy, all objects of the parent
+        # The collector would touch, and so copy, all objects of the parent. What a reader makes lives until it ends.
+        gc.freeze()
+        gc.disable()
         limit_self(own + task.memory, task.seconds)
         status, message = perform(task)
         os.write(pipe, message)

@@ -44,8 +44,11 @@ bool is_utf8(std::string_view text) {
 }
 
 HashIndex::HashIndex() : slots_(1024, EMPTY) {
-    std::random_device device;
-    seed_ = (static_cast<std::uint64_t>(device()) << 32) | device();
+    static const std::uint64_t seed = [] {
+        std::random_device device;
+        return (static_cast<std::uint64_t>(device()) << 32) | device();
+    }();
+    seed_ = seed;
 }
 
 std::uint64_t HashIndex::hash(std::span<const std::uint8_t> bytes) const {

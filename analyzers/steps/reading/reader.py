@@ -4,7 +4,6 @@ Rows are in the order in which they were written, one per rank and step. One chi
 because starting a child for each of thousands of small logs would take too long.
 """
 
-import gc
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,6 @@ def read(paths: list[Path]) -> tuple[Arrays, dict[str, Any]]:
     the problem that made it unreadable. A log of another trainer has no rows in these columns. It has columns of its
     own: `rawF.I` holds the values of column `meta.files[F].raw.names[I]` of file F.
     """
-    gc.disable()  # millions of small objects, none of them in a cycle
     table = Table()
     files: list[dict[str, Any]] = []
     raw: Arrays = {}

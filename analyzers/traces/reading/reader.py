@@ -4,7 +4,6 @@ It runs in a child process with limits on memory and time (`analyzers.child`). O
 memory at a time, so the memory needed grows with the number of events, not with the length of the text.
 """
 
-import gc
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -36,7 +35,6 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
         InputError: The file is no profiler trace.
     """
     bytes(KEPT_BYTES)
-    gc.disable()  # many small objects, none of them in a cycle
     table, state = read_into_table(paths[0])
     columns, texts = table.finish()
     meta = {
