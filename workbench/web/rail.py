@@ -100,10 +100,12 @@ def rail_link(severity: str, text: str, to: str, hint: str = "") -> html.A:
 
 
 def ranks(served: ServedRun) -> Iterator[Component]:
-    """Yield the heading and the list of ranks; nothing if no rank is known.
+    """Yield the heading and the list of ranks; nothing if no rank is known, or in a comparison, which is about runs.
 
     First come the ranks that findings name, by their most severe finding, then a line with all other ranks.
     """
+    if served.rooms.compare:
+        return
     known = {file.rank for file in served.report.inputs if file.rank is not None}
     named = ranks_by_finding(served.report.findings)
     rows: list[Component] = [

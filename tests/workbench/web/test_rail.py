@@ -4,11 +4,12 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from analyzers import compare
 from analyzers.report import Severity
 from analyzers.store import Options
 from workbench.ask import room_for
 from workbench.web.rail import about_ranks, ranks, ranks_by_finding
-from workbench.web.served_run import served_run
+from workbench.web.served_run import ServedRun, served_run
 
 
 def test_the_sidebar_calls_no_rank_healthy_that_a_finding_names(oom):
@@ -30,3 +31,8 @@ def test_a_rank_is_listed_with_its_most_severe_finding(oom):
     listed = ranks_by_finding([warning, error])
     assert listed == [([1], error), ([0], warning)]
     assert [about_ranks(*line) for line in listed] == ["rank 1: host stuck", "rank 0: oom spike"]
+
+
+def test_a_comparison_lists_no_ranks(oom, stuck):
+    """Its report says nothing about single ranks, so that none may be called healthy."""
+    assert not [*ranks(ServedRun(oom, Options(), compare.analyze(oom, stuck), stuck))]
