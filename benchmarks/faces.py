@@ -28,10 +28,10 @@ from analyzers.store import Options
 from workbench.ask import room_for
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.subject import RunSubject
-from workbench.tui.widgets.charts.stacked_chart import Stacked
+from workbench.tui.widgets.charts.stacked_chart import StackedChart
 
 SIZE = (120, 40)
-FIRST_PAINT_S, GAP_S, KEY_S = 0.3, 0.1, 0.05
+FIRST_PAINT_S, GAP_S, KEY_S = 0.2, 0.1, 0.05
 TICK_S = 0.002
 TIMES = 3
 PAINTS = ("first paint from the cache (processor)", "answer and picture from the cache (processor)")
@@ -91,7 +91,7 @@ async def loading(path: Path) -> tuple[float, Watch]:
     """Return the seconds until the chart of a file that is not cached is drawn, and the longest gap until then."""
     began = time.perf_counter()
     async with opened(path) as (app, _, watch):
-        await until(lambda: any(len(area.instants) for area in app.query(Stacked)))
+        await until(lambda: any(len(area.instants) for area in app.query(StackedChart)))
         return time.perf_counter() - began, watch
 
 
@@ -100,7 +100,7 @@ async def first_paint(path: Path) -> tuple[float, float]:
     began = time.process_time()
     async with opened(path) as (app, _, _):
         painted_s = time.process_time() - began
-        await until(lambda: any(len(area.instants) for area in app.query(Stacked)))
+        await until(lambda: any(len(area.instants) for area in app.query(StackedChart)))
         return painted_s, time.process_time() - began
 
 
@@ -110,7 +110,7 @@ async def keys(path: Path) -> dict[str, tuple[float, float]]:
     """
     found: dict[str, tuple[float, float]] = {}
     async with opened(path) as (app, pilot, watch):
-        await until(lambda: any(len(area.instants) for area in app.query(Stacked)))
+        await until(lambda: any(len(area.instants) for area in app.query(StackedChart)))
         await pilot.pause(0.5)
         for key in PRESSED * TIMES:
             watch.reset()

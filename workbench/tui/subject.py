@@ -19,7 +19,7 @@ from workbench.tui.panes.compare import ComparePane
 from workbench.tui.panes.config import ConfigPane
 from workbench.tui.panes.hang import HangPane
 from workbench.tui.panes.home import HomePane
-from workbench.tui.panes.home_picture import home_pictures
+from workbench.tui.panes.home_picture import comparison_pictures, home_pictures
 from workbench.tui.panes.logs import LogsPane
 from workbench.tui.panes.memory import MemoryPane
 from workbench.tui.panes.parity import ParityPane
@@ -134,7 +134,8 @@ class ComparisonSubject:
     def panes(self, report: Report[object]) -> Mapping[str, Widget]:
         data = room_data(report).compare
         assert data is not None, "a comparison has the data of one"
-        return {"home": HomePane(report, self.runs), "compare": ComparePane(data, (self.a, self.b), self.options)}
+        home = HomePane(report, self.runs, comparison_pictures(data))
+        return {"home": home, "compare": ComparePane(data, (self.a, self.b), self.options)}
 
 
 @dataclass(frozen=True)

@@ -86,3 +86,13 @@ async def test_the_help_has_the_keys_of_the_views_that_exist(fixtures):
         await settle(app, pilot)
         screen = await press(app, pilot, "question_mark")
         assert "1 2  View with this number" in screen
+
+
+async def test_the_home_view_shows_what_changed(fixtures):
+    app = comparison(fixtures)
+    async with app.run_test(size=(200, 50)) as pilot:
+        text = await press(app, pilot, "", "1")
+        assert "How the mean step changed, by phase" in text
+        assert "run b █" in text
+        await pilot.click("#picture")
+        assert "measures of both runs" in await press(app, pilot, "")

@@ -10,6 +10,7 @@ from textual.containers import Vertical
 from textual.widget import Widget
 from textual.widgets import Static
 
+from analyzers.compare import CompareData
 from analyzers.hangs import HangData
 from analyzers.hangs import views as hangs
 from analyzers.memory import MemoryData
@@ -24,10 +25,14 @@ from workbench.ask import ROOMS
 from workbench.colours import COLLECTIVE_SIGNS
 from workbench.console import clean
 from workbench.evidence_link import EvidenceLink, evidence_link
+from workbench.present.phase_titles import phase_title
 from workbench.present.room_data import RoomData, room_data
 from workbench.present.sparkline import spark
+from workbench.present.tables.comparison import signed
 from workbench.present.tables.memory import device_name, worst_first
+from workbench.present.waterfall import step_changes, waterfall_lines
 from workbench.tui.background import ask_in_background
+from workbench.tui.panes.compare import Waterfall
 from workbench.tui.panes.home import EvidenceWanted
 from workbench.tui.panes.step_tables import losses, phases_by_step
 from workbench.tui.panes.step_timeline import step_timeline
@@ -145,6 +150,22 @@ def home_pictures(report: Report[object], run: Run, options: Options) -> list[Ho
     chosen = list(by_kind.values())
     most = 3 if chosen and chosen[0].is_low else 2
     return [HomePicture(picture, number) for number, picture in enumerate(chosen[:most])]
+
+
+def comparison_pictures(data: CompareData) -> list[HomePicture]:
+    """Return, in a list, the chart of how the mean step changed between two runs; empty without phases."""
+    if not data.phases:
+        return []
+    changes, (before, after) = step_changes(data)
+    waterfall = Waterfall(data, id="home-waterfall")
+    rows = len(waterfall_lines(changes, (before, after), SPARK_WIDTH))
+    most = f", mostly {phase_title(changes[0][0])} {signed(changes[0][1], duration)}" if changes else ""
+    line = f"mean step {duration(before)} -> {duration(after)}{most}"
+    caption = Text("How the mean step changed, by phase")
+    chart = Picture(
+        caption, waterfall, lambda _: Drawing(lambda: None, line, rows), EvidenceLink("compare", ""), is_low=True
+    )
+    return [HomePicture(chart)]
 
 
 def pictures(report: Report[object], run: Run, options: Options) -> Iterator[Picture]:
