@@ -13,7 +13,7 @@ from workbench.web.components.collective_matrix import collective_matrix
 from workbench.web.components.links import prose
 from workbench.web.components.rank_charts import bar_names, step_parts, time_shares
 from workbench.web.components.step_charts import MARKED, line_chart, phase_stack
-from workbench.web.pages import config, steps
+from workbench.web.pages import config, steps, trace
 from workbench.web.pages.hang import from_most_ranks
 from workbench.web.pages.overview_picture import picture
 from workbench.web.served_run import served_run
@@ -122,3 +122,14 @@ def test_the_step_that_failed_is_marked_although_it_has_no_bar(oom):
         assert chart.layout.xaxis.autorangeoptions.include == (0.5, 6.5)
     for chart in steps.figures(shown, shown.rooms.steps, 1, (2.0, 5.0)):
         assert not chart.layout.shapes
+
+
+def test_the_shares_of_many_ranks_fit_a_page(monkeypatch):
+    """The rank of the verdict is among the bars, and a sentence says that there are more ranks."""
+    shown = served(TRACES / "straggler_4ranks")
+    monkeypatch.setattr(trace, "BARS", 2)
+    hint, figure = trace.shares_section(shown, shown.rooms.trace)
+    assert hint.children == "The chart shows 2 of 4 ranks; the table has all of them."
+    assert list(figure.children.figure.data[0].y) == ["rank 3", "rank 0"]
+    monkeypatch.setattr(trace, "BARS", 4)
+    assert len(trace.shares_section(shown, shown.rooms.trace)) == 1

@@ -88,6 +88,11 @@ def step_parts(account: RankTrace) -> go.Figure:
     return figure.update_layout(xaxis={"title": "step", **({"dtick": 1} if len(parts) <= FEW else {})})
 
 
+def named_first(accounts: Sequence[RankTrace], named: Sequence[int | None]) -> list[RankTrace]:
+    """Return the traced ranks in their order, but those in `named` first."""
+    return sorted(accounts, key=lambda account: account.rank not in named)
+
+
 def share_bars(account: RankTrace) -> list[html.Ul]:
     """Return the parts of a rank's recorded time as an HTML list: name, bar, time and share."""
     parts = {title: float(part_ns(account, title)) for title in PARTS}
@@ -215,4 +220,5 @@ def bytes_sent(frame: pd.DataFrame) -> go.Figure:
 
 def rows_down(figure: go.Figure, rows: int) -> go.Figure:
     """Return the figure, a heat map, with its first row at the top and a height that suits `rows` rows."""
-    return figure.update_layout(yaxis={"autorange": "reversed"}, height=140 + 24 * min(rows, TALLEST_ROWS))
+    axis = {"autorange": "reversed", "automargin": True}
+    return figure.update_layout(yaxis=axis, height=140 + 24 * min(rows, TALLEST_ROWS))

@@ -1,13 +1,9 @@
 """The picture on the first page for a finding about traces: where the time of each rank, or of each step, goes."""
 
-from collections.abc import Sequence
-
-from analyzers.traces.model import RankTrace
-from analyzers.traces.report import TraceData
 from analyzers.words import quantity
 from workbench.evidence_link import EvidenceLink
 from workbench.web.components.figure import Drawing
-from workbench.web.components.rank_charts import step_parts, time_shares
+from workbench.web.components.rank_charts import named_first, step_parts, time_shares
 from workbench.web.served_run import ServedRun
 
 BARS = 10
@@ -25,11 +21,6 @@ def trace_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
     if len(data.ranks) == 1 and len(first.step_times) > 1:
         whose = "" if first.rank is None else f" of rank {first.rank}"
         return f"Kinds of work in each step{whose}", step_parts(first)
-    shown = named_first(data, at.rank)[:BARS]
+    shown = named_first(data.ranks, [at.rank])[:BARS]
     rest = f" ({len(shown)} of {quantity(len(data.ranks), 'rank')})" if len(shown) < len(data.ranks) else ""
     return f"Kinds of work in the recorded time of each rank{rest}", time_shares(shown)
-
-
-def named_first(data: TraceData, rank: int | None) -> Sequence[RankTrace]:
-    """Return the traced ranks in their order, but `rank` first."""
-    return sorted(data.ranks, key=lambda account: account.rank != rank)

@@ -11,13 +11,14 @@ from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_u
 from analyzers.run import Artefact
 from analyzers.traces.across.traffic import traffic
 from analyzers.traces.report import TraceData
+from analyzers.words import quantity
 from workbench.console import clean
 from workbench.present.tables.trace import trace_tables
 from workbench.step_axis import Span
 from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn, zoom_of
 from workbench.web.components.links import choice, picker, prose
-from workbench.web.components.rank_charts import bytes_sent, share_bars, time_shares
+from workbench.web.components.rank_charts import bytes_sent, named_first, share_bars, time_shares
 from workbench.web.components.text import not_recorded, table
 from workbench.web.components.workspace import Tab, selected, workspace
 from workbench.web.gestures import ALL, whole_number, zoomed_range
@@ -47,7 +48,7 @@ from workbench.web.step_marks import trace_marks
 from workbench.web.step_window import Window, parse_steps, window_of
 
 PATHS = (("0", "events"), ("1", "with critical path"))
-FINDINGS = 4
+FINDINGS, BARS = 4, 32
 NOT_WITHIN = html.Div(id="within", hidden=True)
 """An empty, hidden element with the id `within`, for tabs that do not depend on the time range.
 
@@ -72,7 +73,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     stores = [dcc.Store(id="file", data=position), dcc.Store(id="moved")]
     canvas: Elements = [timeline(served, position, query, span), *stores]
     path = path_tabs(served, query)
-    tabs = [*path, *window_tabs(served, position, span), *whole_tabs(data)]
+    tabs = [*path, *window_tabs(served, position, span), *whole_tabs(served, data)]
     return workspace(event_controls(served, query), canvas, inspector(served, data, query), tabs, query, tall=True)
 
 
@@ -96,13 +97,10 @@ def path_tabs(served: ServedRun, query: Query) -> list[Tab]:
     return [path] if event_query(query).path else []
 
 
-def whole_tabs(data: TraceData) -> list[Tab]:
+def whole_tabs(served: ServedRun, data: TraceData) -> list[Tab]:
     """Return the tabs about the whole recording, which do not depend on the time range that the chart shows."""
     first, second, *rest = trace_tables(data)
-    label = "Share of each kind of work in the recorded time of each rank"
-    shares = Tab("shares", "Where the time goes", lambda: [
-        drawn("shares", time_shares(data.ranks), label), table(first), NOT_WITHIN
-    ])  # fmt: skip
+    shares = Tab("shares", "Where the time goes", lambda: [*shares_section(served, data), table(first), NOT_WITHIN])
     savings = Tab(
         "opportunities", "What could be saved", lambda: [html.Div(table(second), id="opportunities"), NOT_WITHIN]
     )
@@ -113,6 +111,15 @@ def whole_tabs(data: TraceData) -> list[Tab]:
         *([sent] if not traffic(data.ranks).empty else []),
         Tab("report", "All tables", lambda: [*(table(section) for section in rest if section.rows), NOT_WITHIN]),
     ]
+
+
+def shares_section(served: ServedRun, data: TraceData) -> Elements:
+    """Return a chart of the parts of the time of each rank, those of the verdict first; at most `BARS` fit a page."""
+    shown = named_first(data.ranks, served.report.verdict.ranks)[:BARS]
+    label = "Share of each kind of work in the recorded time of each rank"
+    rest = f"The chart shows {len(shown)} of {quantity(len(data.ranks), 'rank')}; the table has all of them."
+    hint = [html.P(rest, className="hint")] if len(shown) < len(data.ranks) else []
+    return [*hint, drawn("shares", time_shares(shown), label)]
 
 
 def event_controls(served: ServedRun, query: Query) -> Elements:
@@ -244,7 +251,7 @@ def within(served: ServedRun, file: int, span: tuple[int, int] | None, query: Qu
     If the content does not depend on the range, return Dash's `no_update`.
     """
     data = served.rooms.trace
-    every = [*path_tabs(served, query), *window_tabs(served, file, span), *(whole_tabs(data) if data else [])]
+    every = [*path_tabs(served, query), *window_tabs(served, file, span), *(whole_tabs(served, data) if data else [])]
     tab = selected(every, query)
     about = {"longest": longest_section, "ranks": all_ranks, "memory": memory_section}
     return about[tab.name](served, file, span) if tab and tab.name in about else no_update
