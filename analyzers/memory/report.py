@@ -59,9 +59,8 @@ def analyze(
             failures.append((artefact, columns))
         else:
             devices += devices_of(Snapshot(columns), artefact)
-        awaited = options.progress if options.progress and options.progress.is_awaited else None
-        if awaited and devices and is_milestone(number, len(inputs)):
-            awaited.answer(number, verdict(devices, ranked(merged(findings_of(devices)))).sentence)
+        if devices and is_milestone(number, len(inputs)):
+            tell_first_answer(options, number, devices)
     if not devices:
         raise failures[0][1]
     lost = [unreadable(artefact, "memory", error) for artefact, error in failures]
@@ -77,6 +76,12 @@ def analyze(
         findings=findings,
         data=MemoryData(devices),
     )
+
+
+def tell_first_answer(options: store.Options, number: int, devices: Sequence[Device]) -> None:
+    """Tell whoever waits for the answer what the first `number` snapshots show, which are those of `devices`."""
+    if options.progress and options.progress.is_awaited:
+        options.progress.answer(number, verdict(devices, ranked(merged(findings_of(devices)))).sentence)
 
 
 def artefacts_of(snapshots: AnyPath | Sequence[AnyPath | Artefact]) -> Iterator[Artefact]:

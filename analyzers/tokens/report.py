@@ -47,10 +47,7 @@ def analyze(
     meta = columns.meta
     rows = Rows(columns, meta["has_tokenizer"], meta["has_eos"], shifted_by or meta["shifter"], seq_len)
     if not len(rows["row"]):
-        reason = meta["damaged"][0] if meta["damaged"] else "it is empty"
-        raise NothingRecorded(
-            f"{files.data[0]}: no row can be read: {reason}", "see `workbench tokens --help` for what is read"
-        )
+        raise no_rows(files, meta["damaged"])
     problems = problem_rows(rows)
     findings = ranked(findings_of(rows, problems, meta["damaged"], meta["damaged_rows"]))
     # The rows that are kept with their tokens have an example of each finding.
@@ -75,6 +72,14 @@ def analyze(
         verdict=verdict(statistics, findings, meta),
         findings=findings,
         data=data,
+    )
+
+
+def no_rows(files: DataFiles, damaged: Sequence[str]) -> NothingRecorded:
+    """Return the error for a data set without rows that can be read; `damaged` has what is wrong with its files."""
+    reason = damaged[0] if damaged else "it is empty"
+    return NothingRecorded(
+        f"{files.data[0]}: no row can be read: {reason}", "see `workbench tokens --help` for what is read"
     )
 
 
