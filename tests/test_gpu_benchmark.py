@@ -1,14 +1,19 @@
 """Try the measurements for CUDA machines on a CPU: isolation, limits, table, resuming."""
 
 import json
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from benchmarks.gpu import __main__ as program
+from benchmarks.gpu import memory
 from benchmarks.gpu.case import Case, Place, Row, State
+from benchmarks.gpu.memory import OwnTime
 from benchmarks.gpu.table import markdown
 
 
@@ -62,3 +67,36 @@ def test_small_files_are_kept_and_large_ones_are_not(tmp_path: Path) -> None:
         write(bytes(size))
         place.keep(tmp_path / "dump")
     assert (tmp_path / "fixtures" / "dump").stat().st_size == 10
+
+
+def test_the_own_time_of_contexts_leaves_out_what_runs_inside_them() -> None:
+    @contextmanager
+    def context() -> Iterator[None]:
+        busy(0.02)
+        yield
+        busy(0.01)
+
+    own = OwnTime()
+    with own.of(context()), own.of(nullcontext()):
+        busy(0.2)
+    own.end_step()
+    assert own.steps == [pytest.approx(0.03, abs=0.02)]
+
+
+def test_only_the_named_threads_count_while_the_job_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "IDLE_S", 0.3)
+    others, ended = memory.threads_here(), threading.Event()
+    thread = threading.Thread(target=lambda: [busy(0.01) for _ in iter(ended.is_set, True)])
+    thread.start()
+    new = memory.threads_here() - others
+    assert memory.idle_share(new) > 0.1
+    assert memory.idle_share(others) < 0.1
+    ended.set()
+    thread.join()
+
+
+def busy(seconds: float) -> None:
+    """Use the processor for some seconds."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass

@@ -5,6 +5,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ EXACT = 0.01
 RULES_RIGHT = 0.9
 ESTIMATE_OFF = 0.10
 ALWAYS_ON, STEP_S = 0.01, 0.05
+IDLE_S = 2.0
 ESTIMATES: dict[str, tuple[str, ...]] = {
     "float32": (),
     "bfloat16": BF16,
@@ -111,9 +113,14 @@ def compare_categories(place: Place) -> Measured:
 def compare_cost(place: Place, *, always_on: bool) -> Measured:
     """Return the time that recorders add to a step: the always-on recorders, or the memory recorder while it
     records.
-    """
-    from contextlib import ExitStack, nullcontext
 
+    What is always on takes less than two equal steps differ by chance. So its own calls are timed where they are made,
+    between the operations of a real step, without what contexts that do nothing take there; and its threads while the
+    job sleeps.
+    """
+    from contextlib import nullcontext
+
+    import torch
     import torch.distributed as dist
 
     from workbench.recorders import RecorderOptions, Recorders
@@ -125,37 +132,90 @@ def compare_cost(place: Place, *, always_on: bool) -> Measured:
         memory_snapshot_window=10**6,
     )
     Recorders.prepare(options)
+    if not place.on_cuda:
+        torch.set_num_threads(1)  # waiting threads take processor time that no recorder causes
     model, optimizer, train = small_model(place.device, FEW)
     dist.init_process_group("nccl" if place.on_cuda else "gloo", store=dist.HashStore(), rank=0, world_size=1)
+    others = threads_here()
     recorders = Recorders(options, model=model, optimizer=optimizer)
     seconds: dict[str, list[tuple[float, float]]] = {"bare": [], "recorded": []}
+    own, nothing = OwnTime(), OwnTime()
     gc.disable()
-    # A hundredth of a step is lost in the noise of few steps, and in the order of the two.
     for step in range(1, 201 if always_on else 31):
 
         def record(step: int = step) -> None:
-            with ExitStack() as stack:
-                stack.enter_context(recorders.step(step))
-                train(recorders.phase)
+            with own.of(recorders.step(step)):
+                train(lambda phase: own.of(recorders.phase(phase)))
 
-        ways = {"bare": lambda: train(lambda _: nullcontext()), "recorded": record}
+        def leave_out() -> None:
+            with nothing.of(nullcontext()):
+                train(lambda _: nothing.of(nullcontext()))
+
+        ways = {"bare": leave_out, "recorded": record}
         for name in ways if step % 2 else reversed(ways):
             seconds[name].append(timed(place, ways[name]))
+        own.end_step()
+        nothing.end_step()
+    threads = idle_share(threads_here() - others) * STEP_S
     recorders.close()
     pairs = {name: zip(*times[5:], strict=True) for name, times in seconds.items()}
     (bare_wall, bare_cpu), (wall, cpu) = pairs["bare"], pairs["recorded"]
     added = statistics.median(b - a for a, b in zip(bare_cpu, cpu, strict=True))
+    calls = statistics.median(own.steps[5:]) - statistics.median(nothing.steps[5:])
     measured: Measured = {
         "bare_step_ms": round(statistics.median(bare_wall) * 1e3, 3),
         "recorded_step_ms": round(statistics.median(wall) * 1e3, 3),
         "bare_cpu_ms": round(statistics.median(bare_cpu) * 1e3, 3),
         "added_cpu_us": round(added * 1e6, 1),
-        "share_of_50_ms": round(added / STEP_S, 4),
+        "calls_cpu_us": round(calls * 1e6, 1),
+        "threads_cpu_us": round(threads * 1e6, 1),
+        "share_of_50_ms": round((calls + threads) / STEP_S, 4),
     }
     dist.destroy_process_group()
     if always_on:
-        check(added < ALWAYS_ON * STEP_S, "what is always on takes over 1 % of a step of 50 ms", measured)
+        check(calls + threads < ALWAYS_ON * STEP_S, "what is always on takes over 1 % of a step of 50 ms", measured)
     return measured
+
+
+class OwnTime:
+    """Measures the processor time that contexts take to be entered and left, without that of what runs inside them."""
+
+    def __init__(self) -> None:
+        self.steps: list[float] = []
+        self._sum = 0.0
+
+    @contextmanager
+    def of(self, context: AbstractContextManager[Any]) -> Iterator[None]:
+        """Run a context, and add its own time to that of the current step."""
+        before = time.thread_time()
+        context.__enter__()
+        self._sum += time.thread_time() - before
+        yield
+        before = time.thread_time()
+        context.__exit__(None, None, None)
+        self._sum += time.thread_time() - before
+
+    def end_step(self) -> None:
+        """Begin the next step."""
+        self.steps.append(self._sum)
+        self._sum = 0.0
+
+
+def threads_here() -> set[str]:
+    """Return the ids of the threads of this process, as Linux shows them."""
+    return {path.name for path in Path("/proc/self/task").iterdir()}
+
+
+def idle_share(threads: set[str]) -> float:
+    """Return the share of a processor that some threads of this process take while the main thread sleeps."""
+    before = seconds_of(threads)
+    time.sleep(IDLE_S)
+    return (seconds_of(threads) - before) / IDLE_S
+
+
+def seconds_of(threads: set[str]) -> float:
+    """Return the processor seconds of threads of this process so far."""
+    return sum(int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
 def timed(place: Place, run: Callable[[], None]) -> tuple[float, float]:

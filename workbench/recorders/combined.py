@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -76,20 +76,32 @@ class Recorders:
         with self.steps.step(step) as line:
             if self.traces:
                 self.traces.begin(step)
-            with ExitStack() as stack:
-                if self.memory:
-                    stack.enter_context(self.memory.recording(step))
-                self._profiled = traced or (self.memory is not None and self.memory.is_recording)
-                if self._profiled:
-                    stack.enter_context(mark_garbage_collections())
+            self._profiled = False
+            with self._sessions(step, traced=traced) if traced or self.memory else nullcontext():
                 yield line
             self._finish(line, traced=traced or (self.memory is not None and self.memory.is_occasional))
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Record a phase of the step inside this context, such as data_wait, fwd, bwd or optim."""
+    def _sessions(self, step: int, *, traced: bool) -> Iterator[None]:
+        """Record the allocations of a step, if that is due, and show garbage collections in what profiles the step."""
         with ExitStack() as stack:
-            stack.enter_context(self.steps.phase(name))
+            if self.memory:
+                stack.enter_context(self.memory.recording(step))
+            self._profiled = traced or (self.memory is not None and self.memory.is_recording)
+            if self._profiled:
+                stack.enter_context(mark_garbage_collections())
+            yield
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Record a phase of the step inside this context, such as data_wait, fwd, bwd or optim."""
+        timed = self.steps.phase(name)
+        return self._noted(timed, name) if self.memory or self._profiled else timed
+
+    @contextmanager
+    def _noted(self, timed: AbstractContextManager[None], name: str) -> Iterator[None]:
+        """Note a phase, of which `timed` records the time, for memory snapshots and in the profiler's trace, too."""
+        with ExitStack() as stack:
+            stack.enter_context(timed)
             if self.memory:
                 stack.enter_context(self.memory.phase(name))
             if self._profiled:

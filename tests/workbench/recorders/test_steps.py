@@ -8,6 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from workbench.recorders import RecorderOptions, Recorders
 from workbench.recorders.hang.heartbeat import read_beat
 from workbench.recorders.timing.step_log import StepRecorder
 from workbench.recorders.timing.structured_log import export
@@ -121,3 +124,35 @@ def test_export_pairs_every_span(tmp_path: Path) -> None:
             assert abs(record_["time_us"] - began[1] - record_["value"] * 1000) < 1000
     assert not opened
     assert {record_["value"] for record_ in records if record_["event_name"] == "local_valid_tokens"} == {8.0}
+
+
+def test_a_step_takes_few_calls(tmp_path: Path) -> None:
+    """What is always on may cost 1 % of a step; after a step's operations each call comes from slow memory."""
+    recorders = Recorders(RecorderOptions(str(tmp_path)))
+    calls: list[str] = []
+
+    def train(step: int) -> None:
+        with recorders.step(step):
+            for name in ("data_wait", "fwd", "bwd", "grad_clip", "optim", "loss_sync"):
+                with recorders.phase(name):
+                    pass
+
+    for step in range(1, 4):
+        train(step)
+    sys.setprofile(lambda _, event, __: calls.append(event) if event in ("call", "c_call") else None)
+    try:
+        train(4)
+    finally:
+        sys.setprofile(None)
+    recorders.close()
+    assert len(calls) < 260
+
+
+def test_a_phase_that_an_exception_ends_stays_the_current_one(tmp_path: Path) -> None:
+    recorders = Recorders(RecorderOptions(str(tmp_path)))
+    with pytest.raises(ValueError, match="bad"), recorders.step(1), recorders.phase("bwd"):
+        raise ValueError("bad")
+    assert recorders.steps.current_phase == "bwd"
+    beat = read_beat(tmp_path / "steps/heartbeat_0.bin")
+    assert beat
+    assert (beat.step, beat.phase) == (1, "bwd")

@@ -180,8 +180,10 @@ class FlightRecorder:
         for group, name in list(dist.distributed_c10d._world.pg_names.items()):  # noqa: SLF001
             if group.group_desc == CHECKPOINT_GROUP:
                 continue
-            with contextlib.suppress(RuntimeError):
+            try:
                 found[name] = number(group)
+            except RuntimeError:
+                continue
         return found
 
     def failed(self, error: BaseException, *, step: int = 0, phase: str = "") -> None:

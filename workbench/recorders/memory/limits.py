@@ -25,17 +25,19 @@ def memory_room() -> Room:
     RLIMIT_DATA limits the data of the process, RLIMIT_AS its address space: all of its memory, not only tensors.
     """
     soft = {kind: resource.getrlimit(kind)[0] for kind in LIMITS}
-    # Each step asks: most processes have no limit, and need not read how much they hold.
     limited = [kind for kind in LIMITS if soft[kind] != resource.RLIM_INFINITY]
+    # Each step asks: most processes have no limit, and need not read how much they hold.
+    if not limited:
+        return Room(None, None)
     try:
-        pages = Path("/proc/self/statm").read_text().split() if limited else []
+        pages = Path("/proc/self/statm").read_text().split()
     except OSError:
         return Room(None, None)
     # Fields of statm in pages: 0 is the address space, 5 is data and stack. See man 5 proc.
     field, page = {resource.RLIMIT_DATA: 5, resource.RLIMIT_AS: 0}, resource.getpagesize()
     held = {kind: int(pages[field[kind]]) * page for kind in limited}
     rooms = [Room(soft[kind], max(0, soft[kind] - held[kind]), NAMES[kind]) for kind in limited]
-    return min(rooms, key=lambda room: room.free or 0, default=Room(None, None))
+    return min(rooms, key=lambda room: room.free or 0)
 
 
 def soft_limits() -> dict[str, int]:

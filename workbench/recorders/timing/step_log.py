@@ -16,7 +16,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ContextDecorator, contextmanager
 from pathlib import Path
 
 from workbench.recorders import automatic
@@ -27,6 +27,7 @@ from workbench.recorders.timing.device_clock import DeviceClock, Spans
 from workbench.recorders.timing.step_record import MemoryUse, StepRecord
 from workbench.recorders.timing.step_table import StepTable
 
+ENCODER = json.JSONEncoder(separators=(",", ":"))
 BETWEEN = "between"
 RESIDUAL = "step"
 # `ru_maxrss` is in bytes on macOS and in KiB on Linux.
@@ -156,12 +157,9 @@ class StepRecorder:
         self._finish(line, start_ns, time.perf_counter_ns() - started)
         self.heartbeat.beat(step, BETWEEN.encode())
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str) -> "Phase":
         """Record the time inside this context as phase `name`, without the time of phases inside this one."""
-        self.begin_phase(name)
-        yield
-        self.end_phase()
+        return Phase(self, name)
 
     def begin_phase(self, name: str) -> None:
         """Begin phase `name`, like `phase` but without a context; call `end_phase` afterwards."""
@@ -257,7 +255,26 @@ class StepRecorder:
             self.timing.add(record)
 
     def _write(self, record: Mapping[str, object]) -> None:
-        self._file.write(json.dumps(record, separators=(",", ":")).encode() + b"\n")
+        self._file.write(ENCODER.encode(record).encode() + b"\n")
+
+
+class Phase(ContextDecorator):
+    """A context whose time counts as a phase of the step; after an exception the phase stays the current one.
+
+    No generator: after the operations of a step, whatever runs comes from slow memory, and costs by its length.
+    """
+
+    def __init__(self, steps: StepRecorder, name: str) -> None:
+        self._steps, self._name = steps, name
+
+    def __enter__(self) -> None:
+        """Begin the phase."""
+        self._steps.begin_phase(self._name)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End the phase, unless an exception ended it."""
+        if kind is None:
+            self._steps.end_phase()
 
 
 def header(rank_info: RankInfo, device: str) -> dict[str, object]:
