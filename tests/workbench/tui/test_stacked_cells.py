@@ -142,6 +142,15 @@ async def test_the_rows_share_the_whole_width():
         assert len(top.rstrip()) >= chart.size.width - 2
 
 
+async def test_of_many_steps_of_a_snapshot_the_round_ones_are_labelled():
+    app = ChartApp()
+    async with app.run_test(size=(90, 24)):
+        chart = app.query_one(MemoryTimeline)
+        frame = pd.concat([instants()] * 2, ignore_index=True).assign(entry=range(0, 1600, 20))
+        chart.show(frame, [StepStart(6 + step, step) for step in range(1600)])
+        assert list(chart.ticks().values()) == ["step 6", *map(str, range(200, 1401, 200))]
+
+
 @pytest.mark.parametrize(
     ("steps", "columns", "labels"),
     [

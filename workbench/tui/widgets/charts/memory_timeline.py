@@ -10,8 +10,11 @@ from analyzers.words import size
 from workbench.colours import CATEGORIES, nth_colour
 from workbench.console import clean
 from workbench.tui.widgets.charts.stacked_chart import FAILURE, StackedChart
-from workbench.tui.widgets.charts.value_axis import Unit
+from workbench.tui.widgets.charts.value_axis import Unit, round_distance
 from workbench.tui.widgets.widget_options import WidgetOptions
+
+TICK_COLUMNS = 7
+"""Columns of a chart for the label of each step."""
 
 
 class StepStart(NamedTuple):
@@ -71,17 +74,20 @@ class MemoryTimeline(StackedChart):
     def ticks(self) -> dict[int, str]:
         """Return the labels of the steps below the chart as {index of a table row: label}.
 
-        The first row is labelled with the step in which it lies, even if that step began earlier.
+        The first row is labelled with the step in which it lies, even if that step began earlier. Of many steps, those
+        with round numbers are labelled.
         """
-        entries, numbers = self.instants["entry"].to_numpy(), dict[int, int]()
-        for step, entry in self.steps:
-            row = int(np.searchsorted(entries, entry))
-            if row == 0:
-                numbers[0] = step
-            elif row < len(entries):
-                numbers.setdefault(row, step)
-        first = min(numbers, default=0)
-        return {row: f"step {step}" if row == first else str(step) for row, step in numbers.items()}
+        entries = self.instants["entry"].to_numpy()
+        rows = [(int(np.searchsorted(entries, entry)), step) for step, entry in self.steps]
+        shown = {step: row for row, step in rows if 0 < row < len(entries)}
+        begun = [step for row, step in rows if row == 0][-1:]
+        first = (begun or list(shown))[:1]
+        apart = round_distance((len(shown) or 1) / max(1, self.starts[-1] // TICK_COLUMNS))
+        labels = {0 if begun else shown[step]: f"step {step}" for step in first}
+        for step, row in shown.items():
+            if step % max(1, int(apart)) == 0:
+                labels.setdefault(row, str(step))
+        return labels
 
     def ruler(self) -> Sequence[str]:
         """Return the parts of the line below the chart: the peak, failed allocations, and the range of entries."""
