@@ -133,3 +133,30 @@ def test_the_shares_of_many_ranks_fit_a_page(monkeypatch):
     assert list(figure.children.figure.data[0].y) == ["rank 3", "rank 0"]
     monkeypatch.setattr(trace, "BARS", 4)
     assert len(trace.shares_section(shown, shown.rooms.trace)) == 1
+
+
+@pytest.mark.browser
+def test_a_sentence_in_the_last_column_keeps_its_row_low_on_a_telephone(site, page):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(site)
+    page.wait_for_selector("#verdict")
+    cells = [
+        "exposed communication",
+        "0-3",
+        "180 ms",
+        "gloo:all_gather",
+        "Run one rank alone without communication. " * 3,
+    ]
+    heads = [["opportunity", 0], ["ranks", 0], ["saved", 1], ["mostly", 0], ["how to check", 0]]
+    page.evaluate(
+        """content => {
+          const made = document.createElement("article");
+          made.className = "wide";
+          made.dataset.table = JSON.stringify(content);
+          document.querySelector("#page").append(made);
+        }""",
+        {"title": "Made", "columns": heads, "rows": [cells], "out": 0},
+    )
+    made = page.locator("#page > article", has_text="Made")
+    made.locator("td").first.wait_for()
+    assert made.locator("tbody tr").bounding_box()["height"] <= 130

@@ -2,7 +2,7 @@
 "use strict";
 
 (function () {
-  const ROW_PX = 28, FEW = 100, AROUND = 12, LETTERS = 16, SAMPLE = 200, PADDING_PX = 24, WORD = /\S{33}/;
+  const ROW_PX = 28, FEW = 100, AROUND = 12, LETTERS = 16, SENTENCE = 40, LINE = 28, SAMPLE = 200, PADDING_PX = 24, WORD = /\S{33}/;
   const UNITS = {
     B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, ns: 1e-9, "µs": 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600, d: 86400,
   };
@@ -91,8 +91,11 @@
     columns.forEach(([name, numeric], i) => {
       const cell = element(name ? "th" : "td", "", numeric ? "n" : "");
       // A window too narrow for all columns scrolls to the side instead of breaking texts at each word.
-      const longest = numeric ? 0 : rows.slice(0, SAMPLE).reduce((most, row) => Math.max(most, plain(row[i]).length), 0);
-      if (longest) cell.style.minWidth = `calc(${Math.min(longest, LETTERS)}ch + ${PADDING_PX}px)`;
+      const texts = numeric ? [] : rows.slice(0, SAMPLE).map((row) => plain(row[i]));
+      // A sentence in a narrow column would make its row as high as a page.
+      const isSentence = texts.some((text) => text.length > SENTENCE && text.includes(" "));
+      const least = isSentence ? LINE : Math.min(LETTERS, Math.max(0, ...texts.map((text) => text.length)));
+      if (least) cell.style.minWidth = `calc(${least}ch + ${PADDING_PX}px)`;
       if (name) {
         cell.scope = "col";
         const button = element("button", name, "sort");
