@@ -236,7 +236,7 @@ def hang_picture(data: HangData, run: Run, options: Options, at: EvidenceLink) -
         frame = hangs.matrix(run, name, COLLECTIVES, options)
         shown: pd.DataFrame = frame if len(frame) <= SINGLE_RANKS else hangs.folded(frame)
         states = legend(set(map(str, frame.to_numpy().ravel())))
-        return Drawing(lambda: chart.show(shown), signs_of_rank(frame, at.rank), len(shown) + 2, states)
+        return Drawing(lambda: chart.show(shown), signs_of_rank(frame, at.rank), len(shown) + 1, states)
 
     title = f"Last collectives of process group {clean(group.desc or group.name)}, by rank   "
     return Picture(Text(title), chart, read, at, is_low=True)
