@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 
@@ -37,6 +36,7 @@ HOST_PHASES = [
 ]
 """Phases in which the host works itself, as in data loading, and launches no work of the model."""
 PHASE_PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in PATTERNS.items()}
+ANY_PHASE = re.compile("|".join(PATTERNS.values()), re.IGNORECASE)
 
 
 def phases(trace: Trace, parent: Column, lane: Column) -> Column:
@@ -46,8 +46,7 @@ def phases(trace: Trace, parent: Column, lane: Column) -> Column:
     the forward pass, events without a phase count as forward up to the first backward operator of their step.
     `parent` has the row of the event directly around each event, `lane` the number of its thread or stream.
     """
-    of_text = np.array([phase_of(name) for name in trace.names] or [UNNAMED])
-    own = of_text[trace.columns["name"]]
+    own = trace.text_values(phase_of)[trace.columns["name"]]
     annotates = (own < UNNAMED) & trace.category_matches(ANNOTATIONS) & trace.lane_is(HOST_LANE)[lane]
     around = innermost_selected(annotates, parent)
     phase = np.where(around >= 0, own[around], UNNAMED).astype(np.int8)
@@ -62,14 +61,14 @@ def phase_intervals(trace: Trace, names: Sequence[str]) -> tuple[Column, Column]
 
 def names_in_phases(trace: Trace, names: Sequence[str]) -> Mask:
     """Return a mask of the texts in `trace.names` that denote one of the phases `names`."""
-    wanted = {PHASE_NAMES.index(name) for name in names}
-    return np.array([phase_of(name) in wanted for name in trace.names] or [False])
+    return np.isin(trace.text_values(phase_of), [PHASE_NAMES.index(name) for name in names])
 
 
-@lru_cache(maxsize=1 << 14)
 def phase_of(name: str) -> int:
     """Return the phase that an annotation's name denotes, as an index into PHASE_NAMES; UNNAMED if it denotes none."""
-    return next((i for i, pattern in enumerate(PHASE_PATTERNS.values()) if pattern.search(name)), UNNAMED)
+    if not ANY_PHASE.search(name):  # so it is for nearly all of what may be a million names
+        return UNNAMED
+    return next(i for i, pattern in enumerate(PHASE_PATTERNS.values()) if pattern.search(name))
 
 
 def infer_forward(trace: Trace, phase: Column) -> Column:

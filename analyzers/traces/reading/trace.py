@@ -4,8 +4,8 @@ A *lane* is a thread of the host or a stream of a device.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypedDict, cast
 
@@ -59,6 +59,9 @@ class Trace:
     """
 
     columns: Columns | UnsavedColumns
+    _values_of_texts: dict[Callable[[str], int], Integers] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def header(self) -> Mapping[str, Any]:
@@ -75,15 +78,27 @@ class Trace:
         """All distinct texts of the trace; the columns `name` and `cat` (category) hold indices into this list."""
         return cast("list[str]", self.columns.meta["names"])
 
+    def text_values(self, value_of: Callable[[str], int]) -> Integers:
+        """Return what the function `value_of` returns for each of the texts in `names`; it is asked once for each.
+
+        Without any text the result has one item, for the empty text, so that an empty column can index it.
+        """
+        if value_of not in self._values_of_texts:
+            self._values_of_texts[value_of] = np.array([value_of(name) for name in self.names or [""]], np.int64)
+        return self._values_of_texts[value_of]
+
     def text_matches(self, wanted: "re.Pattern[str] | set[str]", among: Sequence[int] | None = None) -> Mask:
         """Return a mask of the texts in `names` that are in the set `wanted` or contain the pattern `wanted`.
 
         If `among` is given, only the texts with these indices can match.
         """
         matches = np.zeros(len(self.names), bool)
-        for number in range(len(self.names)) if among is None else among:
-            name = self.names[number]
-            matches[number] = name in wanted if isinstance(wanted, set) else wanted.search(name) is not None
+        names = self.names if among is None else [self.names[number] for number in among]
+        if isinstance(wanted, set):
+            matching = [name in wanted for name in names]
+        else:
+            matching = [wanted.search(name) is not None for name in names]
+        matches[slice(None) if among is None else among] = matching
         return matches
 
     def name_matches(self, wanted: "re.Pattern[str] | set[str]") -> Mask:
