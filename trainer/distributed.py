@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d
 
 from trainer.config import JobConfig
 from trainer.config.devices import check_devices
-from trainer.config.nearest import checked_mesh
+from trainer.config.mesh.nearest import checked_mesh
 from trainer.config.sections import Debug
 from trainer.parallel.mesh import World, build_world
 from workbench.recorders.hang.flight_recorder import CHECKPOINT_GROUP

@@ -13,8 +13,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainer.config import JobConfig
-from trainer.config.nearest import checked_mesh
-from trainer.config.stages import model_parts
+from trainer.config.mesh.nearest import checked_mesh
+from trainer.config.mesh.stages import model_parts
 from trainer.errors import ConfigError, TrainerError
 from trainer.estimate.depth import shallow_model, shortened
 from trainer.estimate.expert_parallel import even_routing

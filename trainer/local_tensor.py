@@ -16,9 +16,9 @@ from torch.distributed._local_tensor import LocalTensor, LocalTensorMode, maybe_
 
 from trainer.config import JobConfig
 from trainer.config.checks import accumulation_steps
-from trainer.config.degrees import Degrees
-from trainer.config.nearest import checked_mesh
-from trainer.config.stages import model_parts
+from trainer.config.mesh.degrees import Degrees
+from trainer.config.mesh.nearest import checked_mesh
+from trainer.config.mesh.stages import model_parts
 from trainer.data.loader import RowLoader, Share
 from trainer.data.source import build_loader
 from trainer.distributed import seed_everything, seed_step

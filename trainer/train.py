@@ -14,7 +14,7 @@ from torch import Tensor
 
 from trainer.checkpoint import Checkpointer, TrainState
 from trainer.config import JobConfig, as_dict
-from trainer.config.stages import SPLIT_BACKWARD, schedule_name
+from trainer.config.mesh.stages import SPLIT_BACKWARD, schedule_name
 from trainer.data.loader import Loader, RowLoader, Share
 from trainer.data.source import build_loader
 from trainer.distributed import join, seed_everything, seed_step, set_timeouts

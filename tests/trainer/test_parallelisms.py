@@ -11,11 +11,11 @@ from mesh_flags import BRIEF, COMPILED, CONTEXT, COPIES, PIPELINE, TENSOR, asser
 
 from ranks import start
 from trainer.config import ConfigError, JobConfig, checked_mesh, validate
-from trainer.config.degrees import Degrees
 from trainer.config.devices import check_devices
-from trainer.config.nearest import nearest_mesh, with_degrees
+from trainer.config.mesh.degrees import Degrees
+from trainer.config.mesh.nearest import nearest_mesh, with_degrees
+from trainer.config.mesh.stages import BY_NAME, check_microbatches
 from trainer.config.sections import Parallelism
-from trainer.config.stages import BY_NAME, check_microbatches
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, plan, refuse_without_device
 

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from trainer.config import ConfigError, JobConfig
 from trainer.config.checks import recompute_interval
-from trainer.config.degrees import Degrees, degrees
+from trainer.config.mesh.degrees import Degrees, degrees
 from trainer.config.sections import ActivationCheckpoint, LRScheduler, Parallelism
 from trainer.data.loader import Loader, Share
 from trainer.data.text import synthetic_documents

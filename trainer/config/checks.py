@@ -4,12 +4,12 @@ import importlib
 from pathlib import Path
 
 from trainer.config import hf_format
-from trainer.config.degrees import CONTEXT, EXPERT, KEYS, PIPELINE, REPLICATE, SHARD, TENSOR, Degrees, degrees
+from trainer.config.mesh.degrees import CONTEXT, EXPERT, KEYS, PIPELINE, REPLICATE, SHARD, TENSOR, Degrees, degrees
+from trainer.config.mesh.stages import check_pipeline
 from trainer.config.precision import check_clipping, check_float8, check_precision
 from trainer.config.registry import exists, models
 from trainer.config.sections import ActivationCheckpoint, Checkpoint, JobConfig, Profiling, Training
 from trainer.config.shape import ModelArgs
-from trainer.config.stages import check_pipeline
 from trainer.errors import ConfigError
 
 WITH_BUDGET = ("inductor", "aot_eager_decomp_partition")

@@ -1,7 +1,7 @@
 """Check that the settings of data types (float8, mixed precision) and of gradient clipping can be combined."""
 
 from trainer.config.converters import FLOAT8
-from trainer.config.degrees import Degrees
+from trainer.config.mesh.degrees import Degrees
 from trainer.config.sections import JobConfig
 from trainer.errors import ConfigError
 

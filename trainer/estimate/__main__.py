@@ -16,8 +16,8 @@ from typing import NamedTuple
 import torch
 
 from trainer.config import JobConfig, load
+from trainer.config.mesh.stages import model_parts
 from trainer.config.shape import ModelArgs
-from trainer.config.stages import model_parts
 from trainer.errors import TrainerError
 from trainer.estimate.depth import window_peaks
 from trainer.estimate.mesh import LocalProblem, local_problem

@@ -12,9 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.hooks import RemovableHandle
 
 from trainer.config import JobConfig
-from trainer.config.degrees import Degrees
+from trainer.config.mesh.degrees import Degrees
+from trainer.config.mesh.stages import Part
 from trainer.config.shape import ModelArgs
-from trainer.config.stages import Part
 from trainer.estimate.expert_parallel import even_routing
 from trainer.estimate.mesh import LocalProblem
 from trainer.estimate.storage_counter import Peak

@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from trainer.config import JobConfig
 from trainer.config.checks import check_experts, model_shape
 from trainer.config.converters import convert
+from trainer.config.mesh.stages import Part
 from trainer.config.shape import ModelArgs
-from trainer.config.stages import Part
 from workbench.recorders.memory.tensor_hooks import without_wrappers
 
 Draw = Callable[[str, Tensor, int, int], Tensor]

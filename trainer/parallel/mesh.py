@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from trainer.config.degrees import CONTEXT, EXPERT, EXPERT_SHARD, PIPELINE, REPLICATE, SHARD, TENSOR, Degrees
+from trainer.config.mesh.degrees import CONTEXT, EXPERT, EXPERT_SHARD, PIPELINE, REPLICATE, SHARD, TENSOR, Degrees
 
 SHARD_CONTEXT = "dp_shard_cp"
 """Name of the mesh dimension that joins sharding and context parallelism: FSDP shards weights over both."""

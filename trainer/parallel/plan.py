@@ -6,10 +6,10 @@ import torch
 
 from trainer.config import JobConfig
 from trainer.config.checks import recompute_interval
-from trainer.config.degrees import EXPERT
+from trainer.config.mesh.degrees import EXPERT
+from trainer.config.mesh.stages import Part, model_parts
 from trainer.config.sections import Compile
 from trainer.config.shape import ModelArgs
-from trainer.config.stages import Part, model_parts
 from trainer.models.decoder import Decoder, build_model, init_weights, model_args
 from trainer.models.moe import moe_layers
 from trainer.parallel.activation_checkpoint import apply_activation_checkpointing

@@ -11,7 +11,7 @@ from analyzers.parity.folder import write_runs
 from analyzers.parity.model import NamedRun
 from analyzers.words import quantity
 from trainer.config import ConfigError, JobConfig, load
-from trainer.config.degrees import EXPERT, KEYS, REPLICATE, SHARD
+from trainer.config.mesh.degrees import EXPERT, KEYS, REPLICATE, SHARD
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Plan, Request, plan, trainer_arguments

@@ -18,7 +18,8 @@ from workbench.console import clean, explain
 from workbench.present import render
 from workbench.web.gestures import typed_text
 from workbench.web.key_sheet import key_sheet, skip_link
-from workbench.web.pages import bisect, compare, config, hang, logs, memory, overview, parity, source, steps, trace
+from workbench.web.pages import bisect, compare, config, hang, logs, memory, parity, source, steps, trace
+from workbench.web.pages.overview import page as overview
 from workbench.web.query import Query, parse_query
 from workbench.web.rail import header, rail
 from workbench.web.served_run import ServedRun

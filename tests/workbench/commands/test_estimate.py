@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 import ranks
+from trainer.config.mesh.stages import model_parts
 from trainer.config.sections import Parallelism
-from trainer.config.stages import model_parts
 from trainer.estimate.depth import Shallow, without_negatives
 from trainer.estimate.storage_counter import Peak
 from workbench.commands import trainer_process
@@ -116,10 +116,10 @@ import os
 import runpy
 from dataclasses import replace
 from trainer.config import JobConfig
-from trainer.config.degrees import Degrees
+from trainer.config.mesh.degrees import Degrees
 from trainer.estimate.depth import window_peaks
 from trainer.estimate.mesh import LocalProblem
-from trainer.config.stages import Part
+from trainer.config.mesh.stages import Part
 from trainer.estimate.rehearsal import join_fake, rehearse
 from trainer.models.decoder import model_args
 config = JobConfig()

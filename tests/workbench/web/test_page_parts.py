@@ -15,7 +15,7 @@ from workbench.web.components.rank_charts import bar_names, step_parts, time_sha
 from workbench.web.components.step_charts import MARKED, line_chart, phase_stack
 from workbench.web.pages import config, steps, trace
 from workbench.web.pages.hang import from_most_ranks
-from workbench.web.pages.overview_picture import picture
+from workbench.web.pages.overview.picture import picture
 from workbench.web.served_run import served_run
 from workbench.web.theme import theme
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import islice, product
 
 from trainer.config.checks import check_divisions, validate
-from trainer.config.degrees import EXPERT, KEYS, SHARD, Degrees, WrongWorldSize, degrees
+from trainer.config.mesh.degrees import EXPERT, KEYS, SHARD, Degrees, WrongWorldSize, degrees
 from trainer.config.sections import JobConfig
 from trainer.errors import ConfigError
 

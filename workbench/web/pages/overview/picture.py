@@ -16,7 +16,7 @@ from workbench.web.evidence_links import room_query
 from workbench.web.pages.compare import first_change
 from workbench.web.pages.hang import rank_states, shown_group
 from workbench.web.pages.memory_timeline import chart, last_steps
-from workbench.web.pages.overview_trace import trace_drawing
+from workbench.web.pages.overview.trace import trace_drawing
 from workbench.web.query import memory_query
 from workbench.web.served_run import ServedRun
 

@@ -6,8 +6,8 @@ from workbench.present.sections import sections
 from workbench.present.tables.run import file_list, rank_list
 from workbench.web.components.text import finding, table, verdict
 from workbench.web.evidence_links import evidence_address
-from workbench.web.pages.overview_picture import picture
-from workbench.web.pages.overview_steps import step_overview
+from workbench.web.pages.overview.picture import picture
+from workbench.web.pages.overview.steps import step_overview
 from workbench.web.query import Query
 from workbench.web.served_run import ServedRun
 
