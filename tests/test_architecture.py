@@ -67,6 +67,20 @@ def test_the_recorders_import_only_the_standard_library_torch_and_themselves():
             assert {name.partition(".")[0] for name in foreign} <= allowed, path
 
 
+def test_no_string_is_left_outside_of_its_expression():
+    """An implicitly joined string without parentheses loses its second line; ruff's B018 does not look at strings."""
+    lost = []
+    for path in (path for house in ("analyzers", "trainer", "workbench") for path in (ROOT / house).rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        lines = source.splitlines()
+        for node in ast.walk(ast.parse(source)):
+            match node:
+                case ast.Expr(value=ast.JoinedStr()) | ast.Expr(value=ast.Constant(value=str())):
+                    is_docstring = lines[node.lineno - 1].strip().startswith(('"""', 'r"""'))
+                    lost += [] if is_docstring else [f"{path}:{node.lineno}"]
+    assert not lost
+
+
 def test_tests_keep_away_from_the_users_cache(tmp_path_factory):
     assert Path(os.environ["WORKBENCH_CACHE"]).is_relative_to(tmp_path_factory.getbasetemp())
 

@@ -145,7 +145,7 @@ def first_value(compared: Compared) -> Divergence | None:
 
 
 def first_inexact(compared: Compared) -> Divergence | None:
-    """Return the first tensor that is not identical in two runs, as a `Divergence`; None if all are identical.
+    """Return the first tensor whose recorded norm, sums or projection differ at all, as a `Divergence`; else None.
 
     The result is also None if the runs have different meshes.
     """

@@ -89,8 +89,9 @@ def departure_at(
     """Return the `Departure` for one process-group number under which ranks created different groups.
 
     `made` has all groups of each rank by number, `present` the group that each rank created under this number, and
-    `votes` how many ranks created each of these groups. The group with most votes is right. With equal votes, a group
-    is wrong if the ranks of the other group create it later: its own ranks have skipped a group before it.
+    `votes` how many ranks created each of these groups. The group with most votes is right. With equal
+    votes, group A is wrong if the ranks that created B here create A under a later number: the ranks of A have then
+    skipped B.
     """
     (usual, count), (rarer, rarer_count) = votes.most_common(2)
     is_tie = count == rarer_count

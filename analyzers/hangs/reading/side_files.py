@@ -196,10 +196,10 @@ def has_ended_cleanly(answer: Answer) -> bool:
 
 
 def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) -> SideFiles:
-    """Return the contents of the files beside a set of dumps, which has one folder for each node.
+    """Return what ranks left besides their dumps: errors, stacks, gloo messages, new groups and logs.
 
-    If a rank has several files of a kind, the one next to the set's dumps is used. Rounds (requests to all ranks for
-    their dumps) before `first_round` are left out.
+    `folders` has one folder of dumps per node; a file in one of them wins over one of the same kind and rank
+    elsewhere. Rounds (requests to all ranks for their dumps) before `first_round` are left out.
     """
     manifest = manifest_of(run)
     group_files = read_with_paths(run, Kind.GROUPS, folders, GroupsFile)
@@ -213,9 +213,9 @@ def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) 
         stack_files=stack_pages(run) | by_rank(run, Kind.STACKS, folders, first_round),
         child_files=by_rank(run, Kind.CHILD_STACKS, folders, first_round),
         message_files=by_rank(run, Kind.MESSAGES, folders, first_round),
-        new_group_files={a.rank: a.path for a in run.of(Kind.NEW_GROUPS) if a.rank is not None},
+        new_group_files=nearest_by_rank(run, Kind.NEW_GROUPS, folders),
         log_files=find_log_files(run),
-        step_logs={a.rank: a.path for a in run.of(Kind.STEPS) if a.rank is not None},
+        step_logs=nearest_by_rank(run, Kind.STEPS, folders),
         exit_codes=exit_codes(manifest),
         last_words=read_last_words(group_files),
         world_size=world_size if isinstance(world_size, int) and 0 < world_size <= RANKS_AT_MOST else 0,
@@ -280,6 +280,14 @@ def by_rank(run: Run, kind: Kind, folders: Sequence[Path], first_round: int) -> 
         for a, base, number in files
         if a.rank is not None and base not in other_sets and not (base in folders and number < first_round)
     }
+
+
+def nearest_by_rank(run: Run, kind: Kind, folders: Sequence[Path]) -> dict[int, Path]:
+    """Return, for one kind of file that is written all the time, {rank: path of the file nearest to the dumps}.
+
+    Such a file is not part of a round or set of dumps: that in `dumps` is also used for the dumps in `dumps/set_2`.
+    """
+    return {a.rank: a.path for a in nearest_last(run, kind, folders) if a.rank is not None}
 
 
 def nearest_last(run: Run, kind: Kind, folders: Sequence[Path]) -> list[Artefact]:

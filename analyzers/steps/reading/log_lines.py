@@ -13,6 +13,7 @@ from analyzers.columns import Column
 from analyzers.steps.columns.raw_table import RawTable
 
 NAMES_AT_MOST = 64
+NAME_LENGTH = 100
 """The most different phases, tags or groups that are kept; a hostile log might have a million."""
 LARGEST = 1 << 62
 UNKNOWN = -1
@@ -93,16 +94,27 @@ NAMED = (("phases", "phase", 0), ("cpu_ns", "cpu", 0), ("device_ns", "device", 0
 
 
 class Names:
-    """Gives each name a number, in order of appearance; at most NAMES_AT_MOST names get one."""
+    """Gives each name a number, in order of appearance; at most NAMES_AT_MOST names get one.
+
+    `texts` has the names in this order, each cut to NAME_LENGTH characters.
+    """
 
     def __init__(self) -> None:
-        self.known: dict[str, int] = {}
+        self.texts: list[str] = []
+        self._numbers: dict[str, int] = {}
 
     def __call__(self, name: str) -> int | None:
-        """Return the number of a name; a new name gets the next number, or None if there are too many names already."""
-        if name not in self.known and len(self.known) < NAMES_AT_MOST:
-            self.known[name[:100].encode("utf-8", "replace").decode()] = len(self.known)
-        return self.known.get(name)
+        """Return the number of a name, or None for a new name after NAMES_AT_MOST others."""
+        if name not in self._numbers and len(self._numbers) < NAMES_AT_MOST:
+            self._numbers[name] = len(self._numbers)
+            self.texts.append(self._text(name))
+        return self._numbers.get(name)
+
+    def _text(self, name: str) -> str:
+        """Return the text of a new name; if the cut name is taken already, it ends with the number of the name."""
+        text = name[:NAME_LENGTH].encode("utf-8", "replace").decode()
+        ending = f"#{len(self.texts)}"
+        return text[: NAME_LENGTH - len(ending)] + ending if text in self.texts else text
 
 
 class Table:
@@ -166,7 +178,7 @@ class Table:
         Likewise `groups` explains the columns `seq.N` and `numbers` the columns `number.N`; item N of `tags` is the
         tag of bit N.
         """
-        return {name: list(self.names[field].known) for name, field in META}
+        return {name: self.names[field].texts for name, field in META}
 
 
 SMALL = ("file", "step", "residual_ns", "tokens", "alloc_retries", "rank", "attempt", "covers", "tags")

@@ -58,7 +58,7 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
     def shows(self, at: Column) -> Integers:
         """Return the time that this clock shows (Unix ns) at each time `at` of the first rank's clock (Unix ns).
 
-        This is the inverse of `ahead`: a shown time minus `ahead` of the shown time is `at` again.
+        For each shown time t, `t - ahead(t)` is `at` again.
         """
         steady = at + self.offset_ns
         return steady + clock_gain(steady - self.at_ns, self.drift_ppm / (1 - self.drift_ppm * 1e-6))

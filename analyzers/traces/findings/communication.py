@@ -8,6 +8,11 @@ from analyzers.traces.model import Collective, RankTrace
 from analyzers.words import duration_ns, quantity, share, size
 
 COLLECTIVES_AT_MOST = 3
+LITTLE_COMPUTE = 0.25
+"""Overlap is said not to help much if compute is too short to hide this part of the exposed communication.
+
+Even perfect overlap then leaves more than three quarters of it exposed, so that its causes must be found first.
+"""
 HOST_ONLY = " These times are those of the CPU: the trace has no device events."
 
 
@@ -57,9 +62,19 @@ def hide_advice(account: RankTrace) -> str:
     return (
         f"{first} time {what} alone, on the same ranks"
         f"{'' if account.source == 'cpu' else ' (nccl-tests does this for NCCL)'}. {reading_of_time(account)}"
-        f" Overlap with compute will not help much: this rank computes for only {duration_ns(max(free, 0))} outside of"
-        " collectives."
+        f" {limit_of_overlap(account, free)}"
     )
+
+
+def limit_of_overlap(account: RankTrace, free: int) -> str:
+    """Return a sentence on how much communication `free` ns of compute outside of collectives can hide, and how."""
+    exposed = account.exposed_communication_ns
+    if free <= 0:
+        return "Overlap with compute cannot help: nothing is computed outside of collectives."
+    most = f"hide at most {duration_ns(free)} of the {duration_ns(exposed)}"
+    if free < LITTLE_COMPUTE * exposed:
+        return f"Overlap with compute will not help much: it can {most}."
+    return f"Overlap with compute can {most}: {how_to_hide(account)}."
 
 
 def longest_collective(account: RankTrace) -> tuple[str, str]:

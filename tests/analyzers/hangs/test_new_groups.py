@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from analyzers import run
+from analyzers.hangs.reading.side_files import read_side_files
+
 DEFAULT, FIRST = ("0", "default_pg"), ("1", "undefined")
 C10D = "/x/site-packages/torch/distributed/distributed_c10d.py"
 IN_NEW_GROUP = f"""Thread 0x1 (most recent call first):
@@ -11,6 +14,7 @@ IN_NEW_GROUP = f"""Thread 0x1 (most recent call first):
   File "/home/me/train.py", line 7 in make_groups
   File "/home/me/train.py", line 9 in <module>
 """
+STEP_LOG = '{"schema": "workbench.steps/1", "rank": 0, "world_size": 1, "started_ns": 1}\n'
 
 
 def made(folder, rank, *groups, line=7):
@@ -90,3 +94,12 @@ def test_groups_that_differ_are_no_cause_where_a_rank_failed(folder, recorder):
     folder.side("exit_1.json", {"rank": 1, "error": "ValueError", "message": "no tokens", "time_ns": 1})
     verdict = folder.report().verdict
     assert (verdict.kind, verdict.ranks) == ("dead", [1])
+
+
+def test_files_beside_the_dumps_win_over_those_elsewhere(folder, tmp_path):
+    """An older run that was copied into the same folder has logs of the same ranks."""
+    for home in (folder.path, tmp_path / "old" / "dumps"):
+        type(folder)(home).side("new_groups_0.jsonl", "").side("rank_0.jsonl", STEP_LOG)
+    side = read_side_files(run.discover(tmp_path), [folder.path])
+    assert side.new_group_files == {0: folder.path / "new_groups_0.jsonl"}
+    assert side.step_logs == {0: folder.path / "rank_0.jsonl"}

@@ -41,6 +41,20 @@ def test_the_longest_collective_is_named_with_its_times_where_compute_cannot_hid
 
 
 @pytest.mark.parametrize(
+    ("compute_ms", "sentence"),
+    [
+        (0, "Overlap with compute cannot help: nothing is computed outside of collectives."),
+        (24, "Overlap with compute will not help much: it can hide at most 24.0 ms of the 100 ms."),
+        (57, "Overlap with compute can hide at most 57.0 ms of the 100 ms: with FSDP2 prefetch"),
+    ],
+)
+def test_advice_says_how_much_overlap_can_hide(maker, compute_ms, sentence):
+    advice = findings_of(maker, communicating(maker, "all_gather", compute_ms))["trace.exposed_communication"].next
+    assert sentence in advice
+    assert ("will not help much" in advice) == ("will not help much" in sentence)
+
+
+@pytest.mark.parametrize(
     ("name", "setting", "other"),
     [
         ("all_gather", "set_modules_to_forward_prefetch", "bucket_cap_mb"),

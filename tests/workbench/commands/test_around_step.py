@@ -97,6 +97,13 @@ def test_another_loss_in_the_second_run_is_unknown():
     report = rerun_report(data(repeated_loss=3.0, reproduced=False), [])
     assert (report.verdict.status, report.verdict.kind) == ("unknown", "not_located")
     assert "did not repeat step" in report.findings[0].title
+    assert report.findings[0].why.endswith("data and settings gave a different result.")
+    assert "faulty memory" in report.findings[0].next
+
+
+def test_too_few_steps_before_the_spike_ask_for_an_earlier_checkpoint():
+    [finding] = rerun_report(data(steps_compared=1), []).findings
+    assert finding.next.endswith("Or look at how the loss is computed.")
 
 
 def test_a_run_without_anything_broken_is_refused():

@@ -169,15 +169,18 @@ def nothing_finding(data: RerunData) -> Finding:
     elif data.reproduced:
         title = f"Step {data.step} broke again, and the second run does not show where it began"
         why = f"{quantity(data.steps_compared, 'step')} before it were recorded, too few to compare with."
-        advice_ = "Begin the second run earlier: resume from an earlier checkpoint. Or look at how the loss is"
-        " computed."
+        advice_ = (
+            "Begin the second run earlier: resume from an earlier checkpoint. Or look at how the loss is computed."
+        )
     else:
         title = f"The second run did not repeat step {data.step}: its loss there is {loss(data.repeated_loss)}"
-        why = f"The first run had {loss(data.recorded_loss)}. The same weights, data and settings gave a different"
-        " result."
+        why = (
+            f"The first run had {loss(data.recorded_loss)}. The same weights, data and settings gave a different"
+            " result."
+        )
         advice_ = (
-            "Suspect what may differ between the runs: the order in which kernels add (set debug.deterministic), the"
-            " machine, or its memory."
+            "Suspect what may differ between the runs: the order in which kernels add (set debug.deterministic), or"
+            " the machine, such as faulty memory (nvidia-smi -q -d ECC counts its errors)."
         )
     return Finding(
         id="rerun.not_run" if data.not_run else "rerun.not_located",

@@ -35,10 +35,11 @@ CALLS_AT_MOST = 64
 
 
 class TensorRecorder(ValueRecorder):
-    """Records sums over modules' inputs and outputs, gradients, parameters, and the optimizer's settings and state.
+    """Records sums of each tensor: modules' inputs, outputs, gradients, parameters; the optimizer's settings and state.
 
-    In addition to what `ValueRecorder` writes, each line has the dtype and a projection, the scalar product of the
-    values with a fixed random vector. It shows differences between tensors whose sums are equal.
+    The first STEPS steps are recorded. In addition to the sums of each tensor that `ValueRecorder` writes, a line has
+    the dtype and a projection, the scalar product of the values with a fixed random vector. The projection shows
+    differences between tensors whose sums are equal.
     """
 
     def __init__(self, folder: str | Path, models: Sequence[nn.Module], place: Place | None = None) -> None:
