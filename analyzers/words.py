@@ -124,6 +124,13 @@ def relative(difference: float) -> str:
     return percent(difference) if 1e-3 <= difference < float("inf") else f"{difference:.0e}"
 
 
+def relative_pair(smaller: float, larger: float) -> tuple[str, str]:
+    """Return two relative differences in one notation: percentages such as `0.07 %` and `1.6 %`, else `8e-08`."""
+    if smaller < 1e-5 or not 1e-3 <= larger < float("inf"):
+        return relative(smaller) if smaller < 1e-3 else f"{smaller:.0e}", f"{larger:.0e}"
+    return f"{100 * smaller:.1g} %" if smaller < 1e-3 else percent(smaller), percent(larger)
+
+
 def share(part: float, whole: float) -> str:
     """Return `part` as a percentage of `whole`, formatted by `percent`; `0 %` if `whole` is 0."""
     return percent(part / whole if whole else 0.0)

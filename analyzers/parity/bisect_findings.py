@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from analyzers.parity.bisect_model import BisectData, Cause, Divergence
 from analyzers.parity.findings import agreed_text, norm_text, value_name_of
 from analyzers.report import Evidence, Finding, Severity, Status, Verdict
-from analyzers.words import capitalised, joined_sentences, quantity, relative
+from analyzers.words import capitalised, joined_sentences, quantity, relative, relative_pair
 
 TITLES = {
     Cause.DATA: "the data of step {step} differ, so the model gets a different input",
@@ -80,16 +80,18 @@ def rounding(one: Divergence) -> Finding:
 
     `one` is the first tensor that is not identical.
     """
+    difference, tolerance = relative_pair(one.difference, one.tolerance)
     return Finding(
         id="bisect.rounding",
         severity=Severity.INFO,
-        title=f"The runs agree but for rounding; {value_name_of(one.kind, one.tensor)} of step {one.step} is the first"
+        title=f"The runs agree but for rounding; {value_name_of(one.kind, one.tensor)} in step {one.step} is the first"
         " tensor that is not identical",
-        why=f"It differs by {relative(one.difference)} of its size. Rounding in {one.dtype_b or 'its dtype'} explains"
-        f" up to {relative(one.tolerance)}{margin(one)}. {agreed_text(one.agreed, 0.0)}".rstrip(),
+        why=f"Its largest relative difference (norm, sums or projection) is {difference}; rounding in"
+        f" {one.dtype_b or 'its dtype'} explains up to {tolerance}{margin(one)}."
+        f" {agreed_text(one.agreed, 0.0)}".rstrip(),
         next="There is nothing to do if kernels may add numbers in a different order in the two runs, as they do on"
-        " other devices, meshes or batch sizes. Otherwise look at the code that computes this tensor: a small change"
-        " of a setting looks the same.",
+        " other devices, meshes or batch sizes. Otherwise look at the code that computes this tensor: a slightly"
+        " changed setting can cause a difference this small, too.",
         step=one.step,
         evidence=[Evidence(text=f"norm in run A: {one.a:.9g}; in run B: {one.b:.9g}")],
         confidence=0.6,

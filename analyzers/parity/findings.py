@@ -19,6 +19,8 @@ KIND_NAMES = {
     ValueKind.INPUT_GRADIENT: "the gradient of the input of {name}",
     ValueKind.OPTIMIZER: "the optimizer's {name}",
 }
+WHOLE = {"(model)": "the whole model", "model": "module model"}
+"""The names of the outermost module in phrases; it is recorded as `(model)` if it has an attribute `model`."""
 NEXT_STEPS = {
     ValueKind.DATA: "Give all runs the same sequences in each step: the same text, seed and sequence length, and the"
     " same product of batch size and data-parallel degree.",
@@ -101,7 +103,7 @@ def value_name(value: ValueDifference) -> str:
 
 def value_name_of(kind: ValueKind, name: str) -> str:
     """Return a phrase for the tensor `name` of a kind, such as `the gradient of layers.0.attention.wq.weight`."""
-    return KIND_NAMES[kind].format(name=name)
+    return KIND_NAMES[kind].format(name=WHOLE.get(name, name))
 
 
 def why(value: ValueDifference, tolerance: float) -> str:

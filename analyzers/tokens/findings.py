@@ -39,7 +39,8 @@ NEXT = {
     Problem.NOTHING_TRAINED: "Drop these rows, or find out why the mask finds no answer in them.",
     Problem.PADDING_TRAINED: "Set the labels of padding to -100.",
     Problem.PADDING_ATTENDED: "Set attention_mask to 0 for padding.",
-    Problem.ANSWER_CUT: "Raise the sequence length, shorten or drop these rows, or truncate prompts from the left.",
+    Problem.ANSWER_CUT: "Raise the sequence length of the trainer (training.seq_len; TRL: max_length; axolotl:"
+    " sequence_len), shorten or drop these rows, or truncate prompts from the left.",
     Problem.PACKING_POSITIONS: "Write position_ids that begin with 0 in each document, and an attention that ends at"
     " its border (for example flash attention with cu_seqlens, or a block mask).",
     Problem.NO_DOCUMENT_END: "Append the end token to each document before packing.",
@@ -185,9 +186,16 @@ def why(rows: Rows, problem: Problem, mask: Mask) -> str:
         return end_text(sums, int(rows["ends"].sum()), int(rows["ends_trained"].sum()))
     part = percent(np.count_nonzero(mask) / len(mask))
     if problem is Problem.ANSWER_CUT:
-        longest = f"to {rows.limit} tokens" if rows.limit else "at its length"
+        longest = f"to {rows.limit} tokens ({limit_source(rows)})" if rows.limit else "at its length"
         return f"{part} of the rows, truncated {longest}, end before the first token of an answer: they train nothing"
     return SENTENCES[problem].format(part=part, **sums)
+
+
+def limit_source(rows: Rows) -> str:
+    """Return a phrase on where the length comes from to which rows are truncated: an option, or the rows themselves."""
+    if rows.seq_len:
+        return "given by --seq-len"
+    return f"the largest length, which {np.count_nonzero(rows['length'] == rows.limit)} rows have"
 
 
 def user_text(sums: Mapping[str, int]) -> str:

@@ -14,6 +14,10 @@ from analyzers.words import agree, rank_names
 
 UNUSED_PARAMETERS = "Expected to have finished reduction in the prior iteration"
 OOM_KILLER = "`dmesg -T | grep -i 'killed process'`"
+SEE_MEMORY = (
+    "see in a memory snapshot of the rank what filled its memory (`workbench inspect SNAPSHOT`; the trainer records one"
+    " with profiling.enable_memory_snapshot, other scripts with torch.cuda.memory._record_memory_history())"
+)
 COLLECT_AGAIN = "collect the dumps again, or copy the files again: they may be truncated"
 
 
@@ -66,9 +70,7 @@ def for_other_groups(cause: Cause) -> str:
 def for_dead(cause: Cause) -> str:
     """Return what to do about a rank that ended."""
     if cause.culprit.out_of_memory:
-        return (
-            f"run `workbench inspect` on the folder of the run to see what filled the rank's memory{only_wait(cause)}"
-        )
+        return f"{SEE_MEMORY}{only_wait(cause)}"
     if cause.culprit.error:
         return for_exception(cause)
     if cause.node:

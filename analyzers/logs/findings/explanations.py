@@ -17,7 +17,7 @@ from analyzers.words import quantity, rank_names, size
 EVIDENCE_AT_MOST, LAST_LINES_AT_MOST = 6, 8
 LINE_LENGTH = 160
 BASES = {
-    Basis.NAMED: "PyTorch's message names the ranks that did not join",
+    Basis.NAMED: "PyTorch's message names the ranks that did not join the collective",
     Basis.BEHIND: "the other ranks enqueued more operations of this process group",
     Basis.OTHER_OPERATION: "the ranks wait in different operations that have the same sequence number",
     Basis.OTHER_LINE: "all ranks that the logs show gave up in a collective, but not at the same line",
@@ -32,8 +32,8 @@ BASES = {
     Basis.EXTRA_OPERATION: "all other ranks finished the operations before, and stopped there",
     Basis.FIRST_OPERATION: "no operation of the process group had completed before, so no single rank is to blame",
     Basis.ALL_WAIT: "all ranks that the logs show wait in this operation, so none of them is to blame",
-    Basis.MOST_SILENT: "logs cannot tell whether the other ranks did not join, or were ended while they waited"
-    " elsewhere",
+    Basis.MOST_SILENT: "logs cannot tell whether the other ranks did not join the collective, or were ended while they"
+    " waited elsewhere",
     Basis.LATE: "logs cannot tell whether the other ranks came too late, or waited too and were disconnected",
     Basis.ONE_SIDE: "this log shows which rank waited, but not for which one",
 }
@@ -91,8 +91,8 @@ STARTUP_MECHANISMS: Mapping[Reason, str] = {
 }
 """What the reason of a failed start means, as a clause that precedes the evidence."""
 EITHER_OF_TWO = (
-    "PyTorch's message says that the other rank did not join. But with two ranks it may also be this one that called"
-    " one collective too many"
+    "PyTorch's message says that the other rank did not join the collective. But with two ranks it may also be this"
+    " one that called one collective too many"
 )
 BY_DRIVER = (
     "PyTorch's own allocator would say how much it tried to allocate; this message is that of a CUDA call, most often"

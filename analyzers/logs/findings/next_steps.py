@@ -12,8 +12,8 @@ STEPS = {
     LogClass.CRASHED: "open the line that the title names; the lines above the traceback show what was read or"
     " computed",
     LogClass.SIGNAL: "look at the native extension that the line calls; if the title names no line, run with `python -X"
-    " faulthandler`, and read the kernel's log (`dmesg -T`) of that node at the time of the crash",
-    LogClass.EXIT_CODE: "read that rank's own stderr; start torchrun with `--log-dir logs --tee 3`, and wrap main() in"
+    " faulthandler`, and read the kernel's log (`dmesg -T`) of the node of {ranks} at the time of the crash",
+    LogClass.EXIT_CODE: "read the stderr of {ranks}; start torchrun with `--log-dir logs --tee 3`, and wrap main() in"
     " `torch.distributed.elastic.multiprocessing.errors.record`",
     LogClass.DISK_FULL: "free space or raise the quota where the file is written (`df -h`, `quota -s`), and check the"
     " last checkpoint: it may be truncated",
@@ -25,9 +25,9 @@ STEPS = {
     " prints the names",
     LogClass.UNMATCHED_P2P: "give each send a recv on its peer with the same tag, and issue both in the same order on"
     " both ranks",
-    LogClass.EARLY_EXIT: "find out why that rank ended first: uneven data (`drop_last`, DistributedSampler), an early"
-    " `return`, `sys.exit()`, or an `except` that goes on after an error and so leaves out collectives; to see which"
-    " ones, run under `workbench launch -- COMMAND`, which records them",
+    LogClass.EARLY_EXIT: "find out why {ranks} left the training before the others: uneven data (`drop_last`,"
+    " DistributedSampler), an early `return`, `sys.exit()`, or an `except` that goes on after an error and so"
+    " leaves out collectives; to see which ones, run under `workbench launch -- COMMAND`, which records them",
     LogClass.TIME_LIMIT: "ask for more time, or save checkpoints more often and resume. With Slurm's"
     " `--signal=USR1@120` the script gets SIGUSR1 about 120 s before the limit: let a handler save there, because"
     " without one the signal ends the process",
@@ -108,7 +108,8 @@ TIMEOUTS = {
 def next_step(cause: Cause) -> str:
     """Return advice on a cause, with the exact setting if there is one."""
     special = SPECIAL.get(cause.kind)
-    return special(cause) if special else STEPS[cause.kind]
+    advice = special(cause) if special else STEPS[cause.kind]
+    return advice.replace("{ranks}", who(cause.ranks, "the failed rank"))
 
 
 CAUGHT_OR_ENDED = (

@@ -249,10 +249,12 @@ def duration_of(cause: Cause) -> str:
 
 
 def early_exit(cause: Cause) -> str:
-    """Return the title for a rank that ended without an error, and where the others waited for it."""
+    """Return the title for a rank that left without an error, and where the others waited for it."""
     others = who(cause.failure.ranks, "the other ranks")
     is_certain = cause.blame is not None and cause.blame.basis is Basis.NOT_LISTED
-    how = "ended with exit code 0" if is_certain else "exited without an error"
+    # Its exit code may be that of the launcher's SIGTERM, if the process was still there when the others failed.
+    left = f"left {agree(cause.ranks, 'its', 'their')} training loop without an error"
+    how = "ended with exit code 0" if is_certain else left
     operation = first_with(cause, "operation").facts.operation
     where = f" in {operation}{place(cause.lead)}" if operation else place(cause.lead)
     return f"{who(cause.ranks)} {how}; {others} lost the connection{where}"

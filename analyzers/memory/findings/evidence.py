@@ -7,6 +7,7 @@ from analyzers.memory.model import Device
 from analyzers.report import Evidence
 from analyzers.words import rank_names
 
+COMMON_POOL = "0.0"
 CATEGORY_WORDS = {
     "optimizer_state": "optimizer state",
     "temporary": "temporary tensors",
@@ -44,3 +45,11 @@ def fact(device: Device, text: str, line: str = "") -> Evidence:
 def innermost(frames: Sequence[str], unknown: str = "") -> str:
     """Return the first, innermost frame as `function (file:line)`; `unknown` if there are no frames."""
     return call_site(frames[0]) if frames else unknown
+
+
+def pool_words(pool: str) -> str:
+    """Return the name of a memory pool in words: `private pool (3, 0)` for `3.0`, and the default pool for `0.0`."""
+    if pool == COMMON_POOL:
+        return "default pool"
+    first, separator, second = pool.partition(".")
+    return f"private pool ({first}, {second})" if separator else "unknown pool"

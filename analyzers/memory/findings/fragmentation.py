@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from analyzers.memory.findings.evidence import fact, ranks_of
+from analyzers.memory.findings.evidence import fact, pool_words, ranks_of
 from analyzers.memory.findings.remedies import saving_by
 from analyzers.memory.model import Device, FreeBlocks, FreeMemory, Moment, Remedy
 from analyzers.report import Evidence, Finding, Severity
@@ -94,7 +94,9 @@ def defragment(device: Device) -> str:
 
 def free_place(free: FreeBlocks) -> str:
     """Return a phrase on the memory that is free in one pool or segment and cannot be released to the device."""
-    where = f"segment {free.segment:#x}" if free.segment is not None else f"pool {free.pool}, stream {free.stream}"
+    where = (
+        f"segment {free.segment:#x}" if free.segment is not None else f"{pool_words(free.pool)}, stream {free.stream}"
+    )
     return (
         f"{where}: {size(free.split_bytes)} free in segments in use, {quantity(free.count, 'free block')},"
         f" the largest {size(free.largest_bytes)}"

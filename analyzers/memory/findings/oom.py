@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from analyzers.memory.findings.evidence import fact, in_words, innermost, largest, ranks_of
+from analyzers.memory.findings.evidence import fact, in_words, innermost, largest, pool_words, ranks_of
 from analyzers.memory.findings.remedies import BATCH, SEQUENCE, advice, remedy
 from analyzers.memory.model import Device, FreeBlocks, Oom, OomPattern
 from analyzers.report import Evidence, Finding, Severity
@@ -100,7 +100,7 @@ def free_memory(device: Device, oom: Oom) -> str:
     others = device.limit_bytes - oom.device_free_bytes - oom.allocated_bytes
     rest = f" Python, libraries and threads took {size(others)}." if others > 0 else ""
     limit = f"{size(device.limit_bytes)} ({limit_words(device)})"
-    return f"The process may use {limit}, and only {free} of this was free.{rest}"
+    return f"The process is limited to {limit}, and only {free} of this was free.{rest}"
 
 
 LIMITS = {
@@ -194,8 +194,9 @@ def free_in_pool(free: FreeBlocks, oom: Oom) -> str:
     """Return a phrase on how much reserved memory is free in one pool, compared with the failed request."""
     too_small = free.largest_bytes < oom.requested_bytes
     return (
-        f"pool {free.pool}, stream {free.stream}: {size(free.free_bytes)} free in {quantity(free.count, 'block')},"
-        f" the largest {size(free.largest_bytes)}" + (", smaller than the request" if too_small else "")
+        f"{pool_words(free.pool)}, stream {free.stream}: {size(free.free_bytes)} free in"
+        f" {quantity(free.count, 'block')}, the largest {size(free.largest_bytes)}"
+        + (", smaller than the request" if too_small else "")
     )
 
 

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from analyzers.memory.findings.evidence import fact, ranks_of
+from analyzers.memory.findings.evidence import COMMON_POOL, fact, pool_words, ranks_of
 from analyzers.memory.findings.remedies import BATCH
 from analyzers.memory.model import Device, PoolUse
 from analyzers.report import Finding, Severity
 from analyzers.words import EXPANDABLE_SEGMENTS, quantity, share, size
 
-COMMON_POOL = "0.0"
 UNUSED_SHARE_AT_LEAST, UNUSED_BYTES_AT_LEAST = 0.25, 256 << 20
 EVIDENCE_SHOWN = 4
 
@@ -55,14 +54,16 @@ def unused_pools_finding(device: Device, pools: Sequence[PoolUse]) -> Finding:
         id="memory.dead_pool",
         severity=Severity.WARNING,
         title=f"{size(reserved)} is reserved in private memory pools that hold no tensor",
-        why=f"No block is allocated in pool {', '.join(pool.pool for pool in pools)}. Private pools belong to captured"
-        " CUDA graphs or to torch.cuda.MemPool. They keep their memory, and nothing else can use it.",
-        next=f"Delete the CUDA graph or the torch.cuda.MemPool that owns the pool, which frees {size(reserved)}, or"
-        " capture all graphs into one pool (the pool argument of torch.cuda.graph).",
+        why=f"No block is allocated in {', '.join(pool_words(pool.pool) for pool in pools)}. Private pools belong to"
+        " captured CUDA graphs or to torch.cuda.MemPool. They keep their memory, and nothing else can use it.",
+        next="Delete the CUDA graph or the torch.cuda.MemPool that owns the pool, then call torch.cuda.empty_cache():"
+        f" until then the {size(reserved)} stay reserved. Or capture all graphs into one pool (the pool argument of"
+        " torch.cuda.graph).",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[
-            fact(device, f"pool {pool.pool}: {size(pool.reserved_bytes)} reserved") for pool in pools[:EVIDENCE_SHOWN]
+            fact(device, f"{pool_words(pool.pool)}: {size(pool.reserved_bytes)} reserved")
+            for pool in pools[:EVIDENCE_SHOWN]
         ],
         confidence=0.7,
     )

@@ -135,7 +135,12 @@ def numbering_note(log: MappedLog) -> Finding:
         return note("steps.numbered_by_epoch", title, "the log has no column of steps", "log the step beside the epoch")
     title = f"{log.path} has no column of steps: its rows are numbered by line, from 1"
     why = "step numbers in this report are numbers of rows, which are not those of the training"
-    return note("steps.numbered_by_line", title, why, "name the column with --map step=COLUMN, or log the step")
+    return note(
+        "steps.numbered_by_line",
+        title,
+        why,
+        "name the column: `workbench steps PATH --map step=COLUMN`, or log the step",
+    )
 
 
 def unknown_units(steps: Steps) -> list[str]:

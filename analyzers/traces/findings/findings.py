@@ -19,7 +19,7 @@ from analyzers.traces.findings.opportunities import (
 )
 from analyzers.traces.findings.problems import problem_sentence
 from analyzers.traces.model import CallTotal, CompiledCode, CompiledFrame, RankTrace
-from analyzers.traces.reading.problems import DAMAGE, Problem
+from analyzers.traces.reading.problems import DAMAGE, Problem, ProblemKind
 from analyzers.words import duration_ns, quantity, share, times
 
 # Parts of the time (of the events for `UNLINKED`) from which on something is a finding, or a warning.
@@ -37,6 +37,14 @@ SHORT_OF_MEMORY = (
 START_UP = (
     "This is most likely the start of the program, not a usual step: begin the recording after a few warm-up steps, and"
     " look again."
+)
+CUT_OFF = (
+    "Record again, and let the job finish writing the file before it is stopped. The numbers here hold for the part"
+    " that was read."
+)
+ODD_ENTRIES = (
+    "Nothing to do for a few events: the rest of the file was read. If many were left out, report which version of"
+    " PyTorch wrote the file."
 )
 DRIVER_MEMORY = re.compile(r"^(cuda|hip)(Malloc|Free)")
 LAUNCH_LESS = (
@@ -256,15 +264,17 @@ def unlinked_finding(account: RankTrace) -> Finding:
 
 
 def damage_finding(account: RankTrace, damage: Sequence[Problem]) -> Finding:
+    name, is_cut = PurePath(account.path).name, any(problem.kind is ProblemKind.CUT_OFF for problem in damage)
     return account_finding(
         account,
         "trace.truncated",
-        f"The trace file {PurePath(account.path).name} is damaged",
+        f"The trace file {name} is cut off" if is_cut else f"The trace file {name} has entries that cannot be right",
         " ".join(problem_sentence(problem) for problem in damage),
-        "Record again, and let the job finish writing the file before it is stopped. The numbers here hold for the part"
-        " that was read.",
+        CUT_OFF if is_cut else ODD_ENTRIES,
         severity=Severity.WARNING,
         confidence=1.0,
+        facts=[f"read: {quantity(account.device_events, 'event')} over {duration_ns(account.span_ns)}"],
+        with_times=False,
     )
 
 

@@ -94,7 +94,8 @@ WORDS = {
         "Operators of the forward pass run a second time inside the backward pass.",
         "If memory allows it, checkpoint fewer layers, or checkpoint selectively: keep the results of matrix products"
         " and attention.",
-        "Run workbench inspect --what-if ac=selective on a memory snapshot to see how much memory that needs.",
+        "To see whether memory allows it: record a memory snapshot and run `workbench inspect --what-if ac=selective`"
+        " on it.",
     ),
     OpportunityKind.FLOAT32: Words(
         "Matrix products and convolutions run in float32 without tensor cores",
@@ -144,7 +145,7 @@ WORDS = {
         "Even the fastest collective of each size is that slow. The trace of one rank does not show whether the network"
         " is slow, or this rank waits in its collectives for a late rank.",
         "Run with NCCL_DEBUG=INFO to see which transport NCCL uses, and compare the traces of all ranks.",
-        "Run nccl-tests with this size between the same devices.",
+        "Run nccl-tests with messages of {size} between the same devices.",
     ),
     OpportunityKind.EXPOSED_COMMUNICATION: Words(
         "The step waits for communication",
@@ -217,7 +218,10 @@ def advice(same: Sequence[tuple[RankTrace, Opportunity]]) -> Advice:
         title=words.title,
         why=words.why + stack_warning(account, most),
         next=f"{stack_advice(account, most)}{words.next}{device_advice(account, most.kind)}",
-        check=words.check.format(types="f16 or h884" if has_only_float16(account) else "f16, h884, bf16 or tf32"),
+        check=words.check.format(
+            types="f16 or h884" if has_only_float16(account) else "f16, h884, bf16 or tf32",
+            size=size(most.measures.get("message_bytes", 0)),
+        ),
         evidence=[Evidence(text=text, source=account.path) for text in evidence(account, most)],
     )
 
@@ -324,9 +328,9 @@ def opportunity_finding(row: Advice) -> Finding:
 def check_text(check: str) -> str:
     """Return how to see whether an advice helped, as the last sentence of a finding.
 
-    `check` is such a sentence already, if it begins with `It helped`, or an instruction.
+    `check` is such a sentence already, if it begins with `It helped` or `To see`, or an instruction.
     """
-    return check if check.startswith("It helped") else f"To check: {uncapitalised(check)}"
+    return check if check.startswith(("It helped", "To see")) else f"To check: {uncapitalised(check)}"
 
 
 def wait_advice(account: RankTrace, start_up: str) -> str | None:

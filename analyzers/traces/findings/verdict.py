@@ -127,10 +127,12 @@ def division(accounts: Sequence[RankTrace]) -> str:
     """Return a clause on how the time of the device or host with the longest recording divides."""
     longest = max(accounts, key=lambda account: account.span_ns)
     span = longest.span_ns
-    name = "the trace" if longest.rank is None else f"rank {longest.rank}"
+    source = "the device" if longest.source == "device" else "the host"
+    name = source if longest.rank is None else f"rank {longest.rank}"
     return (
-        f"of {duration_ns(span)}, {name} computes {share(longest.compute_ns, span)}, communicates without computing"
-        f" {share(longest.exposed_communication_ns, span)} and idles {share(longest.idle_ns, span)}"
+        f"in the {duration_ns(span)} recorded, {name} computes {share(longest.compute_ns, span)},"
+        f" communicates without computing {share(longest.exposed_communication_ns, span)}"
+        f" and idles {share(longest.idle_ns, span)}"
     )
 
 

@@ -106,7 +106,8 @@ class ExposedCollectives:
     def slow(self) -> tuple[Integers, dict[str, float]]:
         """Return by how many ns each large collective is longer than at the expected bandwidth, and measures to show.
 
-        The measures, {name: value}, are the bus bandwidth of the slowest kind of collectives, and the expected one.
+        The measures, {name: value}, are the bus bandwidth of the slowest kind of collectives, the expected one, and
+        the size of these collectives.
         The bandwidth of a kind is computed from its shortest collective, because that one waited least for other
         ranks. Kinds that reach half of the expected bandwidth are not shortened.
         """
@@ -122,7 +123,7 @@ class ExposedCollectives:
             if rate < SLOW * expected:
                 shorter[mine] = np.maximum(self.length[mine] - round(size * factor / expected * 1e9), 0)
                 if rate < measures.get("bus_bytes_per_s", np.inf):
-                    measures = {"bus_bytes_per_s": rate, "expected_bytes_per_s": expected}
+                    measures = {"bus_bytes_per_s": rate, "expected_bytes_per_s": expected, "message_bytes": size}
         return shorter, measures
 
     def members(self, index: int) -> int:

@@ -241,6 +241,8 @@ def test_out_of_memory_makes_one_rank_the_culprit_and_the_others_victims(folder,
     report = folder.report()
     culprit = report.data.culprits[0]
     assert (report.verdict.kind, report.verdict.ranks, culprit.out_of_memory) == ("dead", [1], True)
+    # The reader may run `inspect` on the folder already, so the advice is about the snapshot.
+    assert "`workbench inspect SNAPSHOT`" in report.findings[0].next
     assert culprit.victims == [0]
 
 

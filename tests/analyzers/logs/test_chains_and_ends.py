@@ -114,6 +114,13 @@ def test_a_rank_that_the_table_of_failures_lacks_ended_with_0(said):
     report = said(lost, "", "", launcher=table((0, 1), (2, -15)))
     assert (report.verdict.kind, report.verdict.ranks) == ("early_exit", [1])
     assert "Rank 1 ended with exit code 0; rank 0 lost the connection in all_reduce" in report.verdict.sentence
+    assert report.findings[0].next.startswith("Find out why rank 1 left the training before the others: uneven data")
+
+
+def test_a_rank_that_the_launcher_ended_by_sigterm_left_its_training_loop(said):
+    report = said(wait(0, text=LOST), "", launcher=table((0, 1), (1, -15)))
+    assert (report.verdict.kind, report.verdict.ranks) == ("early_exit", [1])
+    assert "Rank 1 left its training loop without an error" in report.verdict.sentence
 
 
 def test_a_rank_that_waits_when_all_others_ended_with_0_is_suspected(said):

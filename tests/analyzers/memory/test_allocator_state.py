@@ -139,7 +139,8 @@ def test_pools_streams_and_retries(crowded):
     ]  # fmt: skip
     assert [(retry.index, retry.freed_bytes // MIB) for retry in device.retries] == [(7, 50)]
     found = {finding.id: finding for finding in report.findings}
-    assert "3.0" in found["memory.dead_pool"].why
+    assert "in private pool (3, 0). Private" in found["memory.dead_pool"].why
+    assert "torch.cuda.empty_cache(): until then the 300.0 MiB stay reserved" in found["memory.dead_pool"].next
     assert "300.0 MiB" in found["memory.dead_pool"].title
     assert found["memory.retries"].evidence[0].text.endswith(": 50.0 MiB given back")
     # Only fully unused segments are given back, and no setting does so by itself.
@@ -215,6 +216,6 @@ def test_free_pieces_by_pool_and_segment_against_the_request(maker):
     ]  # fmt: skip
     assert [(s.segment, s.split_bytes // MIB, s.count) for s in found.segments] == [(MIB, 50, 2), (1 << 40, 40, 1)]
     [oom] = [finding for finding in report.findings if finding.id == "memory.oom"]
-    assert "pool 0.0, stream 0: 50.0 MiB free in 2 blocks, the largest 30.0 MiB, smaller than the request" in {
+    assert "default pool, stream 0: 50.0 MiB free in 2 blocks, the largest 30.0 MiB, smaller than the request" in {
         fact.text for fact in oom.evidence
     }

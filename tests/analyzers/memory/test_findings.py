@@ -316,7 +316,7 @@ def test_a_failed_allocation_on_a_cpu_names_the_limit_of_the_process(maker, fail
     failed["workbench"] |= {"made_up_segments": True, **name}
     report = memory.analyze([maker.save(failed, "rank1_memory_snapshot.pickle", "iteration_5_exit")])
     [finding] = [finding for finding in report.findings if finding.id == "memory.oom"]
-    assert f"The process may use 220.0 MiB {words}" in finding.why
+    assert f"The process is limited to 220.0 MiB {words}" in finding.why
     assert "only 12.0 MiB of this was free. Python, libraries and threads took 8.0 MiB." in finding.why
     assert finding.evidence[0].text == "requested: 64.0 MiB; free: 12.0 MiB of 220.0 MiB"
     assert report.data.devices[0].limit_name == name.get("limit_name", "")

@@ -4,8 +4,9 @@ import pytest
 
 pytest.importorskip("tokenizers")
 
+from analyzers import tokens
 from benchmarks.masks.__main__ import answer
-from benchmarks.masks.cases import cases
+from benchmarks.masks.cases import Maker, cases
 
 CASES = list(cases())
 QUICK = {"chatml", "vicuna", "plain"}
@@ -29,3 +30,19 @@ def test_mistakes_are_found_and_only_they(case, tmp_path):
         assert not found, sentence
     else:
         assert case.mistake in found, sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "seq_len", "source"),
+    [
+        ("answers_cut chatml", None, "tokens (the largest length, which "),
+        ("answers_cut_by_option chatml", 24, "truncated to 24 tokens (given by --seq-len)"),
+    ],
+)
+def test_a_cut_answer_says_what_gave_the_length(name, seq_len, source, tmp_path):
+    case = next(case for case in CASES if case.name == name)
+    maker = Maker(case, tmp_path, tmp_path / "tokenizers")
+    case.write(maker)
+    report = tokens.analyze(tokens.find_files([maker.path], maker.tokenizer_folder), seq_len=seq_len)
+    [finding] = [finding for finding in report.findings if finding.id == "tokens.answer_cut"]
+    assert source in finding.why

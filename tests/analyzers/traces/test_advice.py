@@ -18,14 +18,14 @@ def findings_of(maker, made, device=""):
     return {finding.id: finding for finding in report.findings}
 
 
-def communicating(maker, name, compute_ms):
+def communicating(maker, name, compute_ms, elements=MIB):
     """Return a trace of 4 calls of a collective, of 10 to 40 ms, and a kernel of `compute_ms` before them."""
     made = maker.Tracing()
     at = compute_ms * MS
     made.kernel("gemm", 0, at, launch=(0, 100))
     noted = {"Collective name": name, "Process Group Name": "0", "Process Group Description": "mesh_fsdp"}
     for took in (10, 20, 30, 40):
-        sizes = {"In msg nelems": MIB, "Out msg nelems": MIB, "dtype": "Float"}
+        sizes = {"In msg nelems": elements, "Out msg nelems": elements, "dtype": "Float", "Group size": 8}
         made.kernel("ncclDevKernel", at, took * MS, launch=(at - MS, 100), stream=20, **noted, **sizes)
         at += took * MS
     made.step(0, 0, at)
@@ -38,6 +38,14 @@ def test_the_longest_collective_is_named_with_its_times_where_compute_cannot_hid
     assert "on the same ranks (nccl-tests" in finding.next
     assert "its shortest call took 10.0 ms, the median 30.0 ms" in finding.next
     assert finding.evidence[2].text.endswith("4 calls, 100 ms in total, the shortest 10.0 ms")
+
+
+def test_slow_links_are_checked_with_the_size_of_the_slowest_collective(maker):
+    made = communicating(maker, "allreduce", 10, 16 * MIB)
+    for number in range(100):  # so many events that they are no excerpt
+        made.kernel("gemm", 110 * MS + number * 1000, 1000, launch=(1 + number, 1))
+    finding = findings_of(maker, made, NVIDIA)["trace.bus_bandwidth"]
+    assert finding.next.endswith("To check: run nccl-tests with messages of 64.0 MiB between the same devices.")
 
 
 @pytest.mark.parametrize(

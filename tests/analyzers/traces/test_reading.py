@@ -83,6 +83,20 @@ def test_events_of_odd_types_are_counted_not_fatal(maker, made):
     assert (problems["unknown_events"]["count"], problems["odd_arguments"]["count"]) == (1, 1)
 
 
+def test_advice_on_a_damaged_file_fits_what_is_damaged(maker, made):
+    """A complete file with an event that cannot be right was not stopped while it was written."""
+    data = made.text()
+    odd, cut = (
+        next(f for f in traces.analyze([maker.save(text)]).findings if f.id == "trace.truncated")
+        for text in (data.replace(b'"ts":', b'"ts": "x", "was":', 1), data[: len(data) * 2 // 3])
+    )
+    assert odd.next.startswith("Nothing to do for a few events")
+    assert "let the job finish writing" in cut.next
+    for finding in (odd, cut):
+        [evidence] = finding.evidence
+        assert evidence.text.startswith("read: ")
+
+
 def test_control_characters_and_bad_text_are_mended(maker, made):
     data = made.text().replace(b'"gemm_1"', b'"gemm\x01\xff"').replace(b'"stream": 7', b'"stream": NaN', 1)
     assert one(maker, data).device_events == 200
