@@ -8,7 +8,7 @@ import re
 import signal
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from math import floor, log10
+from math import floor, isfinite, log10
 from pathlib import PurePath
 
 UNKNOWN = "unknown"
@@ -16,6 +16,10 @@ SMALLEST_SHARE = 0.0005
 """A share below this is written as `< 0.1 %`, and a change below it as `0 %`."""
 FEWEST_OF_PATTERN = 5
 """The fewest ranks that are written as a pattern; fewer are listed."""
+AS_MULTIPLE_FROM = 9.0
+"""A relative change of at least this, ten times the value before, is written as a multiple instead of a percentage."""
+GROUPED_FROM = 10_000
+"""Counts of at least this have commas between their thousands: `1234`, but `12,345`."""
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 MINUTE_S, HOUR_S = 60.0, 3600.0
 PLAIN_WORD, CAPITAL_WORD = re.compile(r"[a-z]+(?=[\s,:;']|$)"), re.compile(r"[A-Z][a-z]*(?=[\s,:;']|$)")
@@ -41,8 +45,8 @@ def size(count: float | None) -> str:
 
 
 def size_change(count: float) -> str:
-    """Return a difference in bytes with its sign: `+2.5 MiB`."""
-    return f"{'-' if count < 0 else '+'}{size(abs(count))}"
+    """Return a difference in bytes with its sign: `+2.5 MiB`, and `0 B` without one."""
+    return f"{sign(count)}{size(abs(count))}"
 
 
 def duration(seconds: float | None) -> str:
@@ -66,8 +70,13 @@ def duration_ns(nanoseconds: float | None) -> str:
 
 
 def duration_change_ns(nanoseconds: float) -> str:
-    """Return a difference of times, given in nanoseconds, with its sign: `+2.50 ms`."""
-    return f"{'-' if nanoseconds < 0 else '+'}{duration_ns(abs(nanoseconds))}"
+    """Return a difference of times, given in nanoseconds, with its sign: `+2.50 ms`, and `0 s` without one."""
+    return f"{sign(nanoseconds)}{duration_ns(abs(nanoseconds))}"
+
+
+def sign(difference: float) -> str:
+    """Return the sign to write before the absolute value of a difference: empty if there is no difference."""
+    return "-" if difference < 0 else "+" if difference else ""
 
 
 def tick_durations(ticks_ns: Sequence[float], distance_ns: float, length_ns: float) -> list[str]:
@@ -137,10 +146,21 @@ def share(part: float, whole: float) -> str:
 
 
 def signed_percent(change: float) -> str:
-    """Return a relative change with its sign: `+140 %` for 1.4, `-3 %` for -0.03; `0 %` if it rounds to zero."""
+    """Return a relative change with its sign: `+140 %` for 1.4, `-3 %` for -0.03; `0 %` if it rounds to zero.
+
+    Ten times the value before and more is written as a multiple, `512 times as much` for 511, because nobody reads
+    `+51083 %` as that.
+    """
+    if change >= AS_MULTIPLE_FROM:
+        return f"{multiple(change)} as much"
     if abs(change) < SMALLEST_SHARE:
         return percent(0.0)
     return percent(change) if change < 0 else f"+{percent(change)}"
+
+
+def multiple(change: float) -> str:
+    """Return a relative change of at least 0 as a factor: `512 times` for 511."""
+    return f"{number(round(change + 1)) if isfinite(change) else 'infinitely many'} times"
 
 
 def percent_change(before: float, after: float) -> str:
@@ -220,18 +240,23 @@ def agree(ranks: Sequence[int], singular: str, plural: str) -> str:
     return singular if len(set(ranks)) == 1 else plural
 
 
+def number(count: int) -> str:
+    """Return a whole number with commas between its thousands if it is long: `1234`, `12,345`."""
+    return f"{count:,}" if abs(count) >= GROUPED_FROM else str(count)
+
+
 def quantity(count: int, noun: str) -> str:
     """Return a count with its noun, in the plural if needed: `1 piece`, `3 pieces`, `2 entries`, `2 losses`."""
     if count == 1:
         return f"1 {noun}"
     if noun.endswith(("ry", "py")):
-        return f"{count} {noun[:-1]}ies"
-    return f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
+        return f"{number(count)} {noun[:-1]}ies"
+    return f"{number(count)} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def times(count: int) -> str:
     """Return how often something happened: `once`, `3 times`."""
-    return "once" if count == 1 else f"{count} times"
+    return "once" if count == 1 else f"{number(count)} times"
 
 
 def capitalised(text: str) -> str:

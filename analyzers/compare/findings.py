@@ -14,7 +14,16 @@ from analyzers.steps.diff.loss_parity import LossParity
 from analyzers.steps.diff.measures import ALLOWED_CHANGES, STEPS_AT_LEAST, Measure, MeasureChange
 from analyzers.steps.findings.common import CAUSE_NAMES
 from analyzers.steps.table import Steps
-from analyzers.words import duration, joined_sentences, percent, quantity, signed_percent, size
+from analyzers.words import (
+    AS_MULTIPLE_FROM,
+    duration,
+    joined_sentences,
+    multiple,
+    percent,
+    quantity,
+    signed_percent,
+    size,
+)
 
 CONFIDENCE = {Measure.STEP_TIME: 0.8, Measure.PROCESSOR_TIME: 0.8, Measure.MEMORY: 0.9}
 OTHER_CONFIDENCE = 0.7
@@ -119,13 +128,18 @@ def regression(change: MeasureChange, allowed: float, evidence: list[Evidence]) 
     return Finding(
         id=f"compare.{change.measure}",
         severity=Severity.WARNING,
-        title=f"{MEASURE_NAMES[change.measure]} of run B is {percent(change.change)} higher than that of run A",
+        title=f"{MEASURE_NAMES[change.measure]} of run B is {growth_text(change.change)} that of run A",
         why=f"{value_text(change.measure, change.a)} -> {value_text(change.measure, change.b)} ({certainty(change)})."
         f" Allowed: {signed_percent(allowed)}.",
         next=NEXT.get(change.measure, NEXT_FOR_TIME),
         evidence=evidence,
         confidence=CONFIDENCE.get(change.measure, OTHER_CONFIDENCE),
     )
+
+
+def growth_text(change: float) -> str:
+    """Return a relative increase to stand before what it is relative to: `42 % higher than`, `512 times`."""
+    return multiple(change) if change >= AS_MULTIPLE_FROM else f"{percent(change)} higher than"
 
 
 def certainty(change: MeasureChange) -> str:
@@ -187,6 +201,13 @@ def doubt_text(change: MeasureChange | None) -> str:
     return f"{steps} vary too much: 95 % interval {interval_text(change.low, change.high)}"
 
 
+def needed_text(change: MeasureChange) -> str:
+    """Return what would decide a measure that both runs have: `at least 5 steps in both runs`, or calmer steps."""
+    if doubt(change) is Doubt.FEW_STEPS:
+        return f"at least {STEPS_AT_LEAST} comparable steps in both runs"
+    return "more steps, or steps that vary less"
+
+
 def is_open(change: MeasureChange) -> bool:
     """Return whether a measure may have grown by more than the default allows, but too few or too noisy steps show it.
 
@@ -237,6 +258,8 @@ def verdict(
     comparable = [line for line in lines if line.is_comparable]
     if unsure or not comparable:
         sentence = "; ".join(map(unsure_text, unsure)) or "the runs have no measurement in common"
+        # The sentence already says why each measure is uncertain.
+        missing = [f"{MEASURE_NAMES[change.measure]}: {needed_text(change)}" for change in unsure]
         return Verdict(status=Status.UNKNOWN, kind="unknown", sentence=sentence, confidence=0.2, missing=missing)
     parts = [f"{line.what} {line.change}" for line in comparable[:NAMED_AT_MOST]]
     sentence = ", ".join(

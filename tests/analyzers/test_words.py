@@ -6,9 +6,11 @@ from analyzers.words import (
     agree,
     bandwidth,
     duration,
+    duration_change_ns,
     duration_ns,
     figures,
     flops,
+    number,
     percent,
     percent_change,
     quantity,
@@ -21,6 +23,7 @@ from analyzers.words import (
     size_change,
     source_line,
     tick_durations,
+    times,
     waiting_time,
 )
 
@@ -62,6 +65,26 @@ def test_durations(seconds, text):
 )  # fmt: skip
 def test_shares(part, text):
     assert percent(part) == text
+
+
+def test_a_large_change_is_a_multiple():
+    """From ten times on, a percentage has more digits than anybody reads."""
+    assert percent_change(489, 250_287) == "512 times as much"
+    assert percent_change(1, 10) == "10 times as much"
+    assert percent_change(1, 9.9) == "+890 %"
+    assert percent_change(1, 2_268_340) == "2,268,340 times as much"
+    assert percent_change(1, float("inf")) == "infinitely many times as much"
+
+
+def test_long_counts_have_commas():
+    assert (number(9999), number(12_345), number(-1_003_920)) == ("9999", "12,345", "-1,003,920")
+    assert (quantity(273_942, "event"), quantity(10_000, "entry")) == ("273,942 events", "10,000 entries")
+    assert times(20_000) == "20,000 times"
+
+
+def test_no_difference_has_no_sign():
+    assert (size_change(0), duration_change_ns(0)) == ("0 B", "0 s")
+    assert (size_change(1), duration_change_ns(-2500)) == ("+1 B", "-2.50 µs")
 
 
 def test_changes_carry_their_sign():

@@ -2,12 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 
-from analyzers.words import UNKNOWN
+from analyzers.words import UNKNOWN, number
 
 ROWS = 12
 """How many rows of a table a document shows; `--json` prints all data."""
 MORE = 5000
+COUNTS = frozenset(
+    ("allocations", "blocks", "calls", "compilations", "count", "events", "kernels", "launches", "times", "tokens")
+)
+"""Heads of columns of counts, which have commas between thousands; in other columns whole numbers may be identities."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +36,20 @@ def table(title: str, columns: str, rows: Iterable[Iterable[object]], limit: int
     A cell of None is shown as `unknown`; callers pass "" where a cell does not apply.
     """
     heads = [head.strip() for head in columns.split("|")]
-    cells = [tuple(UNKNOWN if cell is None else str(cell) for cell in row) for row in rows]
+    counts = {i for i, head in enumerate(heads) if head.rstrip(">") in COUNTS}
+    cells = [tuple(cell_text(cell, is_count=i in counts) for i, cell in enumerate(row)) for row in rows]
     # All rows are built before they are cut: `left_out` says how many the reader does not see.
     numeric = frozenset(i for i, head in enumerate(heads) if head.endswith(">"))
     names, more = tuple(head.rstrip(">") for head in heads), tuple(cells[limit : limit + MORE])
     return Table(title, names, tuple(cells[:limit]), numeric, max(0, len(cells) - limit), more)
+
+
+def cell_text(cell: object, *, is_count: bool) -> str:
+    """Return the text of a cell; with `is_count`, a whole number has commas between thousands if it is long."""
+    # The integers of NumPy are no `int`, but are registered as integers.
+    if is_count and isinstance(cell, Integral):
+        return number(int(cell))
+    return UNKNOWN if cell is None else str(cell)
 
 
 def without_empty(section: Table) -> Table:

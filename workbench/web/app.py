@@ -16,6 +16,8 @@ from workbench.colours import css_themes
 from workbench.command_options.options import Format
 from workbench.console import clean, explain
 from workbench.present import render
+from workbench.web.components.links import link
+from workbench.web.failures import failed_page, forget_failure, message, say_failure
 from workbench.web.gestures import typed_text
 from workbench.web.key_sheet import key_sheet, skip_link
 from workbench.web.pages import bisect, compare, config, hang, logs, memory, parity, source, steps, trace
@@ -94,6 +96,7 @@ def new_app(name: str, prefix: str) -> Dash:
         index_string=INDEX.replace("{colours}", css_themes()),
         # Charts of the other pages are not in the layout when their callbacks are registered.
         suppress_callback_exceptions=True,
+        on_error=say_failure,
         routes_pathname_prefix="/",
         requests_pathname_prefix=prefix,
     )
@@ -145,6 +148,7 @@ def frame(served: ServedRun) -> html.Div:
             header(served, [*DOCUMENTS], with_steps=bool(served.rooms.names & set(WINDOWS))),
             rail(served, [*names.items()]),
             html.P(id="said", **spoken),
+            message(),
             html.Main(id="page", tabIndex=0),
             key_sheet(),
         ],
@@ -183,7 +187,16 @@ def install_pages(app: Dash, served: ServedRun) -> None:
         if not turned and causes & {"typed", "reset"}:
             text = typed_text(typed).strip() if "typed" in causes else ""
             query = without_window(query) | {"steps": text or ALL_STEPS}
-        return page(served, name, query), window(served, name, query).state(), current
+        forget_failure()
+        return *page_or_failure(served, name, query), current
+
+
+def page_or_failure(served: ServedRun, name: str, query: Query) -> tuple[Component, dict[str, object]]:
+    """Return the content of a page and the range that it shows; if the page cannot be made, a message that says why."""
+    try:
+        return page(served, name, query), {**window(served, name, query).state()}
+    except Exception as error:  # noqa: BLE001  # whatever a page raises, the browser must not show an empty page
+        return failed_page(PAGES.get(name, name.capitalize() or "Overview"), error), {**Window().state()}
 
 
 def window(served: ServedRun, name: str, query: Query) -> Window:
@@ -198,7 +211,14 @@ def window(served: ServedRun, name: str, query: Query) -> Window:
 
 def page(served: ServedRun, name: str, query: Query) -> Component:
     """Return the content of the page named `name`, or a message if there is none."""
-    return LAYOUTS[name](served, query) if name in LAYOUTS else html.P(f"There is no page {clean(name)}.")
+    return LAYOUTS[name](served, query) if name in LAYOUTS else no_page(name)
+
+
+def no_page(name: str) -> Component:
+    """Return what is shown at an address without a page."""
+    return html.Div(
+        [html.H2(f"There is no page {clean(name)}."), html.P(link("Back to the overview", "./", fixed=True))]
+    )
 
 
 def prepare(served: ServedRun, name: str) -> None:

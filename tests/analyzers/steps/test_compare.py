@@ -96,6 +96,12 @@ def test_a_gate_on_the_step_time(pair, more_ms, ids):
         assert {row.what: row.interval for row in report.data.rows}["median step time"].startswith("+1")
 
 
+def test_a_step_time_of_many_times_is_a_multiple(pair):
+    report = compare.analyze(*pair(b=lambda _, step: {"bwd": 3000.0}, steps=30))
+    assert "of run B is" in report.findings[0].title
+    assert "times that of run A" in report.findings[0].title
+
+
 def test_a_tighter_gate(pair):
     runs = pair(b=lambda _, step: {"bwd": 3.0}, steps=80)
     assert [f.id for f in compare.analyze(*runs, limits={"step_time": 0.01}).findings] == ["compare.step_time"]
@@ -108,6 +114,8 @@ def test_what_cannot_be_judged_is_neither_healthy_nor_a_pass(pair):
     assert (report.verdict.status, report.verdict.kind) == ("unknown", "unknown")
     assert "Median step time +4" in report.verdict.sentence
     assert "4 steps are too few" in report.verdict.sentence
+    assert report.verdict.missing[0] == "median step time: at least 5 comparable steps in both runs"
+    assert not any("too few" in gap for gap in report.verdict.missing)
     gated = compare.analyze(*runs, limits={"step_time": 0.05})
     assert [f.id for f in gated.findings] == ["compare.step_time_undecided"]
 

@@ -1,7 +1,8 @@
 """The tables of a hang: which rank waits for which."""
 
 from analyzers.hangs.model import Group, HangData, Wait
-from workbench.present.tables.hang import hang_tables, waits
+from analyzers.hangs.views import IssuedAt
+from workbench.present.tables.hang import hang_tables, side_by_side, waits
 from workbench.web.pages.hang import group_names
 
 MESHES = [Group(name=str(i), desc="mesh_pp", ranks=[i, i + 512]) for i in range(512)]
@@ -50,3 +51,11 @@ def test_process_groups_of_one_description_are_told_apart_by_their_ranks():
         ("11", "mesh_dp, ranks 1-57, every 8th"),
         ("100", "mesh_dp, ranks 0-56, every 8th"),
     ]
+
+
+def test_an_unknown_source_line_is_no_difference():
+    """Only the operation or two recorded lines differ."""
+    first, unknown = IssuedAt("all_reduce of 4 float32", "train.py:22"), IssuedAt("all_reduce of 4 float32", "")
+    assert side_by_side(81, [first, unknown])[1] == ""
+    assert side_by_side(81, [first, first._replace(line="train.py:23")])[1] == "≠"
+    assert side_by_side(81, [first, IssuedAt("", "")])[1] == "≠"

@@ -1,5 +1,7 @@
 """A table without the columns that say nothing."""
 
+import numpy as np
+
 from workbench.present.table import table, without_empty
 
 HEADS = "rank> | step> | last line | size>"
@@ -18,3 +20,8 @@ def test_columns_in_which_no_row_has_a_text_are_left_out():
 def test_a_table_without_rows_keeps_its_columns():
     empty = table("Logs", HEADS, [])
     assert without_empty(empty) is empty
+
+
+def test_counts_have_commas_and_identities_have_none():
+    shown = table("Events", "name | count> | step>", [("kernel", 273_942, 273_942), ("other", np.int64(12_345), None)])
+    assert shown.rows == (("kernel", "273,942", "273942"), ("other", "12,345", "unknown"))

@@ -10,7 +10,7 @@ from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import room_for
 from workbench.web.components.collective_matrix import collective_matrix
-from workbench.web.components.links import prose
+from workbench.web.components.links import prose, source_parts
 from workbench.web.components.rank_charts import bar_names, step_parts, time_shares
 from workbench.web.components.step_charts import MARKED, line_chart, phase_stack
 from workbench.web.pages import config, steps, trace
@@ -33,6 +33,14 @@ def test_commands_in_a_sentence_are_code():
     shown = prose("Run `py-spy dump --pid PID` on its host")
     assert [getattr(part, "children", part) for part in shown] == ["Run ", "py-spy dump --pid PID", " on its host"]
     assert prose("a ` alone") == ["a ` alone"]
+
+
+def test_every_source_line_of_a_cell_is_a_link():
+    """Ranks that called different operations have two lines in one cell; a file that is not here stays text."""
+    lines = ("workbench/web/app.py:12", "nowhere_at_all.py:3", "workbench/web/rail.py:4")
+    parts = source_parts("  ".join(lines))
+    assert [part[0] for part in parts if not isinstance(part, str)] == [lines[0], lines[2]]
+    assert "".join(part if isinstance(part, str) else part[0] for part in parts) == "  ".join(lines)
 
 
 def test_the_matrix_begins_where_most_ranks_have_a_record():

@@ -116,7 +116,9 @@ def side_by_side(seq: int, cells: Sequence[views.IssuedAt]) -> list[object]:
     `seq` is the sequence number of the row. `cells` has the operation and source line of each rank.
     """
     lines = dict.fromkeys(cell.line for cell in cells if cell.line)
-    return [seq, "≠" if len(set(cells)) > 1 else "", *(cell.operation for cell in cells), "  ".join(lines)]
+    # A rank whose source line is not recorded does not differ by that from the others.
+    differs = len({cell.operation for cell in cells}) > 1 or len(lines) > 1
+    return [seq, "≠" if differs else "", *(cell.operation for cell in cells), "  ".join(lines)]
 
 
 def current_positions(places: "pd.DataFrame") -> Table:

@@ -88,24 +88,27 @@ def source_code(line: str) -> html.Code:
 
 
 def with_source_link(text: str) -> list[Component | str]:
-    """Return a text as HTML, in which the first source position such as `train.py:22` is a link to its page.
+    """Return a text as HTML, in which source positions such as `train.py:22` are links to their pages.
 
-    The position is plain text if the source file is not on this machine.
+    A position is plain text if its source file is not on this machine.
     """
     return [part if isinstance(part, str) else link(*part[:2]) for part in source_parts(text)]
 
 
 def source_parts(text: str) -> list[Part]:
-    """Split a text into three parts: before its first source position such as `train.py:22`, this as a link, and after.
+    """Split a text at its source positions such as `train.py:22`, each of which becomes a link.
 
-    The list has a single part, the whole text, if there is no such position or its file is not on this machine.
+    A position whose file is not on this machine stays text; without any other the list has one part, the whole text.
     """
     shown = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
-    match = SOURCE_LINE.search(shown)
-    if not match or not is_on_this_machine(match[0]):
-        return [clean(shown)]
-    to_source = (clean(match[0]), f"source{address({'at': match[0]})}", False)
-    return [clean(shown[: match.start()]), to_source, clean(shown[match.end() :])]
+    parts: list[Part] = []
+    end = 0
+    for match in SOURCE_LINE.finditer(shown):
+        if is_on_this_machine(match[0]):
+            to_source = (clean(match[0]), f"source{address({'at': match[0]})}", False)
+            parts += [clean(shown[end : match.start()]), to_source]
+            end = match.end()
+    return [*parts, clean(shown[end:])]
 
 
 @lru_cache(4096)

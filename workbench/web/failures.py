@@ -1,0 +1,47 @@
+"""Say in the browser that a page or a callback failed; the terminal of the server has the details."""
+
+from dash import html, set_props
+
+from analyzers.errors import WorkbenchError
+from workbench.console import LONGEST, clean, explain
+from workbench.web.components.links import labelled, link
+
+DETAILS = "The terminal in which the dashboard was started has the details; with --debug, also a traceback."
+MESSAGE = "failure"
+"""The id of the element that says that a callback failed."""
+
+
+def reason(error: Exception) -> str:
+    """Return what went wrong in one line, such as `KeyError: 'rank'`, without control characters."""
+    text = error.message if isinstance(error, WorkbenchError) else f"{type(error).__name__}: {error}"
+    return clean(" ".join(text.split())[:LONGEST])
+
+
+def message() -> html.P:
+    """Return the element that says that a callback failed; it is empty and invisible until one does."""
+    return html.P(id=MESSAGE, role="alert")
+
+
+def failed_page(title: str, error: Exception) -> html.Div:
+    """Print the error on the terminal, and return a page that names it in place of the page called `title`."""
+    explain(error)
+    return html.Div(
+        [
+            html.H2(f"The page {title} cannot be shown."),
+            labelled("Why", [reason(error)]),
+            labelled("Next", [DETAILS]),
+            html.P(link("Back to the overview", "./", fixed=True)),
+        ],
+        id="failed",
+    )
+
+
+def say_failure(error: Exception) -> None:
+    """Print the error of a callback on the terminal, and show it above the page, which stays as it is."""
+    explain(error)
+    set_props(MESSAGE, {"children": f"This part of the page cannot be updated: {reason(error)}. {DETAILS}"})
+
+
+def forget_failure() -> None:
+    """Hide the message on an earlier callback that failed, because another page is shown now."""
+    set_props(MESSAGE, {"children": ""})
