@@ -11,6 +11,9 @@ import pytest
 from dashboard import LISTENS, SHOWN, VIEW, see_timeline, visitor, zoom
 
 from analyzers.run import discover
+from workbench.present.table import table
+from workbench.web import app
+from workbench.web.components.text import table as html_table
 
 pytestmark = pytest.mark.browser
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -193,6 +196,16 @@ def test_a_table_can_be_saved(site, page):
     lines = saved.value.path().read_text().splitlines()
     assert lines[0] == '"owner","bytes","blocks"'
     assert len(lines) > 3
+
+
+def test_a_saved_table_has_counts_that_programs_can_read(site, page, monkeypatch):
+    counts = table("Events", "name | count>", [("kernel", 273_942), ("1,2", 9)])
+    monkeypatch.setitem(app.LAYOUTS, "logs", lambda *_: html_table(counts))
+    page.goto(f"{site}/logs")
+    page.wait_for_selector("td:has-text('273,942')")
+    with page.expect_download() as saved:
+        page.click("caption:has-text('Events') button.save")
+    assert saved.value.path().read_text().splitlines()[1:] == ['"kernel","273942"', '"1,2","9"']
 
 
 def test_the_window_stands_in_the_address(site, page):

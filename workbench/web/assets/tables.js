@@ -132,7 +132,9 @@
 
   function saveAll(columns, rows) {
     // A cell that a spreadsheet would take for a formula is kept as text by a leading quote.
-    const cell = (text) => `"${text.replace(/^[=+@-](?=[^0-9.\s])/, "'$&").replaceAll('"', '""')}"`;
+    const formula = /^[=+@-](?=[^0-9.\s])/, grouped = /^\d{2,3}(,\d{3})+$/;
+    const bare = (text) => grouped.test(text) ? text.replaceAll(",", "") : text; // 12,345 is two numbers to many readers
+    const cell = (text) => `"${bare(text).replace(formula, "'$&").replaceAll('"', '""')}"`;
     const lines = [columns.map(([name]) => name), ...rows.map((row) => row.map(plain))];
     const made = document.createElement("a");
     made.href = URL.createObjectURL(new Blob([lines.map((line) => line.map(cell).join(",")).join("\r\n")], { type: "text/csv" }));
