@@ -199,8 +199,9 @@ def prove_advice(paths: Sequence[Path], read: ReadOptions, document: DocumentOpt
     event = None if failed_to_allocate(run, options) else broken_step(run, options)
     if event is None and not run.of(*ROOMS["memory"]):
         raise InputError(
-            "--prove: this run has no failed allocation, no NaN and no spike of the loss",
-            "give the folder of a run that ran out of memory, or whose loss broke",
+            "--prove: no memory snapshot shows a failed allocation, and no step log a NaN or a spike of the loss",
+            "give the folder of a run of which one does; failed allocations are recorded by themselves on CUDA, and by "
+            "`workbench.recorders.memory.MemoryRecorder` in a script on a CPU",
         )
     report: Report[object] = run_again(run, event) if event else prove(run, options)
     return deliver(report, document, run, fail_on)

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import command_line
 import pytest
 
 from analyzers.errors import InputError
@@ -175,3 +176,14 @@ def test_a_second_run_that_does_not_end_is_ended_and_is_no_bug(monkeypatch, reac
     with pytest.raises(InputError, match="did not end within"):
         rerun.run_limited(["sh", "-c", f"{reaction}exec sleep 60"], {})
     assert time.monotonic() - began < 30
+
+
+def test_a_run_that_failed_in_its_first_step_without_a_snapshot_is_told_what_is_missing(tmp_path):
+    """Nothing was recorded but an empty step log: the answer names what a proof needs."""
+    log = tmp_path / "steps" / "rank_0.jsonl"
+    log.parent.mkdir()
+    log.write_text('{"schema": "workbench.steps/1", "rank": 0, "world_size": 1}\n')
+    ended = command_line.run("inspect", tmp_path, "--prove")
+    assert ended.returncode == 3
+    assert "error: --prove: no memory snapshot shows a failed allocation, and no step log" in ended.stderr
+    assert "MemoryRecorder" in ended.stderr

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from analyzers.errors import InputError
+from analyzers.errors import InputError, NothingRecorded
 from analyzers.files import read_json, read_whole
 from analyzers.incident.not_finite import not_finite_findings
 from analyzers.parity.jumps import first_jumps
@@ -35,7 +35,10 @@ def broken_step(run: Run, options: Options) -> Finding | None:
     """Return the finding on the first NaN in the loss, or else on its highest spike; None if the run has neither."""
     if not run.of(*TIMED):
         return None
-    findings = steps_report(run, options).findings
+    try:
+        findings = steps_report(run, options).findings
+    except NothingRecorded:  # a job that failed in its first step
+        return None
     return next((one for event in (NOT_FINITE, SPIKE) for one in findings if one.id == event), None)
 
 
