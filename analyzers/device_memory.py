@@ -69,7 +69,6 @@ SOURCE_WORDS = {
     Source.MESSAGE: "from PyTorch's message",
     Source.SNAPSHOT: "from the snapshot",
     Source.DRIVER: "from the driver",
-    Source.DIFFERENCE: "the rest of the known total",
     Source.TYPICAL: "typical for a device of this size",
 }
 
@@ -252,9 +251,17 @@ def untracked_reason(account: Sequence[MemoryPart]) -> str:
 
 
 def in_words(part: MemoryPart) -> str:
-    """Return the part as text, such as `free: 0.6 GiB (0.4 GiB to 0.8 GiB, the rest of the known total)`."""
-    holder, source = HOLDER_WORDS[part.holder], SOURCE_WORDS[part.source]
-    return f"{holder}: {size(part.bytes)} ({bounds(part)}{source})"
+    """Return the part as text, such as `free: 0.6 GiB (0.4 GiB to 0.8 GiB, from the driver)`."""
+    return f"{HOLDER_WORDS[part.holder]}: {size(part.bytes)} ({bounds(part)}{source_words(part)})"
+
+
+def source_words(part: MemoryPart) -> str:
+    """Return where the size of a part of the memory comes from, as text; for a rest, of what it is the rest."""
+    if part.source is not Source.DIFFERENCE:
+        return SOURCE_WORDS[part.source]
+    if part.holder is Holder.LIBRARIES:
+        return "the rest of what this process uses"
+    return "the rest of what is in use on the device"
 
 
 def bounds(part: MemoryPart) -> str:

@@ -45,6 +45,8 @@ NEXT = {
 }
 SETTINGS = {"lr": "learning rate (lr)", "state.step": "count of steps (state.step)"}
 NO_COMMON = "a step and tensor that both runs recorded"
+SUMMARIES = "its norm, the sums of its elements and their product with a fixed random vector"
+"""What is recorded of a tensor, and compared between runs."""
 
 
 def findings_of(data: BisectData) -> list[Finding]:
@@ -86,7 +88,7 @@ def rounding(one: Divergence) -> Finding:
         severity=Severity.INFO,
         title=f"The runs agree but for rounding; {value_name_of(one.kind, one.tensor)} in step {one.step} is the first"
         " tensor that is not identical",
-        why=f"Its largest relative difference (norm, sums or projection) is {difference}; rounding in"
+        why=f"{capitalised(SUMMARIES)} differ by up to {difference}; rounding in"
         f" {one.dtype_b or 'its dtype'} explains up to {tolerance}{margin(one)}."
         f" {agreed_text(one.agreed, 0.0)}".rstrip(),
         next="There is nothing to do if kernels may add numbers in a different order in the two runs, as they do on"
@@ -157,7 +159,7 @@ def difference_text(one: Divergence) -> str:
     """Return the relative difference of a tensor in words, or that it is not finite in one run."""
     if not math.isfinite(one.difference):
         return "it is not finite in one run"
-    return f"its largest relative difference (norm, sums, projection) is {relative(one.difference)}"
+    return f"{SUMMARIES} differ by up to {relative(one.difference)}"
 
 
 def after(one: Divergence) -> str:

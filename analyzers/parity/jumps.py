@@ -120,7 +120,10 @@ def is_jump(rows: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def first_of(rows: pd.DataFrame) -> Jump | None:
-    """Return the first of `rows` that jumps, as a `Jump`; None if none does."""
+    """Return the first tensor whose norm jumps (see `is_jump`), as a `Jump`; None if none does.
+
+    `rows` are those of `with_norms`, in the order in which the tensors are computed.
+    """
     jumped = rows[is_jump(rows)]
     return None if jumped.empty else jump_of(jumped.iloc[0])
 

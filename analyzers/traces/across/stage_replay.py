@@ -201,10 +201,10 @@ class StageReplay:
         return len(run.start) + len(run.end) - before
 
     def settle(self, run: "Run", index: int, runs: Mapping[int, "Run"]) -> bool:
-        """Compute start and end of a task, if those of the tasks that it waits for are known; return if it ended.
+        """Compute the simulated start and end of a task, and return whether its end is known now.
 
-        `index` is the task's index in the program of `run`, the simulation of its rank; `runs` has those of all
-        ranks.
+        It is known once the ends of all tasks are that it waits for. `index` is the task's index in the program of
+        `run`, the simulation of its rank; `runs` has the simulations of all ranks.
         """
         task = run.program.tasks[index]
         if index not in run.start:

@@ -74,7 +74,7 @@ def test_the_dtype_decides_what_is_rounding(tmp_path, dtype, difference, kind):
     for note in (finding for finding in report.findings if finding.id == "bisect.rounding"):
         assert note.title.startswith("The runs agree but for rounding")
         assert note.title.endswith("activation of module model in step 1 is the first tensor that is not identical")
-        assert "(norm, sums or projection) is 0.07 %; rounding in bfloat16 explains up to 1.6 %, which" in note.why
+        assert "random vector differ by up to 0.07 %; rounding in bfloat16 explains up to 1.6 %, which" in note.why
         assert note.next.endswith("can cause a difference this small, too.")
         assert note.evidence[0].text == "norm in run A: 1.41421356; in run B: 1.41456707"
 

@@ -107,7 +107,7 @@ def test_too_few_steps_before_the_spike_ask_for_an_earlier_checkpoint():
 
 
 def test_a_run_without_anything_broken_is_refused():
-    with pytest.raises(InputError, match="no NaN and no spike"):
+    with pytest.raises(InputError, match="no step log a NaN or a spike"):
         prove_advice([FIXTURES / "healthy_2ranks" / "steps"], ReadOptions(), DocumentOptions(), None)
 
 

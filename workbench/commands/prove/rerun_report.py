@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from analyzers.parity.findings import value_name_of
-from analyzers.parity.jumps import STEPS_BEFORE, Jump, Jumps
+from analyzers.parity.jumps import FACTOR, STEPS_BEFORE, Jump, Jumps
 from analyzers.report import Evidence, Finding, Report, Severity, Status, Verdict, status_of, tool_version
 from analyzers.words import percent, quantity
 from workbench.rerun_data import SPIKE, RerunData
@@ -72,7 +72,8 @@ def batch_finding(data: RerunData) -> Finding:
 def jump_finding(data: RerunData, jumps: Jumps) -> Finding:
     """Return the finding on the layer whose gradient jumped first."""
     gradient = jumps.gradient
-    when = f"in step {jumps.step}" + (f", {data.step - jumps.step} before the loss" if jumps.step < data.step else "")
+    early = data.step - jumps.step
+    when = f"in step {jumps.step}" + (f", {quantity(early, 'step')} before the loss" if early > 0 else "")
     late = worst_rank(data)
     return Finding(
         id="rerun.gradient_jump",
@@ -91,17 +92,20 @@ def reason(jumps: Jumps) -> str:
     """Return the numbers about a jump of gradients: its size, how many parameters have one, and the forward pass."""
     first, largest = jumps.gradient, jumps.largest
     return (
-        f"The norm of this gradient is {times(first)} its largest in the steps before ({number(first.before)} ->"
-        f" {number(first.norm)}). {percent(jumps.share)} of the parameters have a gradient that jumped; the largest"
-        " jump is"
-        f" that of {largest.tensor}: {times(largest)} its largest before. {forward_sentence(jumps)}"
+        f"The norm of this gradient is {times(first)} its largest in the recorded steps before ({number(first.before)}"
+        f" -> {number(first.norm)}). {percent(jumps.share)} of the parameters have a gradient of more than"
+        f" {FACTOR:g} times their largest before; most grew that of {largest.tensor}, to {times(largest)} its largest."
+        f" {forward_sentence(jumps)}"
     )
 
 
 def forward_sentence(jumps: Jumps) -> str:
     """Return a sentence on the forward pass of the step with the jump: the first output that jumped, if one did."""
     if jumps.forward is None:
-        return "No output of a module jumped in that step: weights and inputs are as before, the loss is what changed."
+        return (
+            f"No output of a module was more than {FACTOR:g} times as large as before in that step: the gradients grew"
+            " in the loss or in the backward pass."
+        )
     name = value_name_of(jumps.forward.kind, jumps.forward.tensor)
     return f"In the forward pass {name} jumped first: its norm is {times(jumps.forward)} its largest before."
 

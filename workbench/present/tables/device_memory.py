@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from analyzers.device_memory import HOLDER_WORDS, SOURCE_WORDS, MemoryPart, untracked
+from analyzers.device_memory import HOLDER_WORDS, MemoryPart, source_words, untracked
 from analyzers.words import share, size
 from workbench.present.table import Table, table
 
@@ -26,4 +26,4 @@ def row(part: MemoryPart, total: int) -> tuple[object, ...]:
     """
     low, high = size(part.low_bytes), size(part.high_bytes)
     between = f"{low} and {high}" if low != high else ""
-    return HOLDER_WORDS[part.holder], size(part.bytes), share(part.bytes, total), between, SOURCE_WORDS[part.source]
+    return HOLDER_WORDS[part.holder], size(part.bytes), share(part.bytes, total), between, source_words(part)
