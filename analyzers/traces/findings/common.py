@@ -66,13 +66,14 @@ def less_fragmentation(account: RankTrace) -> str:
     """Return the sentence on the allocator's setting against fragmentation that works on the device of a trace.
 
     For AMD devices PyTorch has expandable segments since 2.12 (pull request 177974), and only with ROCm 7; before, it
-    prints a warning and ignores the setting.
+    prints a warning and ignores the setting. `garbage_collection_threshold` is not advised: without a memory fraction
+    (`torch.cuda.set_per_process_memory_fraction`) it has no effect (pull request 76648).
     """
     setting = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     if not is_amd(account):
         return f"Against fragmentation set {setting}."
     return (
-        "Against fragmentation set PYTORCH_CUDA_ALLOC_CONF=garbage_collection_threshold:0.8,max_split_size_mb:512."
+        "Against fragmentation set PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:512."
         f" With PyTorch 2.12 and ROCm 7 or later, {setting} works on AMD GPUs too; older versions ignore it."
     )
 

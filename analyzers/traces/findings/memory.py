@@ -15,9 +15,9 @@ FACTS_AT_MOST = 5
 GROWTH_BYTES, GROWTH_SHARE = 1 << 20, 0.01
 # How many times the least growth the largest may be, where as few steps as `STEPS_AT_LEAST` make a warning.
 EVEN_FACTOR = 2
-# Unused memory that is reported: more than so many bytes and that part of what is reserved; and from which part of the
-# device's memory on it is a warning.
-UNUSED_BYTES, UNUSED_SHARE, UNUSED_SHARE_OF_DEVICE = 64 << 20, 0.3, 0.1
+# Unused memory that is reported: more than so many bytes, that part of what is reserved, and, if the size of the
+# device's memory is known, that part of it; and from which part of the device's memory on it is a warning.
+UNUSED_BYTES, UNUSED_SHARE, UNUSED_OF_DEVICE, WARNING_OF_DEVICE = 512 << 20, 0.3, 0.01, 0.1
 NEAR_LIMIT = 0.9
 
 
@@ -29,10 +29,15 @@ def memory_findings(account: RankTrace) -> Iterator[Finding]:
             yield growth_finding(account, memory, growth)
         reserved = memory.reserved_peak
         unused = reserved.bytes - memory.peak.bytes if reserved else 0
-        if reserved and unused > max(UNUSED_BYTES, UNUSED_SHARE * reserved.bytes):
+        if reserved and unused > least_unused(memory, reserved):
             yield unused_finding(account, memory, reserved, unused)
         if memory.total_bytes and most_bytes(memory) > NEAR_LIMIT * memory.total_bytes:
             yield limit_finding(account, memory, memory.total_bytes)
+
+
+def least_unused(memory: DeviceMemory, reserved: MemoryMoment) -> float:
+    """Return from how many unused bytes on a finding is worth its line: less could not hold a larger batch either."""
+    return max(UNUSED_BYTES, UNUSED_SHARE * reserved.bytes, UNUSED_OF_DEVICE * (memory.total_bytes or 0))
 
 
 def step_growth(memory: DeviceMemory) -> list[int]:
@@ -83,7 +88,7 @@ def growth_finding(account: RankTrace, memory: DeviceMemory, growth: Sequence[in
 
 def unused_finding(account: RankTrace, memory: DeviceMemory, reserved: MemoryMoment, unused: int) -> Finding:
     name, total = device_name(memory), memory.total_bytes
-    large = total and unused > UNUSED_SHARE_OF_DEVICE * total
+    large = total and unused > WARNING_OF_DEVICE * total
     return account_finding(
         account,
         "trace.memory_unused",

@@ -79,6 +79,18 @@ def test_memory_that_is_reserved_in_vain(maker, told, total, severity):
     assert any("2.0 GiB in step 0, 10.0 ns after its start" in one.text for one in unused.evidence)
 
 
+@pytest.mark.parametrize(
+    ("unused", "total", "reported"),
+    [(74 * MIB, None, False), (74 * MIB, 192 * GIB, False), (GIB, 192 * GIB, False), (GIB, 80 * GIB, True)],
+)
+def test_unused_memory_is_reported_only_if_there_is_enough_to_use(maker, told, unused, total, reported):
+    made = maker.Tracing()
+    made.event("aten::empty", "cpu_op", 0, 1000)
+    made.kernel("gemm", 0, 1000)
+    made.memory(10, MIB, 1, allocated=MIB, reserved=MIB + unused)
+    assert ("trace.memory_unused" in told(made, total)) == reported
+
+
 def test_a_device_that_is_nearly_full(maker, told):
     found = told(steps_of(maker.Tracing(), [GIB] * 3, reserved=int(2.1 * GIB)), total=int(2.2 * GIB))
     assert list(found) == ["trace.memory_near_limit"]
