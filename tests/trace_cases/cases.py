@@ -119,6 +119,17 @@ def garbage_collection_each_step():
     return train(Job(), products(60), before=lambda job: (job.wait(), job.spend(8_000, "gc_collect")))
 
 
+@case(data_loader=7_000, python=8_000)
+def garbage_collection_inside_the_loader():
+    def before(job):
+        job.wait()
+        with job.within("data_wait"):
+            job.spend(7_000)
+            job.spend(8_000, "gc")
+
+    return train(Job(), products(60), before=before)
+
+
 @case(python=9_000)
 def checkpoint_in_the_loop():
     return train(Job(), products(60), before=lambda job: (job.wait(), job.spend(9_000, "checkpoint_save")))

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from analyzers.report import Evidence, Finding, Severity
+from analyzers.traces.across.straggler_causes import CAUSE_SHARE, Cause
 from analyzers.traces.findings.common import less_fragmentation
 from analyzers.traces.kernel_names import kernel_name
 from analyzers.traces.model import RankTrace
@@ -166,6 +167,14 @@ TF32 = (
     " torch.backends.cudnn.allow_tf32 = True"
 )
 FLOAT16 = " with dtype=torch.float16 and a torch.amp.GradScaler: the tensor cores of this GPU support no other type"
+IMBALANCE_CHECKS = {
+    Cause.GC: "Call gc.disable() on all ranks for some steps: if garbage collection is the cause, the delay is gone.",
+    Cause.DATA: "Use the same batch in every step on all ranks: if loading is the cause, the delay is gone.",
+    Cause.CHECKPOINT: "Leave checkpoints out for some steps: if they are the cause, the delay is gone.",
+    Cause.EVAL: "Leave the evaluation out for some steps: if it is the cause, the delay is gone.",
+    Cause.LOG: "Leave logging out for some steps: if it is the cause, the delay is gone.",
+}
+"""{main cause of an imbalance: how to check it}, where moving the rank's data or host would show nothing."""
 EVENTS = dict.fromkeys(WAITS, "interval without work") | {
     OpportunityKind.FLOAT32: "kernel",
     OpportunityKind.MISALIGNED: "kernel",
@@ -218,12 +227,22 @@ def advice(same: Sequence[tuple[RankTrace, Opportunity]]) -> Advice:
         title=words.title,
         why=words.why + stack_warning(account, most),
         next=f"{stack_advice(account, most)}{words.next}{device_advice(account, most.kind)}",
-        check=words.check.format(
+        check=check_of(account, most).format(
             types="f16 or h884" if has_only_float16(account) else "f16, h884, bf16 or tf32",
             size=size(most.measures.get("message_bytes", 0)),
         ),
         evidence=[Evidence(text=text, source=account.path) for text in evidence(account, most)],
     )
+
+
+def check_of(account: RankTrace, one: Opportunity) -> str:
+    """Return how to check an opportunity; for an imbalance it depends on the cause with most of the excess work."""
+    usual = WORDS[one.kind].check
+    if one.kind is not OpportunityKind.IMBALANCE or not one.names:
+        return usual
+    main = one.names[0]
+    is_main = main.total_ns >= CAUSE_SHARE * one.taken_ns * max(1, account.steps)
+    return IMBALANCE_CHECKS.get(Cause(main.name), usual) if is_main else usual
 
 
 def device_advice(account: RankTrace, kind: OpportunityKind) -> str:

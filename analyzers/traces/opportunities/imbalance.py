@@ -24,12 +24,15 @@ def imbalances(
     for late in stragglers:
         if late.saved_share >= SHARE_AT_LEAST and late.rank in account_of:
             steps = max(1, late.steps)
+            # The excess is a sum over all collectives. Where the rank works less than the others elsewhere, this sum is
+            # smaller than the excess that the simulation removes.
+            taken = max(late.excess_ns, late.saved_ns)
             yield (
                 account_of[late.rank],
                 Opportunity(
                     kind=OpportunityKind.IMBALANCE,
                     count=late.late_steps,
-                    taken_ns=late.excess_ns // steps,
+                    taken_ns=taken // steps,
                     saved_ns=late.saved_ns // steps,
                     saved_share=late.saved_share,
                     names=[

@@ -157,3 +157,13 @@ def test_recordings_of_two_moments_are_told_apart(maker):
     ]
     assert [row[2] for row in time_by_rank(report.data.ranks).rows] == ["5", "10"]
     assert bar_names(report.data.ranks) == ["rank 0, step 5", "rank 0, step 10"]
+
+
+def test_garbage_collection_inside_the_loader_is_not_counted_for_the_loader():
+    report = traces.analyze(discover(RECORDED / "straggler_gc_4ranks").of(Kind.TRACE))
+    rows = {str(row.kind): row for row in report.data.opportunities}
+    assert rows["data_loader"].taken_ns == pytest.approx(35.3 * MS, rel=0.02)
+    assert rows["python"].taken_ns == pytest.approx(536.2 * MS, rel=0.02)
+    imbalance = rows["imbalance"]
+    assert imbalance.saved_ns <= imbalance.taken_ns
+    assert imbalance.check.startswith("Call gc.disable() on all ranks")
