@@ -102,7 +102,8 @@ def output_of(cache):
 def answer(process, cache):
     """Return the output and the errors of a command at its end, without the progress that slow machines see."""
     _, err = process.communicate()
-    return output_of(cache).read_text(), [line for line in err.splitlines() if not line.startswith("reading ")]
+    lines = [line for line in err.splitlines() if not line.startswith(("reading ", "so far, "))]
+    return output_of(cache).read_text(), lines
 
 
 def entries(cache):

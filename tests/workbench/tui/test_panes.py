@@ -13,7 +13,7 @@ from textual.widgets import ContentSwitcher, DataTable
 from analyzers.run import discover
 from analyzers.store import Options
 from analyzers.words import share
-from terminal import app_on, press, shown
+from terminal import app_on, press, shown, until
 from workbench.source_files import LARGEST_BYTES, find_source, source_files_by_name
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.panes.memory_views import MemoryViews
@@ -70,8 +70,8 @@ async def test_a_narrow_screen_keeps_source_lines_and_the_keys_of_every_view(fix
     """The stacks of 80 columns name file, line and function, the wider ones the folder, too; nothing is scrolled to."""
     app = app_on(fixtures / "oom_4ranks", "memory")
     async with app.run_test(size=(80, 24)) as pilot:
-        text = await press(app, pilot, "")
-        assert "model.py:61 forward: silu" in text
+        await until(pilot, lambda: "model.py:61 forward: silu" in shown(app))
+        text = shown(app)
         assert "trainer/models/llama3/model.py:61" not in text
         assert "? Help  q Quit  ^p Palette" in text.splitlines()[-1]
         assert not app.query_one(Grid).show_horizontal_scrollbar

@@ -241,7 +241,9 @@ async def test_a_map_of_very_many_segments_shows_the_largest(tmp_path):
         assert shown.virtual_size.height == SEGMENTS_AT_MOST + 2
         shown.scroll_end(animate=False)
         await pilot.pause()
-        assert f"{many - SEGMENTS_AT_MOST} smaller segments not shown" in shown.render_line(shown.size.height - 1).text
+        assert (
+            f"{many - SEGMENTS_AT_MOST:,} smaller segments not shown" in shown.render_line(shown.size.height - 1).text
+        )
 
 
 async def test_a_click_on_a_block_tells_its_life(oom):

@@ -11,6 +11,8 @@ FEW = (1.0, 2.0, 2.5, 5.0, 10.0)
 """The round numbers from a power of ten to the next one: those for values from 0 on, and those for other ranges."""
 MINUTES = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 15.0, 20.0, 30.0)
 MINUTE_S, HOUR_S = 60.0, 3600.0
+MOST_LABELLED = 1e300
+"""The largest value with labels: multiples of a value near the largest number of Python are infinite."""
 MOST_ROWS = 8
 USUAL_ROWS = 4
 """The distance of labels, in rows, that is preferred among scales that use the height equally well."""
@@ -44,10 +46,12 @@ def value_axis(largest: float, rows: int, unit: Unit) -> ValueAxis:
     """Return the lowest scale of `rows` rows that shows values up to `largest` and has round labels.
 
     For example, a chart of 25 rows whose largest value is 602 ms ends at 625 ms, and every fourth row has a label, from
-    100 ms to 600 ms.
+    100 ms to 600 ms. Values above `MOST_LABELLED` have no labels.
     """
     if not largest > 0 or not math.isfinite(largest):
         return ValueAxis(1.0, {})
+    if largest > MOST_LABELLED:
+        return ValueAxis(largest, {})
     # Two labels at least, where there are rows for them, but none in neighbouring rows.
     apart = range(2, min(MOST_ROWS, rows // 2) + 1) if rows >= USUAL_ROWS else range(1, 2)
     scales = [(distance, round_up(largest * distance / rows, unit)) for distance in apart]
