@@ -38,11 +38,12 @@ def late_state(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUs
 
     The state that was alive before this step's first allocation of state is compared with the state alive at the
     step's end. Counting allocations would be wrong: an optimizer that writes `state["m"] = beta * state["m"] + ...`
-    frees as much as it allocates, and a script may move state away and back.
+    frees as much as it allocates, and a script may move state away and back. State that was allocated before the first
+    pass, such as in the optimizer's constructor, is not late.
     """
     lives, last = replay.lifetimes, len(replay.trace) - 1
     state = np.flatnonzero(guess.category == Category.OPTIMIZER_STATE)
-    new = state[lives.born[state] != BEFORE]
+    new = state[lives.born[state] > first_pass(lives, guess)]
     if not len(new):
         return None
     begin = int(lives.born[new].min())
@@ -60,6 +61,12 @@ def late_state(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUs
         step=step_of_entry(steps, begin),
         frames=largest_stack(replay, present),
     )
+
+
+def first_pass(lives: Lifetimes, guess: Guess) -> int:
+    """Return the trace entry of the first allocation for a forward or backward pass; `BEFORE` if there is none."""
+    of_pass = np.isin(guess.category, (Category.ACTIVATIONS, Category.GRADIENTS)) & (lives.born != BEFORE)
+    return int(lives.born[of_pass].min()) if of_pass.any() else BEFORE
 
 
 def live_bytes_of(lives: Lifetimes, rows: Integers, entry: int) -> int:

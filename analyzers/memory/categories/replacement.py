@@ -22,6 +22,8 @@ from analyzers.memory.replay.phases import Phase, PhaseTimeline
 
 LASTING = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
 """The categories of tensors that scripts replace as a whole."""
+MOVED = (Category.PARAMETERS, Category.OPTIMIZER_STATE)
+"""The categories of tensors that scripts move away, to the CPU for example, and back."""
 LOOK_BACK = 32
 """How many of the latest allocations of the same size in the same interval may be what replaced a freed block."""
 EVENTS_AT_MOST = 500_000
@@ -44,12 +46,15 @@ class Replacements:
     """Pairs of blocks of equal size, of which the newer one took the place of the older one, as in `p.data = ...`.
 
     `older[i]` and `newer[i]` are the rows in `Lifetimes` of pair i. Pairs are found only where the category of a
-    block is uncertain (`open_rows`, a mask of all blocks).
+    block is uncertain (`open_rows`, a mask of all blocks). With `at_once`, only a block that was allocated in the same
+    phase before the older one was freed took its place: nothing was moved away and back.
     """
 
-    def __init__(self, lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask) -> None:
+    def __init__(
+        self, lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask, *, at_once: bool = False
+    ) -> None:
         self._lives, self._phases = lives, phases
-        pairs = list(replacements(lives, phases, category, open_rows))
+        pairs = list(replacements(lives, phases, category, open_rows, at_once=at_once))
         self.older, self.newer = (np.array([pair[k] for pair in pairs], np.int64) for k in range(2))
 
     def spread(self, category: Column, open_rows: Mask) -> Integers:
@@ -87,17 +92,19 @@ class Replacements:
 
 
 def replacements(
-    lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask
+    lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask, *, at_once: bool
 ) -> Iterator[tuple[int, int]]:
     """Yield (older, newer) rows in `Lifetimes` of blocks of equal size, of which the newer replaced the older.
 
-    `category` and `open_rows` (whether the category is uncertain) have one value per block.
+    `category` and `open_rows` (whether the category is uncertain) have one value per block. `at_once` leaves out
+    blocks that were moved away and back.
     """
+    away = np.isin(category, MOVED) & ~open_rows & (not at_once)
     rows = candidates(lives, phases, category, open_rows)
     order = np.argsort(lives.size[rows], kind="stable")
     ends = np.flatnonzero(np.diff(lives.size[rows[order]], append=-1)) + 1
     for same_size in np.split(rows[order], ends[:-1]):
-        yield from pair_up(lives, category, events_of(lives, phases, same_size), open_rows)
+        yield from pair_up(lives, away, events_of(lives, phases, same_size), open_rows)
 
 
 def candidates(lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask) -> Integers:
@@ -130,15 +137,16 @@ def events_of(lives: Lifetimes, phases: PhaseTimeline, rows: Integers) -> list[E
     return [Event(*values) for values in zip(*(column[order].tolist() for column in columns), strict=True)]
 
 
-def pair_up(lives: Lifetimes, category: Column, events: list[Event], open_rows: Mask) -> Iterator[tuple[int, int]]:
+def pair_up(lives: Lifetimes, away: Mask, events: list[Event], open_rows: Mask) -> Iterator[tuple[int, int]]:
     """Yield (older, newer) rows among blocks of one size, from their allocations and frees (`events`).
 
     A freed block was replaced by the last block allocated before it in the same training phase. If there is none and
-    it held weights or optimizer state, the script moved these away: the next block that is allocated replaces it.
+    it is in `away`, a mask of the blocks that are certain to hold weights or optimizer state, the script moved these
+    away: the next block that is allocated replaces it.
     """
     new: list[Event] = []
     moved_away = deque[int]()
-    returns = {event.row for event in events if may_return(category, open_rows, event.row)}
+    returns = {event.row for event in events if away[event.row]}
     span = -1
     for event in events:
         # What was allocated in an earlier phase is in use: it takes no place.
@@ -164,12 +172,3 @@ def may_replace(lives: Lifetimes, open_rows: Mask, older: int, newer: Event) -> 
     the blocks of uncertain category.
     """
     return bool(lives.born[older] < newer.entry and (open_rows[older] or open_rows[newer.row]))
-
-
-def may_return(category: Column, open_rows: Mask, row: int) -> bool:
-    """Return whether a block is certain to hold weights or optimizer state, which scripts move away and back.
-
-    `row` is its row in `Lifetimes`. `category` has the category of each block, `open_rows` is a mask of the blocks of
-    uncertain category.
-    """
-    return not open_rows[row] and category[row] in (Category.PARAMETERS, Category.OPTIMIZER_STATE)

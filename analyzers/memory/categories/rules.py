@@ -105,6 +105,7 @@ def apply_rules(trace: DeviceTrace, lives: Lifetimes) -> Column:
     phases = PhaseTimeline(phase_of_entries(trace, signs))
     chains = Replacements(lives, phases, CATEGORY[rule], np.isin(rule, WEAK))
     inherit(rule, chains)
+    find_updated_parameters(lives, phases, rule)
     # Sizes may tell what a chain is that no rule knows, so that it inherits afterwards.
     match_sizes_of_older_blocks(lives, rule, chains)
     inherit(rule, chains)
@@ -225,6 +226,18 @@ def inherit(rule: Column, chains: Replacements) -> None:
     inherited = chains.spread(CATEGORY[rule], np.isin(rule, WEAK))
     for category, number in INHERITED.items():
         rule[inherited == category] = number
+
+
+def find_updated_parameters(lives: Lifetimes, phases: PhaseTimeline, rule: Column) -> None:
+    """Find among the blocks that the optimizer's step keeps those that took the place of parameters.
+
+    An optimizer that writes `p.data = p - lr * m` allocates new parameters beside new state. `rule`, the index in
+    `RULES` of the rule that decided each block's category, is changed in place.
+    """
+    kept = rule == NUMBER_OF["optimizer_kept"]
+    updates = Replacements(lives, phases, CATEGORY[rule], kept, at_once=True)
+    inherited = updates.spread(CATEGORY[rule], kept)
+    rule[kept & (inherited == Category.PARAMETERS)] = NUMBER_OF["replaced_parameters"]
 
 
 def match_sizes_of_older_blocks(lives: Lifetimes, rule: Column, chains: Replacements) -> None:

@@ -80,9 +80,7 @@ def unused_cache_finding(device: Device, unused: int) -> Finding:
         why=f"PyTorch's allocator had reserved {size(device.reserved_bytes)} of the device, but only {size(used)} of it"
         f" ({share(used, device.reserved_bytes)}) held tensors. It keeps the rest for later allocations, so other"
         " processes and libraries cannot use it.",
-        next="Nothing to do, unless another process or library needs this memory. In that case call"
-        f" torch.cuda.empty_cache() after the memory peak, which would give back {size(returnable)}{kept_back(device)}."
-        " If the next step needs this memory, it is reserved again.",
+        next=f"Nothing to do, unless another process or library needs this memory. {giving_back(device, returnable)}",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"most memory reserved at any time: {size(device.peak_reserved_bytes)}")],
@@ -90,10 +88,16 @@ def unused_cache_finding(device: Device, unused: int) -> Finding:
     )
 
 
-def kept_back(device: Device) -> str:
-    """Return a clause on what `empty_cache` keeps: `, but not the 165.9 MiB in segments that also hold tensors`.
-
-    The result is empty if it can release everything.
-    """
+def giving_back(device: Device, returnable: int) -> str:
+    """Return the sentences on how to give unused memory back, of which `empty_cache` can release `returnable` bytes."""
     kept = device.fragmentation.inactive_split_bytes
-    return f", but not the {size(kept)} in segments that also hold tensors" if kept else ""
+    if not returnable:
+        return (
+            "torch.cuda.empty_cache() would give back none of it: all of it is in segments that also hold tensors."
+            f" So that allocations of any size can use it, set {EXPANDABLE_SEGMENTS}."
+        )
+    clause = f", but not the {size(kept)} in segments that also hold tensors" if kept else ""
+    return (
+        "In that case call torch.cuda.empty_cache() after the memory peak, which would give back"
+        f" {size(returnable)}{clause}. If the next step needs this memory, it is reserved again."
+    )

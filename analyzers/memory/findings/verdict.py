@@ -6,7 +6,7 @@ from pathlib import PurePath
 from analyzers.memory.findings.evidence import in_words, innermost, largest, rank_subject, ranks_of
 from analyzers.memory.model import Device, MemoryClass, MissingEvidence, Oom
 from analyzers.report import Finding, Status, Verdict, status_of
-from analyzers.words import share, size, uncapitalised
+from analyzers.words import rank_names, share, size, uncapitalised
 
 CLASSES = (MemoryClass.OOM, MemoryClass.LEAK, MemoryClass.FRAGMENTATION, MemoryClass.NEAR_LIMIT)
 """The classes in order of priority: `oom` is first, as a leak or fragmentation may be why memory ran out."""
@@ -51,8 +51,8 @@ def finding_id(kind: str) -> str:
 
 
 def quiet_verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
-    """Return the verdict if there is no problem: healthy, or unknown if no history of allocations was recorded."""
-    missing = missing_evidence(devices)
+    """Return the verdict if there is no problem: healthy, or unknown if some history of allocations is not recorded."""
+    missing, bare = missing_evidence(devices), [one for one in devices if one.reserved_bytes and not has_history(one)]
     if not any(has_history(device) for device in devices):
         held = any(device.reserved_bytes for device in devices)
         empty = "the snapshot is empty: memory history was not being recorded"
@@ -63,10 +63,11 @@ def quiet_verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Ver
             confidence=CONFIDENCE_AT_LEAST if held else 0.0,
             missing=missing,
         )
+    status, told = status_of(findings), peak_sentence([device for device in devices if has_history(device)], devices)
     return Verdict(
-        status=status_of(findings),
-        kind=MemoryClass.HEALTHY,
-        sentence=peak_sentence(devices),
+        status=Status.UNKNOWN if bare and status is Status.OK else status,
+        kind=MemoryClass.UNKNOWN if bare else MemoryClass.HEALTHY,
+        sentence=f"{told}; {without_history(devices, bare)}" if bare else told,
         confidence=max(CONFIDENCE_AT_LEAST, CONFIDENCE_IF_HEALTHY - CONFIDENCE_PER_MISSING * len(missing)),
         missing=missing,
     )
@@ -87,12 +88,25 @@ def state_sentence(devices: Sequence[Device]) -> str:
     )
 
 
-def peak_sentence(devices: Sequence[Device]) -> str:
+def without_history(devices: Sequence[Device], bare: Sequence[Device]) -> str:
+    """Return a clause on the devices in `bare`, of which only the state at the snapshot is known."""
+    unknown = "no history of allocations, so what happened there is unknown"
+    if len(bare) == 1:
+        return f"{subject_with_device(devices, bare[0])} has {unknown}"
+    files, bare_files = (len({device.path for device in some}) for some in (devices, bare))
+    counted = f"{bare_files} of {files} snapshots" if bare_files > 1 else f"{len(bare)} of {len(devices)} devices"
+    ranks = sorted({rank for device in bare for rank in ranks_of(device)})
+    named = f" ({rank_names(ranks)})" if ranks else ""
+    return f"{counted}{named} have {unknown}"
+
+
+def peak_sentence(recorded: Sequence[Device], devices: Sequence[Device]) -> str:
     """Return the verdict's sentence if nothing failed: which device has the highest peak, and how many bytes.
 
-    It also names the category with most of the peak, such as activations.
+    It also names the category with most of the peak, such as activations. `recorded` are those of `devices` that have a
+    history of allocations.
     """
-    fullest = max(devices, key=lambda device: device.peak_allocated_bytes)
+    fullest = max(recorded, key=lambda device: device.peak_allocated_bytes)
     category, total = largest(fullest.categories)
     peak = fullest.peak_allocated_bytes
     subject = subject_with_device(devices, fullest)

@@ -113,6 +113,49 @@ def test_parts_of_a_model_and_of_an_optimizer_that_constructors_make(maker):
     assert held_after(maker.save(made.snapshot()), 2) == {4: "parameters", 2: "optimizer_state", 1: "inputs"}
 
 
+def hand_written_optimizer(maker, *, state_in_constructor):
+    """Record three steps of an optimizer that writes `m = b * m + g`, `v = ...` and `p.data = p - lr * m`."""
+    made = maker.Recording(segment_bytes=8192 * KIB)
+    build = frames(maker, ("__init__", "/job/modules/linear.py"), ("main", "/job/train.py"))
+    setup = frames(maker, ("__init__", "/job/optimizer.py"), ("main", "/job/train.py"))
+    engine = frames(maker, ("torch::autograd::AccumulateGrad::apply", "??"))
+    update = frames(maker, ("step", "/job/optimizer.py"))
+    sizes = [1024 * KIB, 1024 * KIB, 512 * KIB]
+    tensors = {"m": [], "v": [], "p": [made.alloc(size, build) for size in sizes]}
+    if state_in_constructor:
+        tensors |= {name: [made.alloc(size, setup) for size in sizes] for name in "mv"}
+    for _ in range(3):
+        saved = made.alloc(KIB, frames(maker, ("forward", "/job/model.py")))
+        gradients = [made.alloc(size, engine) for size in sizes]
+        made.free(saved)
+        for number, size in enumerate(sizes):
+            for name in "mvp":
+                held, new = tensors[name], made.alloc(size, update)
+                if number < len(held):
+                    made.free(held[number], update)
+                    held[number] = new
+                else:
+                    held.append(new)
+        for gradient in gradients:
+            made.free(gradient, frames(maker, ("zero_grad", "/job/optimizer.py")))
+    return maker.save(made.snapshot())
+
+
+@pytest.mark.parametrize("state_in_constructor", [True, False])
+def test_parameters_that_the_optimizer_replaces_stay_parameters(maker, state_in_constructor):
+    artefact = hand_written_optimizer(maker, state_in_constructor=state_in_constructor)
+    table = views.live_blocks(artefact, len(views.timeline(artefact, buckets=1000)) - 1)
+    held = table.groupby("category")["requested"].sum() // KIB
+    assert held.to_dict() == {"parameters": 2560, "optimizer_state": 5120}
+
+
+@pytest.mark.parametrize("state_in_constructor", [True, False])
+def test_state_that_a_constructor_makes_is_not_late(maker, state_in_constructor):
+    report = memory.analyze([hand_written_optimizer(maker, state_in_constructor=state_in_constructor)])
+    late = [finding.title for finding in report.findings if finding.id == "memory.late_state"]
+    assert late == ([] if state_in_constructor else ["The first optimizer step allocated 5.0 MiB of optimizer state"])
+
+
 def held_after(artefact, entry):
     table = views.live_blocks(artefact, entry)
     return dict(zip(table["requested"] // KIB, table["category"], strict=True))

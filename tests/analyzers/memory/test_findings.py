@@ -10,6 +10,7 @@ from analyzers.errors import InputError
 from analyzers.memory import views
 from analyzers.memory.findings.oom import owner_words
 from analyzers.memory.findings.trust import uncategorised_finding
+from analyzers.memory.findings.unused_memory import unused_memory_findings
 from analyzers.memory.findings.verdict import state_sentence
 from analyzers.report import Status
 
@@ -295,6 +296,36 @@ def test_unknown_memory_with_stacks_is_not_said_to_lack_them(one_device, frames,
     texts = [fact.text for fact in finding.evidence]
     where = "none of them has a stack" if not frames else "of unknown category: 160.0 MiB in 4 blocks"
     assert where in texts[0]
+
+
+@pytest.mark.parametrize(
+    ("bare", "clause"),
+    [
+        ([1], "rank 1 has no history of allocations, so what happened there is unknown"),
+        ([1, 2], "2 of 3 snapshots (ranks 1-2) have no history of allocations, so what happened there is unknown"),
+    ],
+)
+def test_a_job_of_which_one_rank_has_no_history_is_not_called_healthy(maker, bare, clause):
+    snapshots = []
+    for rank in range(3):
+        made = maker.Recording(segment_bytes=MIB)
+        made.alloc(MIB)
+        made.entries = [] if rank in bare else made.entries
+        snapshots.append(maker.save(made.snapshot(), f"rank{rank}_memory_snapshot.pickle"))
+    found = memory.analyze(snapshots).verdict
+    assert (found.status, found.kind) == ("unknown", "unknown")
+    assert found.sentence.startswith("Nothing failed: rank 0 peaked at 1.0 MiB")
+    assert found.sentence.endswith(f"; {clause}")
+
+
+@pytest.mark.parametrize(("split", "words"), [(300, "none of it: all of it is in segments"), (0, "300.0 MiB. If")])
+def test_unused_memory_is_given_back_only_where_that_is_possible(one_device, split, words):
+    state = msgspec.structs.replace(
+        one_device.fragmentation, made_up_segments=False, allocated_bytes=0, inactive_split_bytes=split * MIB
+    )
+    device = msgspec.structs.replace(one_device, fragmentation=state, reserved_bytes=300 * MIB, pools=[], retries=[])
+    [finding] = unused_memory_findings(device)
+    assert f"would give back {words}" in finding.next
 
 
 def test_one_of_several_devices_of_a_process_is_named(one_device):
