@@ -35,6 +35,7 @@ def test_the_examples():
         (14.5 * MIB, 25, Unit.BYTES, size, ["3 MiB", "6 MiB", "9 MiB", "12 MiB", "15 MiB"]),
         (170, 9, Unit.SECONDS, duration, ["60 s", "2 min", "3 min"]),
         (0.0, 15, Unit.BYTES, size, []),
+        (1.79e308, 15, Unit.NUMBER, str, []),
     ],
 )
 def test_labels_are_round(largest, rows, unit, written, expected):

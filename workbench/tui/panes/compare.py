@@ -20,6 +20,7 @@ from workbench.present.table import table
 from workbench.present.tables.comparison import comparison_tables
 from workbench.present.tables.snapshot import module_changes
 from workbench.present.waterfall import step_changes, waterfall_lines
+from workbench.tui.widgets.new_size import call_on_new_size
 from workbench.tui.widgets.row_list import RowList
 from workbench.tui.widgets.tables import Grid
 from workbench.tui.widgets.view_switcher import Drawing, ViewSwitcher
@@ -92,7 +93,10 @@ class Waterfall(Static, can_focus=True):
         self._changes, self._caption = step_changes(data), caption
         self.can_focus = not caption
 
-    def on_resize(self) -> None:
+    def on_mount(self) -> None:
+        call_on_new_size(self, self._draw)
+
+    def _draw(self) -> None:
         lines = waterfall_lines(*self._changes, self.content_size.width)
         self.update(Text("\n").join([*([Text(self._caption, style="bold")] if self._caption else []), *lines]))
 

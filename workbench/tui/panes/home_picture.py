@@ -7,7 +7,6 @@ import pandas as pd
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Vertical
-from textual.geometry import Size
 from textual.widget import Widget
 from textual.widgets import Static
 
@@ -43,6 +42,7 @@ from workbench.tui.widgets.charts.collective_matrix import CollectiveMatrix, leg
 from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
 from workbench.tui.widgets.charts.stacked_chart import StackedChart
 from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
+from workbench.tui.widgets.new_size import call_on_new_size
 from workbench.tui.widgets.row_list import RowList
 
 COLLECTIVES = 200
@@ -96,7 +96,6 @@ class HomePicture(Vertical):
         super().__init__(id=f"picture-{number}" if number else "picture", classes="picture")
         self._picture = picture
         self._line, self._legend = "", Text()
-        self._read_for = (Size(), 0)
         self.set_class(number > 0, "further")
         self.set_class(picture.is_low, "low-chart")
         # The keys belong to the findings; Enter on one leads to the chart that takes keys.
@@ -108,9 +107,7 @@ class HomePicture(Vertical):
         yield self._picture.chart
 
     def on_mount(self) -> None:
-        # A widget whose size was set before it was mounted gets no event for it, but each layout sends this signal.
-        self.screen.screen_layout_refresh_signal.subscribe(self, lambda _screen: self._load())
-        self.call_after_refresh(self._load)
+        call_on_new_size(self, self._load)
 
     def on_click(self) -> None:
         """Show the view that has the chart in full."""
@@ -120,10 +117,7 @@ class HomePicture(Vertical):
         chart = self._picture.chart
         # A chart that a low screen hides has no columns, its sparkline still needs the data.
         columns = chart.columns if isinstance(chart, StackedChart) and chart.columns > 0 else SPARK_WIDTH
-        # There is no width before the first layout.
-        if self.size.width and self._read_for != (self.size, columns):
-            self._read_for = (self.size, columns)
-            ask_in_background(self, "picture", lambda: self._picture.read(columns), self._show)
+        ask_in_background(self, "picture", lambda: self._picture.read(columns), self._show)
 
     def _show(self, drawing: Drawing) -> None:
         self._line, self._legend = drawing.line, drawing.legend or Text()

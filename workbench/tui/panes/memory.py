@@ -26,6 +26,7 @@ from workbench.tui.protocols import Searchable
 from workbench.tui.widgets.charts.cursor_breakdown import CursorBreakdown, Part
 from workbench.tui.widgets.charts.memory_timeline import MemoryTimeline
 from workbench.tui.widgets.charts.stacked_chart import FAILURE
+from workbench.tui.widgets.new_size import call_on_new_size
 from workbench.tui.widgets.view_switcher import VIEW_KEYS
 
 CURSOR_RESTS_S = 0.1
@@ -78,6 +79,7 @@ class MemoryPane(Vertical):
 
     def on_mount(self) -> None:
         self._show_device()
+        call_on_new_size(self, self._load)
 
     async def show_evidence(self, link: EvidenceLink) -> None:
         """Show the memory snapshot of the finding's rank and step, and the view that explains the finding.
@@ -92,9 +94,6 @@ class MemoryPane(Vertical):
         self._at_end = link.part == "changes"
         self._show_device()
         await self.query_one(MemoryViews).turn_to(link.part if link.part in TITLES else USUAL_VIEW)
-
-    def on_resize(self) -> None:
-        self._load()
 
     @property
     def _device(self) -> Device:
@@ -111,7 +110,7 @@ class MemoryPane(Vertical):
     def _load(self) -> None:
         """Compute the timeline for the chart's width in a thread, because reading a large file takes seconds."""
         wide, artefact = self.query_one(MemoryTimeline).columns, self._artefacts.get(self._device.path)
-        # A widget has no width before its first layout; `on_resize` then calls this again.
+        # A widget has no width before its first layout; this is then called again.
         if artefact is not None and wide > 0:
             ask_in_background(self, "timeline", self._timeline(artefact, wide), self._show)
 

@@ -26,6 +26,7 @@ from workbench.tui.panes.step_tables import losses, phases_by_step
 from workbench.tui.picker import pick
 from workbench.tui.widgets.charts.cursor_breakdown import CursorBreakdown, Part
 from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
+from workbench.tui.widgets.new_size import call_on_new_size
 from workbench.tui.widgets.row_list import RowList
 from workbench.tui.widgets.tables import TableList
 from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher
@@ -73,9 +74,7 @@ class StepsPane(Vertical):
 
     def on_mount(self) -> None:
         self._show_rank()
-
-    def on_resize(self) -> None:
-        self._load()
+        call_on_new_size(self, self._load)
 
     def _show_rank(self) -> None:
         title = self._title(self._at).replace("   ", f" ({self._at + 1} of {len(self._ranks)})   ", 1)

@@ -4,9 +4,10 @@ from collections.abc import Iterable
 
 from rich.style import Style
 from rich.text import Text
-from textual.events import Resize
 from textual.screen import Screen
 from textual.widgets import Static
+
+from workbench.tui.widgets.new_size import call_on_new_size
 
 ALWAYS = ("help", "quit")
 """The ids of the keys that are shown on a screen of any width, before the key of the command palette."""
@@ -28,9 +29,7 @@ class KeyLine(Static):
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, self._update_keys)
         self._update_keys(self.screen)
-
-    def on_resize(self, event: Resize) -> None:
-        self._lay_out(event.size.width)
+        call_on_new_size(self, self._lay_out)
 
     def _update_keys(self, screen: Screen[object]) -> None:
         """Show each action once, with its key; a click has the same effect as the key."""
@@ -43,10 +42,11 @@ class KeyLine(Static):
         self._keys = [text for name, text in keys.values() if name not in ALWAYS]
         always = (text for name, text in keys.values() if name in ALWAYS)
         self._last = Text.assemble(*always, (" ^p ", "bold"), "Palette")
-        self._lay_out(self.size.width)
+        self._lay_out()
 
-    def _lay_out(self, width: int) -> None:
-        self.update(Text.assemble(*fitting(self._keys, width - self._last.cell_len), self._last, no_wrap=True))
+    def _lay_out(self) -> None:
+        room = self.size.width - self._last.cell_len
+        self.update(Text.assemble(*fitting(self._keys, room), self._last, no_wrap=True))
 
 
 def fitting(keys: Iterable[Text], width: int) -> list[Text]:

@@ -18,6 +18,7 @@ from analyzers.memory import block_map
 from analyzers.words import quantity, share, size
 from workbench.colours import CATEGORIES, CATEGORY_LETTERS, text_colour
 from workbench.console import clean
+from workbench.tui.widgets.new_size import call_on_new_size
 from workbench.tui.widgets.widget_options import WidgetOptions
 
 LABEL_WIDTH = 24
@@ -56,8 +57,8 @@ class BlockMap(ScrollView, can_focus=True):
         self._state = segments, blocks
         self._scale()
 
-    def on_resize(self) -> None:
-        self._scale()
+    def on_mount(self) -> None:
+        call_on_new_size(self, self._scale)
 
     def _scale(self) -> None:
         if self._state is not None and self.size.width > LABEL_WIDTH:

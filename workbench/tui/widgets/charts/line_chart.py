@@ -18,6 +18,7 @@ from workbench.console import clean
 from workbench.present.parity_lines import Lines
 from workbench.tui.widgets.charts.stacked_chart import NO_DATA
 from workbench.tui.widgets.charts.value_axis import round_distance
+from workbench.tui.widgets.new_size import call_on_new_size
 from workbench.tui.widgets.widget_options import WidgetOptions
 
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
@@ -91,8 +92,8 @@ class LineChart(Widget, can_focus=True):
         """Move the cursor by `by` steps."""
         self.cursor = min(max(0, self.cursor + by), max(0, len(self._lines.table) - 1))
 
-    def on_resize(self) -> None:
-        self._draw()
+    def on_mount(self) -> None:
+        call_on_new_size(self, self._draw)
 
     def _draw(self) -> None:
         """Compute the dots of all lines, and the cells with their signs."""
