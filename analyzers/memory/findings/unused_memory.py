@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 from analyzers.memory.findings.evidence import COMMON_POOL, fact, pool_words, ranks_of
+from analyzers.memory.findings.fragmentation import defragment
 from analyzers.memory.findings.remedies import BATCH
 from analyzers.memory.model import Device, PoolUse
 from analyzers.report import Finding, Severity
-from analyzers.words import EXPANDABLE_SEGMENTS, quantity, share, size
+from analyzers.words import EXPANDABLE_SEGMENTS, quantity, share, size, uncapitalised
 
 UNUSED_SHARE_AT_LEAST, UNUSED_BYTES_AT_LEAST = 0.25, 256 << 20
 EVIDENCE_SHOWN = 4
@@ -72,7 +73,6 @@ def unused_pools_finding(device: Device, pools: Sequence[PoolUse]) -> Finding:
 def unused_cache_finding(device: Device, unused: int) -> Finding:
     """Return the finding that much of the reserved memory (`unused` bytes) is not in use at the end of the trace."""
     used = device.fragmentation.allocated_bytes
-    returnable = unused - device.fragmentation.inactive_split_bytes
     return Finding(
         id="memory.reserved",
         severity=Severity.INFO,
@@ -80,7 +80,7 @@ def unused_cache_finding(device: Device, unused: int) -> Finding:
         why=f"PyTorch's allocator had reserved {size(device.reserved_bytes)} of the device, but only {size(used)} of it"
         f" ({share(used, device.reserved_bytes)}) held tensors. It keeps the rest for later allocations, so other"
         " processes and libraries cannot use it.",
-        next=f"Nothing to do, unless another process or library needs this memory. {giving_back(device, returnable)}",
+        next=f"Nothing to do, unless another process or library needs this memory. {giving_back(device, unused)}",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"most memory reserved at any time: {size(device.peak_reserved_bytes)}")],
@@ -88,16 +88,19 @@ def unused_cache_finding(device: Device, unused: int) -> Finding:
     )
 
 
-def giving_back(device: Device, returnable: int) -> str:
-    """Return the sentences on how to give unused memory back, of which `empty_cache` can release `returnable` bytes."""
+def giving_back(device: Device, unused: int) -> str:
+    """Return the sentences on how to give `unused` bytes back, as far as `empty_cache` can release them.
+
+    It cannot release what is free in segments that also hold tensors.
+    """
     kept = device.fragmentation.inactive_split_bytes
-    if not returnable:
+    if kept >= unused:
         return (
             "torch.cuda.empty_cache() would give back none of it: all of it is in segments that also hold tensors."
-            f" So that allocations of any size can use it, set {EXPANDABLE_SEGMENTS}."
+            f" To make it usable for allocations of any size: {uncapitalised(defragment(device))}"
         )
     clause = f", but not the {size(kept)} in segments that also hold tensors" if kept else ""
     return (
         "In that case call torch.cuda.empty_cache() after the memory peak, which would give back"
-        f" {size(returnable)}{clause}. If the next step needs this memory, it is reserved again."
+        f" {size(unused - kept)}{clause}. If the next step needs this memory, it is reserved again."
     )

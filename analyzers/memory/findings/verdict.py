@@ -52,8 +52,9 @@ def finding_id(kind: str) -> str:
 
 def quiet_verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
     """Return the verdict if there is no problem: healthy, or unknown if some history of allocations is not recorded."""
-    missing, bare = missing_evidence(devices), [one for one in devices if one.reserved_bytes and not has_history(one)]
-    if not any(has_history(device) for device in devices):
+    missing = missing_evidence(devices)
+    recorded = [device for device in devices if has_history(device)]
+    if not recorded:
         held = any(device.reserved_bytes for device in devices)
         empty = "the snapshot is empty: memory history was not being recorded"
         return Verdict(
@@ -63,11 +64,17 @@ def quiet_verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Ver
             confidence=CONFIDENCE_AT_LEAST if held else 0.0,
             missing=missing,
         )
-    status, told = status_of(findings), peak_sentence([device for device in devices if has_history(device)], devices)
+    status, peak = status_of(findings), peak_clause(recorded, devices)
+    # A device without a history that holds nothing was not used.
+    unrecorded = [device for device in devices if device.reserved_bytes and not has_history(device)]
     return Verdict(
-        status=Status.UNKNOWN if bare and status is Status.OK else status,
-        kind=MemoryClass.UNKNOWN if bare else MemoryClass.HEALTHY,
-        sentence=f"{told}; {without_history(devices, bare)}" if bare else told,
+        status=Status.UNKNOWN if unrecorded and status is Status.OK else status,
+        kind=MemoryClass.UNKNOWN if unrecorded else MemoryClass.HEALTHY,
+        sentence=(
+            f"no failure is recorded: {peak}; {unrecorded_clause(devices, unrecorded)}"
+            if unrecorded
+            else f"nothing failed: {peak}"
+        ),
         confidence=max(CONFIDENCE_AT_LEAST, CONFIDENCE_IF_HEALTHY - CONFIDENCE_PER_MISSING * len(missing)),
         missing=missing,
     )
@@ -88,20 +95,21 @@ def state_sentence(devices: Sequence[Device]) -> str:
     )
 
 
-def without_history(devices: Sequence[Device], bare: Sequence[Device]) -> str:
-    """Return a clause on the devices in `bare`, of which only the state at the snapshot is known."""
+def unrecorded_clause(devices: Sequence[Device], unrecorded: Sequence[Device]) -> str:
+    """Return a clause on the devices in `unrecorded`, of which only the state at the snapshot is known."""
     unknown = "no history of allocations, so what happened there is unknown"
-    if len(bare) == 1:
-        return f"{subject_with_device(devices, bare[0])} has {unknown}"
-    files, bare_files = (len({device.path for device in some}) for some in (devices, bare))
-    counted = f"{bare_files} of {files} snapshots" if bare_files > 1 else f"{len(bare)} of {len(devices)} devices"
-    ranks = sorted({rank for device in bare for rank in ranks_of(device)})
+    if len(unrecorded) == 1:
+        return f"{subject_with_device(devices, unrecorded[0])} has {unknown}"
+    files, unrecorded_files = (len({device.path for device in some}) for some in (devices, unrecorded))
+    of_files = f"{unrecorded_files} of {files} snapshots"
+    counted = of_files if unrecorded_files > 1 else f"{len(unrecorded)} of {len(devices)} devices"
+    ranks = sorted({rank for device in unrecorded for rank in ranks_of(device)})
     named = f" ({rank_names(ranks)})" if ranks else ""
     return f"{counted}{named} have {unknown}"
 
 
-def peak_sentence(recorded: Sequence[Device], devices: Sequence[Device]) -> str:
-    """Return the verdict's sentence if nothing failed: which device has the highest peak, and how many bytes.
+def peak_clause(recorded: Sequence[Device], devices: Sequence[Device]) -> str:
+    """Return a clause on the highest peak: which device has it, and how many bytes.
 
     It also names the category with most of the peak, such as activations. `recorded` are those of `devices` that have a
     history of allocations.
@@ -110,7 +118,7 @@ def peak_sentence(recorded: Sequence[Device], devices: Sequence[Device]) -> str:
     category, total = largest(fullest.categories)
     peak = fullest.peak_allocated_bytes
     subject = subject_with_device(devices, fullest)
-    return f"nothing failed: {subject} peaked at {size(peak)}, {share(total, peak)} of it {in_words(category)}"
+    return f"{subject} peaked at {size(peak)}, {share(total, peak)} of it {in_words(category)}"
 
 
 def subject_of(devices: Sequence[Device], ranks: Sequence[int], path: str) -> str:

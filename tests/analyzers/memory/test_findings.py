@@ -314,7 +314,7 @@ def test_a_job_of_which_one_rank_has_no_history_is_not_called_healthy(maker, bar
         snapshots.append(maker.save(made.snapshot(), f"rank{rank}_memory_snapshot.pickle"))
     found = memory.analyze(snapshots).verdict
     assert (found.status, found.kind) == ("unknown", "unknown")
-    assert found.sentence.startswith("Nothing failed: rank 0 peaked at 1.0 MiB")
+    assert found.sentence.startswith("No failure is recorded: rank 0 peaked at 1.0 MiB")
     assert found.sentence.endswith(f"; {clause}")
 
 
