@@ -68,13 +68,11 @@ def signature(entry: Entry) -> tuple[Any, ...]:
     )
 
 
-def frames(value: Sequence[Any]) -> tuple[tuple[str, str, int], ...]:
-    """Return a (function, file, line) tuple for each frame of a dump entry's stack, innermost first."""
-    return tuple(
-        (text(f.get("name", "")), text(f.get("filename", "")), whole(f.get("line"), 0))
-        for f in value
-        if isinstance(f, dict)
-    )
+def frame(value: object) -> tuple[str, str, int] | None:
+    """Return a frame of a dump entry's stack as a tuple (function, file, line); None if it is no frame."""
+    if not isinstance(value, dict):
+        return None
+    return text(value.get("name", "")), text(value.get("filename", "")), whole(value.get("line"), 0)
 
 
 def sizes(value: Any) -> tuple[tuple[int, ...], ...]:
@@ -125,6 +123,14 @@ def whole(value: Any, default: int = -1) -> int:
         return max(-LARGEST, min(LARGEST, int(value)))
     except (TypeError, ValueError, OverflowError):
         return default
+
+
+def wholes(entries: Sequence[Entry], field: str, default: int = -1) -> list[int]:
+    """Return a field of each entry as an integer, as `whole` does."""
+    values: list[Any] = [entry.get(field) for entry in entries]
+    if set(map(type, values)) == {int} and min(values) > -LARGEST and max(values) < LARGEST:
+        return values
+    return [whole(value, default) for value in values]
 
 
 def text(value: Any) -> str:

@@ -10,10 +10,11 @@ import gzip
 import io
 from array import array
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,20 +27,18 @@ from analyzers.hangs.reading import debug_server
 from analyzers.hangs.reading.dump_entry import (
     Entry,
     count_of,
-    frames,
     group_of,
     integers,
     is_done,
     launch,
-    signature,
     statuses,
     text,
     whole,
+    wholes,
 )
 from analyzers.hangs.reading.native import NativeDump, read_natively
+from analyzers.hangs.reading.numbering import Interned, Numbering
 from analyzers.store import code_version
-
-Value = TypeVar("Value", bound=Hashable)
 
 VERSION = code_version(Path(__file__).parents[1])
 TAIL_ROWS = 64_000
@@ -55,7 +54,6 @@ OPS = (
     "dump", "group", "seq", "p2p_seq", "record", "signature", "stack", "started", "done", "retired",
     "created_ns", "completed_ns", "p2p", "timeout_ms",
 )  # fmt: skip
-SIGNED = ("profiling_name", "input_sizes", "input_dtypes", "output_sizes", "output_dtypes")
 POSITIONS = ("dump", "group", "first", "enqueued", "completed", "pg_id")
 
 
@@ -157,20 +155,6 @@ def decode(text: bytes) -> Any:
         raise InputError(f"not readable as JSON: {error}", "copy the file again: it may be truncated") from error
 
 
-class Interned(Generic[Value]):
-    """Numbers distinct values from 0, in order of appearance; calling it with a value returns the value's number."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[Value, int] = {}
-
-    def __call__(self, value: Value) -> int:
-        return self.numbers.setdefault(value, len(self.numbers))
-
-    def values(self) -> list[Value]:
-        """Return the values in the order of their numbers."""
-        return list(self.numbers)
-
-
 class Tables:
     """The data that is kept of a set of dumps: rows of numbers, and the lists of values to which the numbers refer.
 
@@ -182,10 +166,7 @@ class Tables:
         self.tail = tail
         self.ops, self.positions = array("q"), array("q")
         self.dumps: list[dict[str, Any]] = []
-        self.signature_numbers: dict[str, int] = {}
-        self.groups = Interned[tuple[str, str]]()
-        self.signatures = Interned[tuple[Any, ...]]()
-        self.stacks = Interned[tuple[tuple[str, str, int], ...]]()
+        self.numbers = Numbering()
         self.members = Interned[str]()
         self.configured = Interned[tuple[str, int]]()
 
@@ -197,18 +178,17 @@ class Tables:
         entries = with_closed_launches([e for e in dump.get("entries", []) if isinstance(e, dict)])
         old, recent = split(entries, self.tail)
         left_out = dump.left_out if isinstance(dump, NativeDump) else 0
-        stacks: dict[tuple[int, ...], int] = {}
-        for entry in recent:
-            self.ops.extend(self.row(index, entry, self.stack(entry.get("frames"), stacks)))
+        done = list(map(is_done, recent))
+        self.numbers.begin_dump()
+        self.ops.extend(chain.from_iterable(self.rows(index, recent, done)))
         # Old entries are all done, so their first and last ones give the positions.
-        for position in self.progress(index, entries[:1] + newest(old) + recent):
-            self.positions.extend(position)
+        self.positions.extend(chain.from_iterable(self.progress(index, entries[:1] + newest(old) + recent)))
         self.configure(dump.get("pg_config"))
         return {
             "entries": len(entries) + left_out,
             # A recorder writes stacks into all entries or none.
             "frames": any("frames" in e for e in entries[-1:]),
-            "done": len(old) + left_out + sum(map(is_done, recent)),
+            "done": len(old) + left_out + sum(done),
             # With onlyActive NCCL leaves completed entries out, so that the numbers begin late.
             "active_only": whole(entries[0].get("collective_seq_id")) > 1 if entries else False,
             "overwritten": overwritten(entries, recent, statuses(dump.get("pg_status"))),
@@ -222,68 +202,47 @@ class Tables:
         The sequence numbers in a row are those of collectives (-1: none): `first` that of the oldest entry,
         `enqueued` the highest issued, and `completed` the highest completed.
         """
-        first: dict[tuple[str, str], int] = {}
-        enqueued: dict[tuple[str, str], int] = {}
-        completed: dict[tuple[str, str], int] = {}
-        pg_ids: dict[tuple[str, str], int] = {}
-        for entry in entries:
-            name = group_of(entry)
-            pg_ids[name] = whole(entry.get("pg_id"))
+        first: dict[int, int] = {}
+        enqueued: dict[int, int] = {}
+        completed: dict[int, int] = {}
+        pg_ids: dict[int, int] = {}
+        sequence = wholes(entries, "collective_seq_id")
+        for entry, pg_id, seq in zip(entries, wholes(entries, "pg_id"), sequence, strict=True):
+            group = self.numbers.group(entry)
+            pg_ids[group] = pg_id
             if entry.get("is_p2p"):
                 continue
-            seq = whole(entry.get("collective_seq_id"))
-            first.setdefault(name, seq)
-            enqueued[name] = max(seq, enqueued.get(name, -1))
+            first.setdefault(group, seq)
+            enqueued[group] = max(seq, enqueued.get(group, -1))
             if is_done(entry):
-                completed[name] = max(seq, completed.get(name, -1))
+                completed[group] = max(seq, completed.get(group, -1))
         return [
-            (index, self.groups(n), first.get(n, -1), enqueued.get(n, -1), completed.get(n, -1), pg_ids[n])
-            for n in pg_ids
+            (index, group, first.get(group, -1), enqueued.get(group, -1), completed.get(group, -1), pg_id)
+            for group, pg_id in pg_ids.items()
         ]
 
-    def stack(self, value: Any, known: dict[tuple[int, ...], int]) -> int:
-        """Return the number of a stack in the list of distinct stacks; `value` is the field `frames` of an entry.
+    def rows(self, index: int, entries: list[Entry], done: list[bool]) -> Iterable[tuple[int, ...]]:
+        """Return each entry of dump number `index` as a row of numbers, in the order of `OPS`.
 
-        Entries of a pickle share their frame objects, so `known`, which maps the addresses of a stack's frames to its
-        number, finds a stack without comparing texts. New stacks are added to both.
+        `done` says of each entry whether its operation has completed.
         """
-        if not isinstance(value, (list, tuple)):
-            return self.stacks(())
-        addresses = tuple(map(id, value))
-        if addresses not in known:
-            known[addresses] = self.stacks(frames(value))
-        return known[addresses]
-
-    def signature(self, entry: Entry) -> int:
-        """Return the number of an entry's signature (name, shapes and dtypes) in the list of distinct signatures."""
-        # Most signatures are known, and writing one as text is cheaper than normalizing it again.
-        written = str([entry.get(key) for key in SIGNED])
-        number = self.signature_numbers.get(written)
-        if number is None:
-            number = self.signature_numbers[written] = self.signatures(signature(entry))
-        return number
-
-    def row(self, index: int, entry: Entry, stack: int) -> tuple[int, ...]:
-        """Return an entry as a row of numbers, in the order of `OPS`.
-
-        `index` is the number of its dump, `stack` the number of its stack in the list of distinct stacks.
-        """
-        return (
-            index,
-            self.groups(group_of(entry)),
-            whole(entry.get("collective_seq_id")),
-            whole(entry.get("p2p_seq_id")),
-            whole(entry.get("record_id")),
-            self.signature(entry),
-            stack,
-            entry.get("state") == "started",
-            is_done(entry),
-            bool(entry.get("retired")),
+        return zip(
+            repeat(index, len(entries)),
+            list(map(self.numbers.group, entries)),
+            wholes(entries, "collective_seq_id"),
+            wholes(entries, "p2p_seq_id"),
+            wholes(entries, "record_id"),
+            list(map(self.numbers.signature, entries)),
+            list(map(self.numbers.stack, entries)),
+            [entry.get("state") == "started" for entry in entries],
+            done,
+            [bool(entry.get("retired")) for entry in entries],
             # JSON has 0 where a pickle has None: both mean unknown.
-            whole(entry.get("time_created_ns"), 0),
-            whole(entry.get("time_discovered_completed_ns"), 0),
-            bool(entry.get("is_p2p")),
-            whole(entry.get("timeout_ms"), 0),
+            wholes(entries, "time_created_ns", 0),
+            wholes(entries, "time_discovered_completed_ns", 0),
+            [bool(entry.get("is_p2p")) for entry in entries],
+            wholes(entries, "timeout_ms", 0),
+            strict=True,
         )
 
     def configure(self, config: Any) -> None:
@@ -304,9 +263,9 @@ class Tables:
         """Return the lists to which the numbers in the columns refer, and the facts about each dump."""
         return {
             "dumps": self.dumps,
-            "groups": self.groups.values(),
-            "signatures": self.signatures.values(),
-            "stacks": self.stacks.values(),
+            "groups": self.numbers.groups.values(),
+            "signatures": self.numbers.signatures.values(),
+            "stacks": self.numbers.stacks.values(),
             "configured": self.configured.values(),
             "members": [integers(value) for value in self.members.values()],
         }

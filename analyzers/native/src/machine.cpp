@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <unordered_map>
+#include <cstring>
+#include <memory>
 
 namespace {
 
@@ -18,7 +19,58 @@ enum Opcode : std::uint8_t {
 
 constexpr std::uint8_t NEWEST_PROTOCOL = 5;
 
+// How many bytes the longest instruction has that `push_values` executes: the opcode, a length and 8 bytes.
+constexpr std::size_t LONGEST_PUSH = 10;
+constexpr std::size_t PUSHES_AT_LEAST = 256;
+
+template <class Number> Number number_at(const std::uint8_t *bytes) {
+    Number number;
+    std::memcpy(&number, bytes, sizeof(number));
+    return number;
+}
+
 } // namespace
+
+// Executes instructions as long as each only pushes a value or a mark and is whole in the window and in the frame: nine of
+// ten do. Whatever else comes next is left to `step`, also what is wrong.
+void Machine::push_values() {
+    const auto rest = source_.window(frame_end_);
+    if (rest.size() < LONGEST_PUSH) return;
+    const std::uint8_t *at = rest.data(), *const last = at + rest.size() - LONGEST_PUSH;
+    const auto room = stack_.room(PUSHES_AT_LEAST);
+    Value *top = room.data(), *const full = top + room.size();
+    const Value *const memo = memo_.data();
+    const std::size_t known = memo_.size(), below = stack_.size();
+    const auto integer = [](std::int64_t number) { return Value(Tag::INT, number); };
+    for (bool is_push = true; is_push && at <= last && top != full;) {
+        const std::uint8_t opcode = *at, operand = at[1];
+        switch (opcode) {
+        case BINGET:
+            if ((is_push = operand < known)) *top++ = memo[operand], at += 2;
+            break;
+        case LONG_BINGET: {
+            const auto index = number_at<std::uint32_t>(at + 1);
+            if ((is_push = index < known)) *top++ = memo[index], at += 5;
+            break;
+        }
+        case BININT1: *top++ = integer(operand), at += 2; break;
+        case BININT2: *top++ = integer(number_at<std::uint16_t>(at + 1)), at += 3; break;
+        case BININT: *top++ = integer(number_at<std::int32_t>(at + 1)), at += 5; break;
+        case LONG1: {
+            const auto number = number_at<std::int64_t>(at + 2);
+            if ((is_push = operand == sizeof(number) && Value::fits(number))) *top++ = integer(number), at += LONGEST_PUSH;
+            break;
+        }
+        case NONE: *top++ = Value(Tag::NONE, 0), at += 1; break;
+        case NEWTRUE:
+        case NEWFALSE: *top++ = Value(Tag::BOOL, opcode == NEWTRUE), at += 1; break;
+        case MARK: marks_.push_back(below + static_cast<std::size_t>(top - room.data())), at += 1; break;
+        default: is_push = false;
+        }
+    }
+    stack_.fill(static_cast<std::size_t>(top - room.data()));
+    source_.skip(static_cast<std::size_t>(at - rest.data()));
+}
 
 // Executes one instruction, and returns false after the last one.
 inline bool Machine::step(std::uint8_t opcode) {
@@ -66,7 +118,7 @@ namespace {
 Arrays spare;
 constexpr std::size_t SPARE_AT_MOST = 1 << 20; // elements
 
-template <class Element> void keep(std::vector<Element> &array) {
+template <class Array> void keep(Array &array) {
     if (array.capacity() > SPARE_AT_MOST) array = {};
     array.clear();
 }
@@ -85,8 +137,11 @@ Machine::~Machine() {
 
 Value Machine::run() {
     if (source_.byte() != PROTO || source_.byte() > NEWEST_PROTOCOL) throw Unsupported();
-    while (step(source_.byte()))
-        if (source_.position() >= frame_end_) leave_frame();
+    do {
+        leave_frame_at_end();
+        push_values();
+        leave_frame_at_end();
+    } while (step(source_.byte()));
     return pop();
 }
 
@@ -97,7 +152,8 @@ void Machine::enter_frame(std::uint64_t size) {
 }
 
 // Python's unpickler loses the bytes at the end of a frame that are only a part of an instruction.
-void Machine::leave_frame() {
+void Machine::leave_frame_at_end() {
+    if (source_.position() < frame_end_) return;
     if (source_.position() > frame_end_) throw Unsupported();
     frame_end_ = NO_FRAME;
 }
@@ -139,23 +195,22 @@ void Machine::push_object(Shape shape) {
 
 void Machine::push_tuple(std::size_t size) {
     if (stack_.size() - fence() < size) throw Unsupported();
-    const Values values = Values(stack_).last(size);
     Object tuple{.shape = Shape::TUPLE};
-    add(tuple, values);
-    stack_.resize(stack_.size() - size);
+    add(tuple, stack_.last(size));
+    stack_.drop(size);
     push_object(Shape::TUPLE);
     objects_.back() = tuple;
 }
 
 Value Machine::pop() {
     const Value value = top();
-    stack_.pop_back();
+    stack_.drop(1);
     return value;
 }
 
 Value Machine::top() const {
     if (stack_.size() <= fence()) throw Unsupported();
-    return stack_.back();
+    return stack_.below(0);
 }
 
 // Takes the last mark away and returns how many values are above it.
@@ -178,27 +233,27 @@ void Machine::remember(std::uint64_t index) {
 // Appends the last `count` values of the stack to the list below them.
 void Machine::append(std::size_t count) {
     if (stack_.size() - fence() < count + 1) throw Unsupported();
-    const Values items = Values(stack_).last(count);
-    const Value target = stack_[stack_.size() - count - 1];
+    const Values items = stack_.last(count);
+    const Value target = stack_.below(count);
     if (!target.is(Tag::OBJECT)) throw Unsupported();
     Object &list = objects_[target.index()];
     if (list.shape != Shape::LIST || list.sealed) throw Unsupported();
     if (count && (list.size || !absorb_list(list, items))) add(list, items);
-    stack_.resize(stack_.size() - count);
+    stack_.drop(count);
 }
 
 // Puts the last `count` values of the stack, keys and values in turn, into the dict below them.
 void Machine::set_items(std::size_t count) {
     if (count % 2 || stack_.size() - fence() < count + 1) throw Unsupported();
-    const Values pairs = Values(stack_).last(count);
-    const Value target = stack_[stack_.size() - count - 1];
+    const Values pairs = stack_.last(count);
+    const Value target = stack_.below(count);
     if (!target.is(Tag::OBJECT)) throw Unsupported();
     for (std::size_t i = 0; i < count; i += 2) // what Python could not hash, or what equals other keys
         if (!pairs[i].is(Tag::TEXT) && !pairs[i].is(Tag::INT)) throw Unsupported();
     Object &dict = objects_[target.index()];
     if (dict.shape != Shape::DICT || dict.sealed) throw Unsupported();
     if (count && (dict.size || !absorb_dict(dict, pairs))) add(dict, pairs);
-    stack_.resize(stack_.size() - count);
+    stack_.drop(count);
 }
 
 void Machine::add(Object &target, Values values) {
@@ -245,6 +300,25 @@ std::uint32_t Machine::text(Value value) const {
     return value.index();
 }
 
+namespace {
+
+// A pointer for each object of a pickle, of which most are never asked for.
+class Pages {
+  public:
+    PyObject *&operator[](std::uint32_t index) {
+        const std::size_t page = index / PAGE;
+        if (page >= pages_.size()) pages_.resize(page + 1);
+        if (!pages_[page]) pages_[page] = std::make_unique<std::array<PyObject *, PAGE>>();
+        return (*pages_[page])[index % PAGE];
+    }
+
+  private:
+    static constexpr std::uint32_t PAGE = 512;
+    std::vector<std::unique_ptr<std::array<PyObject *, PAGE>>> pages_;
+};
+
+} // namespace
+
 // Converts values to Python objects; what the pickle shares, the objects share.
 class Machine::Converter {
   public:
@@ -282,14 +356,13 @@ class Machine::Converter {
     }
 
     Ref object(std::uint32_t index, int depth) {
-        const auto [known, is_new] = made_.try_emplace(index, nullptr);
-        if (!is_new) {
-            if (!known->second) throw Unsupported(); // it holds itself
-            return Ref(Py_NewRef(known->second));
-        }
+        PyObject *&known = made_[index];
+        if (known == Py_None) throw Unsupported(); // it holds itself
+        if (known) return Ref(Py_NewRef(known));
         if (depth > DEPTH) throw Unsupported();
+        known = Py_None; // while it is being made
         Ref made = container(index, depth);
-        made_[index] = made.get();
+        known = made.get();
         kept_.push_back(Ref(Py_NewRef(made.get())));
         return made;
     }
@@ -313,7 +386,7 @@ class Machine::Converter {
     }
 
     Machine &machine_;
-    std::unordered_map<std::uint32_t, PyObject *> made_;
+    Pages made_;
     std::vector<PyObject *> texts_;
     std::vector<Ref> kept_; // what `made_` and `texts_` point to
 };

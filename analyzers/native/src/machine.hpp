@@ -4,6 +4,7 @@
 #include "interning.hpp"
 #include "source.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -48,8 +49,37 @@ struct Object {
     std::uint64_t first = 0;
 };
 
+// The values that the next instructions use.
+class Stack {
+  public:
+    std::size_t size() const { return size_; }
+    std::size_t capacity() const { return slots_.size(); }
+    Values last(std::size_t count) const { return Values(slots_).subspan(size_ - count, count); }
+    // The value below the last `depth` ones.
+    Value below(std::size_t depth) const { return slots_[size_ - depth - 1]; }
+
+    void push(Value value) {
+        room(1);
+        slots_[size_++] = value;
+    }
+    void drop(std::size_t count) { size_ -= count; }
+    void clear() { size_ = 0; }
+
+    // At least `count` free slots above the last value; `fill` says how many of them have a value now.
+    std::span<Value> room(std::size_t count) {
+        if (slots_.size() - size_ < count) slots_.resize(std::max(2 * slots_.size(), size_ + count));
+        return std::span(slots_).subspan(size_);
+    }
+    void fill(std::size_t count) { size_ += count; }
+
+  private:
+    std::vector<Value> slots_;
+    std::size_t size_ = 0;
+};
+
 struct Arrays {
-    std::vector<Value> stack_, memo_, items_;
+    Stack stack_;
+    std::vector<Value> memo_, items_;
     std::vector<Object> objects_;
 };
 
@@ -94,10 +124,11 @@ class Machine : private Arrays {
 
     static constexpr std::uint64_t NO_FRAME = ~std::uint64_t{0};
 
+    void push_values();
     bool step(std::uint8_t opcode);
     void enter_frame(std::uint64_t size);
-    void leave_frame();
-    void push(Value value) { stack_.push_back(value); }
+    void leave_frame_at_end();
+    void push(Value value) { stack_.push(value); }
     void push_number(std::int64_t number);
     void push_unsigned(std::uint64_t number);
     void push_long(std::span<const std::uint8_t> bytes);

@@ -410,15 +410,15 @@ void Snapshot::add_tables(PyObject *made) {
         const auto row = arenas_[arena];
         arenas.insert(arenas.end(), row.begin(), row.end());
     }
-    Ref texts(PyList_New(0));
-    for (const std::uint32_t text : text_order_->used) check(PyList_Append(texts.get(), to_python(Value(Tag::TEXT, text)).get()));
+    std::vector<Value> texts;
+    for (const std::uint32_t text : text_order_->used) texts.emplace_back(Tag::TEXT, text);
     set_item(made, "frames", bytes_of(frames));
     // As `interning.frame_type`: without repeats in the stacks, this is the largest column by far.
     const bool narrow = frame_order_->used.size() <= 1 << 15;
     set_item(made, "stack_frames", narrow ? frames_of_stacks<std::int16_t>(end) : frames_of_stacks<std::int32_t>(end));
     set_item(made, "stack_end", bytes_of(stack_end));
     set_item(made, "arenas", bytes_of(arenas));
-    set_item(made, "texts", texts);
+    set_item(made, "texts", to_python_list(texts));
 }
 
 // The frames of all stacks, one stack after the other.

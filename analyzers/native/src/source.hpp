@@ -3,6 +3,7 @@
 
 #include "python.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -38,6 +39,12 @@ class Source {
 
     // Throws Unsupported unless the file has `count` more bytes; they are not consumed.
     void require(std::size_t count);
+
+    // The bytes that are in memory, up to this position in the file; `skip` consumes some of them.
+    std::span<const std::uint8_t> window(std::uint64_t end) const {
+        return std::span(window_).subspan(at_, static_cast<std::size_t>(std::min<std::uint64_t>(window_.size() - at_, end - position())));
+    }
+    void skip(std::size_t count) { at_ += count; }
 
     // How many bytes were consumed so far.
     std::uint64_t position() const { return dropped_ + at_; }
