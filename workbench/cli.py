@@ -8,6 +8,7 @@ import typer
 from workbench.command_options import options as opt
 from workbench.command_options.launch_options import ForeignOptions, LaunchCommand, ProcessOptions
 from workbench.command_options.option_groups import spread_groups
+from workbench.command_options.start_help import StartGroup
 from workbench.command_options.token_options import TokenOptions
 from workbench.command_options.value_names import DOCUMENTS, INCIDENTS, PLANNED_DEVICES, one_of
 from workbench.config_commands import PASS_ON, config_app
@@ -20,11 +21,12 @@ ANALYSE, RUN, HELP = "Find out why", "Run and watch jobs", "Help and settings"
 
 app = typer.Typer(
     name="workbench",
+    cls=StartGroup,
     help="A training run broke or is slow: one command says why.",
     epilog=EPILOG,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 app.add_typer(config_app, name="config", rich_help_panel=HELP)
 

@@ -1,0 +1,60 @@
+"""Print the help of `workbench` itself without rich, whose import takes as long as all the rest of `--help`."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import typer
+from typer.core import TyperGroup
+
+OTHERS = "Commands"
+"""The section of commands without a panel."""
+
+
+class Formatter(Protocol):
+    """What is used of the formatter of Typer's help, whose class is not public."""
+
+    def section(self, name: str) -> AbstractContextManager[None]: ...
+
+    def write_dl(self, rows: Sequence[tuple[str, str]]) -> None: ...
+
+
+class StartGroup(TyperGroup):
+    """The group of all commands; in its help they are in sections by their panel, as in the help that rich prints.
+
+    Usage errors of all commands are printed without rich, too.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings | {"rich_markup_mode": None})
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help into a formatter."""
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        records = [param.get_help_record(ctx) for param in self.get_params(ctx)]
+        write_section(formatter, "Options", [record for record in records if record])
+        for panel, rows in self.commands_by_panel(ctx).items():
+            write_section(formatter, panel, rows)
+        self.format_epilog(ctx, formatter)
+
+    def commands_by_panel(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+        """Return {panel: [(name, first paragraph of the help)]} for the commands that are shown."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            if command and not command.hidden:
+                rows = panels.setdefault(getattr(command, "rich_help_panel", None) or OTHERS, [])
+                rows.append((name, first_paragraph(command.help or "")))
+        return panels
+
+
+def first_paragraph(text: str) -> str:
+    """Return the first paragraph of a text in one line."""
+    return " ".join(text.split("\n\n", maxsplit=1)[0].split())
+
+
+def write_section(formatter: Formatter, name: str, rows: Sequence[tuple[str, str]]) -> None:
+    """Write a section of the help: its heading, and a row for each option or command."""
+    with formatter.section(typer.style(name, bold=True)):
+        formatter.write_dl([(typer.style(term, fg=typer.colors.CYAN), text) for term, text in rows])
