@@ -49,11 +49,16 @@ def row_of(index: int, event: LogEvent) -> EventRow:
         time=time_text(event.time_ns),
         kind=str(event.kind),
         step=event.step,
-        message=event.headline[:MESSAGE_LENGTH],
+        message=shortened(event.headline),
         source=source_line(file, int(line)) if file else "",
         log=source_line(event.path, event.line),
         count=event.count,
     )
+
+
+def shortened(headline: str) -> str:
+    """Return the beginning of a message; three dots say that it goes on."""
+    return headline if len(headline) <= MESSAGE_LENGTH else f"{headline[: MESSAGE_LENGTH - 3]}..."
 
 
 def time_text(time_ns: int | None) -> str:

@@ -97,7 +97,7 @@ class RunSubject:
         if data.steps:
             panes["steps"] = StepsPane(data.steps, run, options, report.verdict.ranks)
         if data.logs:
-            panes["logs"] = LogsPane(data.logs, report.findings)
+            panes["logs"] = LogsPane(data.logs, report.findings, report.verdict.ranks)
         if manifest := run.manifest():
             panes["config"] = ConfigPane(manifest)
         return panes

@@ -10,6 +10,13 @@ KEYS = {
         ("← →", "move to the left or right"),
         ("+ -", "zoom in or out"),
         ("0", "show everything"),
+        ("Click in a legend", "show one series alone, or all again"),
+        ("Ctrl or Shift+click", "hide or show one series"),
+    ),
+    "The tree of live memory": (
+        ("← → ↑ ↓", "go to the part beside, above or below"),
+        ("Enter", "zoom into the part"),
+        ("Backspace", "zoom out"),
     ),
     "The timeline of a trace": (
         ("W S", "zoom in or out"),

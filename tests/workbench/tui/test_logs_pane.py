@@ -31,3 +31,16 @@ async def test_a_log_without_steps_opens_at_its_events(tmp_path):
         assert "[bold red]Last[/] error" in shown(app)
         await press(app, pilot, "1")
         assert "use the same GPU" in shown(app)
+
+
+async def test_the_pane_opens_at_the_event_of_the_culprit_with_room_for_its_lines(fixtures):
+    """The other rank only lost its connection; two events need no half of the screen."""
+    app = app_on(fixtures / "oom_2ranks")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(app, pilot)
+        await press(app, pilot, "7")
+        assert "host out of memory" in app.query_one("#log-events", Grid).text_at_cursor()
+        assert app.query_one("#log-events", Grid).size.height <= 4
+        title = next(line for line in shown(app).splitlines() if "around line" in line)
+        assert title.strip().startswith("…")
+        assert "1/error.json, around line 1" in title

@@ -21,7 +21,7 @@ from workbench.tui.panes.steps import StepsPane
 from workbench.tui.panes.trace import TracePane
 from workbench.tui.source_screen import SourceScreen
 from workbench.tui.subject import ComparisonSubject
-from workbench.tui.widgets.charts.gantt import Gantt
+from workbench.tui.widgets.charts.gantt import Gantt, fitted
 from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
 from workbench.tui.widgets.row_list import RowList
 from workbench.tui.widgets.tables import Grid
@@ -292,3 +292,8 @@ async def test_a_very_low_screen_names_the_current_view_in_one_line(fixtures):
         assert "\n tree   tree by module after entry" in text
         assert "reserved" not in text
         assert "154.5 MiB allocated" in "\n".join(text.splitlines()[-4:])
+
+
+def test_a_name_of_a_track_that_is_cut_says_so():
+    assert fitted("thread 7161 (python)", 19) == "thread 7161 (pytho…"
+    assert fitted("stream 7", 19) == "stream 7"

@@ -121,3 +121,34 @@ def test_numbers_of_a_waterfall_are_clear_of_the_names_of_its_rows(page_of, comp
     assert len(names) == len(numbers) > 4
     assert max(right for _, right, *_ in names) <= min(left for left, *_ in numbers)
     assert max(right for _, right, *_ in numbers) <= PHONE["width"]
+
+
+def test_a_long_name_breaks_after_a_point_or_an_underscore(page_of, site):
+    """Broken within a word, such as `optimizer.weight_deca` and `y`, it is hard to read."""
+    page = page_of(site, PHONE)
+    page.goto(f"{site}/config")
+    page.wait_for_selector("tbody td wbr", state="attached")
+    cell = page.locator("td:first-child", has_text="optimizer.weight_decay")
+    assert cell.evaluate("node => [...node.childNodes].map(part => part.textContent)") == [
+        "optimizer.", "", "weight_", "", "decay",
+    ]  # fmt: skip
+    assert page.locator(".n wbr").count() == 0
+
+
+def test_a_table_that_goes_on_beyond_the_edge_has_a_shade_there(phone):
+    shade = "node => getComputedStyle(node).backgroundAttachment"
+    wide = phone.locator("article", has=phone.locator("caption", has_text="Files"))
+    assert wide.evaluate("node => node.scrollWidth > node.clientWidth")
+    assert wide.evaluate(shade) == "local, local, scroll, scroll"
+
+
+def test_the_first_page_shows_the_first_tables_and_the_others_on_demand(phone):
+    """Each table of each analyzer made this page as long as thirteen windows."""
+    more = phone.locator("details.more")
+    assert more.locator("summary").inner_text().endswith("more tables")
+    assert not more.locator("table").first.is_visible()
+    shown = phone.locator("main > div > article").evaluate_all("articles => articles.map(one => one.ariaLabel)")
+    assert shown[:2] == ["Ranks", "Chain of events"]
+    assert shown[-1] == "Files"
+    more.locator("summary").click()
+    assert more.locator("table").first.is_visible()

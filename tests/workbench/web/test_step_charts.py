@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from workbench.web.components.step_charts import phase_stack
+from workbench.web.components.step_charts import loss_chart, phase_stack, step_ticks
 from workbench.web.theme import theme
 
 STEPS = {
@@ -42,3 +42,11 @@ def test_a_phase_has_one_colour_whatever_is_beside_it():
     assert first["profiler"].color == second["profiler"].color == theme().hues["grey"]
     assert first["mine"].color == second["mine"].color
     assert first["profiler"].pattern.shape != first["in no phase"].pattern.shape
+
+
+def test_each_step_has_a_label_only_where_the_steps_lie_close_together():
+    """A loss of every tenth step has few values; a label at each step between them would be turned and cut."""
+    assert step_ticks(range(3, 9)) == {"dtick": 1}
+    assert step_ticks(range(1, 242, 24)) == step_ticks([]) == {}
+    sparse = pd.DataFrame({"step": range(1, 242, 24), "loss": 1.0})
+    assert loss_chart(sparse, None).layout.xaxis.dtick is None

@@ -96,3 +96,15 @@ def test_the_memory_of_two_snapshots(serving, page_of, tmp_path):
             first, *changes, _ = page.evaluate(DRAWN, "memory-change")
             found = view.rooms.compare.memory
             assert (first, first + sum(changes)) == (found.a_bytes, found.b_bytes)
+
+
+def test_the_labels_of_a_chart_beside_its_table_are_not_turned(serving, page_of, tmp_path):
+    view = view_of(FIXTURES / "healthy_2ranks", FIXTURES / "straggler_data_2ranks")
+    with serving(view, tmp_path) as address:
+        page = page_of(address, {"width": 1280, "height": 800})
+        page.goto(f"{address}/compare")
+        page.wait_for_selector("#step-change .xtick text")
+        labels = page.locator("#step-change .xtick text")
+        assert labels.count() >= 3
+        turns = labels.evaluate_all("labels => labels.map(label => label.getAttribute('transform') || '')")
+        assert not [turn for turn in turns if "rotate(-" in turn or "rotate(3" in turn]

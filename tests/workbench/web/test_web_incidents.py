@@ -1,6 +1,7 @@
 """From the first page to the evidence of a finding, on recorded runs, by following links."""
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -141,7 +142,8 @@ def test_the_configuration_says_where_it_came_from(site, page):
 
 
 def row(page, key):
-    return page.locator(f"tr:has(td:text-is('{key}')) td").all_text_contents()
+    named = page.locator("td:first-child", has_text=re.compile(f"^{re.escape(key)}$"))
+    return page.locator("tbody tr", has=named).locator("td").all_text_contents()
 
 
 def test_pages_without_a_rank_in_the_address_show_the_culprit(serving, page_of, tmp_path):

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from analyzers.logs import views
 from analyzers.run import discover
 from analyzers.store import Options
-from workbench.ask import room_for
+from workbench.ask import ask, room_for
+from workbench.present.room_data import room_data
+from workbench.present.tables.logs import files
 from workbench.web.pages import logs
 from workbench.web.served_run import served_run
 
@@ -61,3 +64,15 @@ def test_ranks_of_which_no_line_is_known_have_no_table():
     shown = str(logs.layout(served_run(run, room_for(run), Options()), {}))
     assert "Ranks in the logs" not in shown
     assert "error.json" in shown
+
+
+def test_paths_of_logs_begin_where_they_differ():
+    """Whole paths made the table of logs four lines high on a telephone."""
+    run = discover(Path(__file__).parents[2] / "fixtures" / "oom_2ranks")
+    data = room_data(ask(room_for(run), run, Options())).logs
+    assert [row[0] for row in files(data).rows] == ["attempt_0/0/error.json", "attempt_0/1/error.json"]
+
+
+def test_a_message_that_goes_on_ends_in_dots():
+    assert views.shortened("x" * 121) == "x" * 117 + "..."
+    assert views.shortened("x" * 120) == "x" * 120

@@ -1,11 +1,17 @@
 """Tables of a report on text logs: events, ranks and files."""
 
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+
 from analyzers.device_memory import untracked
 from analyzers.logs import views
 from analyzers.logs.model import LogsData
+from analyzers.report import Finding
 from analyzers.words import size
 from workbench.present.table import Table, table
 from workbench.present.tables.device_memory import device_memory
+from workbench.present.tables.run import shared_folder
 
 EVENTS, RANKS = 20, 40
 QUIET = frozenset({"dump_written", "watchdog_status", "overflow_skip"})
@@ -46,6 +52,19 @@ def event_cells(row: views.EventRow) -> tuple[object, ...]:
     return (rank, row.time, row.kind.replace("_", " "), step, row.message, row.source, row.log, row.count)
 
 
+def first_to_show(rows: Sequence[views.EventRow], findings: Sequence[Finding], culprits: Sequence[int]) -> int:
+    """Return the index in `rows` of the event that is shown at first.
+
+    It is the event that is evidence of the first finding about logs, or else the first event of a rank in `culprits`,
+    because the other ranks only log consequences, or else the first event.
+    """
+    facts = [fact for found in findings if found.id.startswith("logs.") for fact in found.evidence]
+    source = facts[0].source if facts else ""
+    evidence = (number for number, row in enumerate(rows) if source.endswith(row.log))
+    of_culprits = (number for number, row in enumerate(rows) if row.rank in culprits)
+    return next(chain(evidence, of_culprits), 0)
+
+
 def ranks(data: LogsData) -> Table:
     """Return a table of each rank in the logs: its last logged step and its last line."""
     rows = ((r.rank, "" if r.last_step is None else r.last_step, r.last_line.strip()) for r in data.ranks)
@@ -53,6 +72,12 @@ def ranks(data: LogsData) -> Table:
 
 
 def files(data: LogsData) -> Table:
-    """Return a table of the logs that were read."""
-    rows = ((f.path, f.lines, size(f.bytes), f.problem) for f in data.files)
+    """Return a table of the logs that were read; their paths begin where they differ, with one folder before."""
+    folder = shared_folder([Path(file.path).parent for file in data.files]).parent
+    rows = ((below(f.path, folder), f.lines, size(f.bytes), f.problem) for f in data.files)
     return table("Logs", "log | lines> | size> | problem", rows)
+
+
+def below(path: str, folder: Path) -> str:
+    """Return a path relative to `folder`, or as it is if it is elsewhere."""
+    return str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path

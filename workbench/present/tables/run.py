@@ -1,6 +1,8 @@
 """Tables of the whole run: the state of each rank, and the files of the run."""
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from analyzers.report import Finding, Report
 from analyzers.run import Artefact, Run
@@ -78,6 +80,13 @@ def file_list(runs: Sequence[Run]) -> Table:
 
 
 def path_in_run(file: Artefact, runs: Sequence[Run]) -> str:
-    """Return the path of a file relative to its run; the whole path if several runs are shown."""
-    only = runs[0].root if len(runs) == 1 else None
-    return str(file.path.relative_to(only)) if only and file.path.is_relative_to(only) else str(file.path)
+    """Return the path of a file relative to its run, or to the folder that several runs share."""
+    roots = [run.root for run in runs]
+    folder = roots[0] if len(roots) == 1 else shared_folder([root.parent for root in roots])
+    return str(file.path.relative_to(folder)) if file.path.is_relative_to(folder) else str(file.path)
+
+
+def shared_folder(folders: Sequence[Path]) -> Path:
+    """Return the innermost folder that all of `folders` are in; the root folder if one of them is relative."""
+    absolute = all(folder.is_absolute() for folder in folders)
+    return Path(os.path.commonpath(folders)) if folders and absolute else Path("/")

@@ -1,5 +1,6 @@
 """The pane for text logs: a list of events, and below it the log lines around the selected event."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.text import Text
@@ -12,7 +13,8 @@ from analyzers.logs import LogsData, views
 from analyzers.report import Finding
 from workbench.console import clean
 from workbench.evidence_link import EvidenceLink
-from workbench.present.tables.logs import event_table, shown_events
+from workbench.present.run_names import CUT
+from workbench.present.tables.logs import event_table, first_to_show, shown_events
 from workbench.tui.widgets.tables import Grid
 
 EVENTS_AT_MOST = 2000
@@ -23,7 +25,7 @@ class LogsPane(Vertical):
     """The events of the text logs, and the log lines around the selected event; `[` and `]` select another event."""
 
     DEFAULT_CSS = (
-        "LogsPane #log-events { height: 1fr; } LogsPane #log-excerpt-frame { height: 1fr; }"
+        "LogsPane #log-events { height: auto; max-height: 50%; } LogsPane #log-excerpt-frame { height: 1fr; }"
         " LogsPane #log-title { height: 1; }"
     )
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -31,11 +33,12 @@ class LogsPane(Vertical):
         Binding("right_square_bracket", "move(1)", "Next event", id="logs.next", show=False),
     ]
 
-    def __init__(self, data: LogsData, findings: list[Finding]) -> None:
+    def __init__(self, data: LogsData, findings: Sequence[Finding], culprits: Sequence[int] = ()) -> None:
         super().__init__()
         self._data = data
         self._rows = shown_events(data)
-        self._first = first_named(self._rows, findings)
+        self._first = first_to_show(self._rows, findings, culprits)
+        self._title = ""
 
     def compose(self) -> ComposeResult:
         yield Grid(event_table(self._data, EVENTS_AT_MOST), id="log-events")
@@ -57,13 +60,22 @@ class LogsPane(Vertical):
         text, lines = Text(), views.excerpt(event)
         for line in lines:
             text.append(clean(line.text) + "\n", OWN_LINE if line.is_event else "")
-        title = f"{clean(event.path)}, around line {event.line}"
-        self.query_one("#log-title", Static).update(Text(title, style="bold"))
+        self._title = f"{clean(event.path)}, around line {event.line}"
+        self._show_title()
         self.query_one("#log-excerpt", Static).update(text)
         own = next((number for number, line in enumerate(lines) if line.is_event), 0)
         frame = self.query_one("#log-excerpt-frame", VerticalScroll)
         # The text gets its height when it is laid out.
         self.call_after_refresh(frame.scroll_to, y=max(0, own - frame.size.height // 2), animate=False)
+
+    def on_resize(self) -> None:
+        self._show_title()
+
+    def _show_title(self) -> None:
+        """Show the title, or its end where it is longer than a line: the file and the line."""
+        room = max(2, self.size.width - 1)
+        title = self._title if len(self._title) <= room else CUT + self._title[1 - room :]
+        self.query_one("#log-title", Static).update(Text(title, style="bold"))
 
     def _go_to(self, number: int) -> None:
         if self._rows:
@@ -78,10 +90,3 @@ class LogsPane(Vertical):
         """Move the cursor to the first event of the finding's rank."""
         numbers = (number for number, row in enumerate(self._rows) if row.rank == link.rank)
         self._go_to(next(numbers, self._first))
-
-
-def first_named(rows: list[views.EventRow], findings: list[Finding]) -> int:
-    """Return the index in `rows` of the event that is evidence of the first finding about logs; 0 if there is none."""
-    sources = [fact.source for f in findings if f.id.startswith("logs.") for fact in f.evidence]
-    wanted = next(iter(sources), "")
-    return next((number for number, row in enumerate(rows) if wanted.endswith(row.log)), 0)

@@ -254,7 +254,7 @@ def time_bar(rank: RankTrace, width: int) -> Text:
     for kind, part in span_parts(rank).items():
         length = round(room * part / rank.span_ns) if rank.span_ns else 0
         label = f"{EVENT_KIND_SIGNS[kind]} {share(part, rank.span_ns)}"
-        text = label if len(label) <= length else EVENT_KIND_SIGNS[kind] * length
+        text = label if len(label) < length else EVENT_KIND_SIGNS[kind] * length
         line.append(text[:length].ljust(length), colours_of(kind))
     return line
 

@@ -2,7 +2,7 @@
 "use strict";
 
 (function () {
-  const ROW_PX = 28, FEW = 100, AROUND = 12, LETTERS = 16, SENTENCE = 40, LINE = 28, SAMPLE = 200, PADDING_PX = 24, WORD = /\S{33}/;
+  const ROW_PX = 28, FEW = 100, AROUND = 12, LETTERS = 16, NAME_LETTERS = 24, SENTENCE = 40, LINE = 28, SAMPLE = 200, PADDING_PX = 24, WORD = /\S{33}/, NAME = /(\S{17,})/, PLACE = /(?<=\w[._/:])(?=\w)/;
   const UNITS = {
     B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, ns: 1e-9, "µs": 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600, d: 86400,
     times: 100, // beside changes in percent: `12 times as much` is more than `+424 %`
@@ -29,13 +29,18 @@
     return made;
   }
 
+  // A long name breaks after its points, underscores and slashes, not within a word.
+  const pieces = (word) => word.split(PLACE).flatMap((piece, i) => (i ? [document.createElement("wbr"), piece] : [piece]));
+  // Rows of a long table have one line each, which a browser would break there all the same.
+  const broken = (text) => text.split(NAME).flatMap((part, i) => (i % 2 ? pieces(part) : part ? [part] : []));
+
   function build(place) {
     const { title, columns, rows, out, unfiltered } = JSON.parse(place.dataset.table);
     const kept = place.kept && place.kept.title === title ? place.kept : { title, at: null, down: true, find: "" };
     place.kept = kept;
     const table = element("table"), caption = element("caption"), heading = element("div", title), head = element("thead"), body = element("tbody");
     const line = element("tr"), count = element("span", "", "count");
-    const long = rows.length > FEW;
+    const long = rows.length > FEW, parts = long ? (text) => [text] : broken;
     place.classList.toggle("long", long);
     table.setAttribute("aria-rowcount", rows.length + 1);
     let order = [];
@@ -62,7 +67,7 @@
       made.setAttribute("aria-rowindex", i + 2);
       rows[order[i]].forEach((cell, c) => {
         const into = element("td", "", columns[c][1] ? "n" : "");
-        for (const part of typeof cell === "string" ? [cell] : cell) into.append(typeof part === "string" ? part : link(...part));
+        for (const part of typeof cell === "string" ? [cell] : cell) into.append(...(typeof part === "string" ? parts(part) : [link(...part)]));
         if (long) into.title = plain(cell);
         if (WORD.test(plain(cell))) into.classList.add("breaks");
         made.append(into);
@@ -95,7 +100,8 @@
       const texts = numeric ? [] : rows.slice(0, SAMPLE).map((row) => plain(row[i]));
       // A sentence in a narrow column would make its row as high as a page.
       const isSentence = texts.some((text) => text.length > SENTENCE && text.includes(" "));
-      const least = isSentence ? LINE : Math.min(LETTERS, Math.max(0, ...texts.map((text) => text.length)));
+      const longest = Math.max(0, ...texts.map((text) => text.length));
+      const least = isSentence ? LINE : !i && longest <= NAME_LETTERS ? longest : Math.min(LETTERS, longest);
       if (least) cell.style.minWidth = `calc(${least}ch + ${PADDING_PX}px)`;
       if (name) {
         cell.scope = "col";

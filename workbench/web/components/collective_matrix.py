@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from analyzers.words import ranks_label
 from workbench.colours import COLLECTIVE_SIGNS
-from workbench.web.components.figure import ABOVE, COLLECTIVES_ACROSS, FigurePart, legend_entry, plain_layout
+from workbench.web.components.figure import COLLECTIVES_ACROSS, NAMES_ABOVE, FigurePart, legend_entry, plain_layout
 from workbench.web.theme import narrow, theme
 
 MOST_LABELS, MOST_NARROW_LABELS = 16, 6
@@ -46,7 +46,7 @@ def collective_matrix(frame: pd.DataFrame) -> go.Figure:
     )
     for state in (name for name in states if (frame == name).to_numpy().any()):
         figure.add_trace(state_entry(state, shown[state]))
-    figure.update_layout(showlegend=True, legend=ABOVE)
+    figure.update_layout(showlegend=True, legend=NAMES_ABOVE)
     figure.update_layout(xaxis=COLLECTIVES_ACROSS | last_ticks(names), yaxis={"autorange": "reversed"})
     return figure.update_layout(height=150 + 26 * max(3, len(frame)))
 

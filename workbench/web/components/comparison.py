@@ -8,7 +8,16 @@ import plotly.graph_objects as go
 
 from analyzers.words import duration_ns, size
 from workbench.present.tables.comparison import Formatter, signed
-from workbench.web.components.figure import ABOVE, FigurePart, byte_ticks, plain, plain_layout, ticks_across
+from workbench.web.components.figure import (
+    ABOVE,
+    MOST_BESIDE_TICKS,
+    FigurePart,
+    byte_ticks,
+    plain,
+    plain_layout,
+    ticks_across,
+)
+from workbench.web.components.step_charts import step_ticks
 from workbench.web.theme import narrow, theme
 
 MORE, LESS, WHOLE = "violet", "teal", "grey"
@@ -23,7 +32,7 @@ ROW_PX = 26
 
 def bytes_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[int, int]) -> go.Figure:
     """Return a waterfall chart of bytes: `parts` are the changes (name, bytes), `ends` the totals of both runs."""
-    return waterfall(parts, ends, size).update_xaxes(**byte_ticks(max(ends)))
+    return waterfall(parts, ends, size).update_xaxes(**byte_ticks(max(ends), MOST_BESIDE_TICKS))
 
 
 def seconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float]) -> go.Figure:
@@ -34,7 +43,7 @@ def seconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, flo
 
 def nanoseconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float]) -> go.Figure:
     """Return a waterfall chart of nanoseconds: `parts` are the changes (name, ns), `ends` the totals of both runs."""
-    return waterfall(parts, ends, duration_ns).update_xaxes(**ticks_across(0, max(ends)))
+    return waterfall(parts, ends, duration_ns).update_xaxes(**ticks_across(0, max(ends), MOST_BESIDE_TICKS))
 
 
 def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], text: Formatter) -> go.Figure:
@@ -90,7 +99,8 @@ def changes(rows: Sequence[tuple[str, float]], text: Formatter) -> go.Figure:
         ),
         layout=plain_layout(),
     )
-    figure.update_xaxes(**ticks_across(min(0, *(change for _, change in shown)), max(0, *(c for _, c in shown))))
+    amounts = [change for _, change in shown]
+    figure.update_xaxes(**ticks_across(min(0, *amounts), max(0, *amounts), MOST_BESIDE_TICKS))
     return with_rows(figure, names, [max(change, 0) for _, change in shown], texts)
 
 
@@ -132,5 +142,6 @@ def both_runs(series: Mapping[str, "pd.Series[float]"], axis: FigurePart) -> go.
     for name, values in series.items():
         line = {"color": theme().hues[SIDES[name]], "dash": DASHES[name]}
         figure.add_trace(go.Scatter(x=values.index, y=values, name=f"run {name}", line=line))
-    layout = {"xaxis": {"title": "step"}, "yaxis": axis, "height": 300, "hovermode": "x unified"}
+    steps = [step for values in series.values() for step in values.index]
+    layout = {"xaxis": {"title": "step", **step_ticks(steps)}, "yaxis": axis, "height": 300, "hovermode": "x unified"}
     return figure.update_layout(showlegend=True, legend=ABOVE, **layout)

@@ -36,8 +36,19 @@ class DurationTicks(TypedDict):
 MARGIN = {"l": 70, "r": 10, "t": 30, "b": 40}
 LOW = {**MARGIN, "t": 24, "b": 24}
 """The margins of charts that are drawn one above the other and have the same x axis."""
-ABOVE: FigurePart = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
-"""The layout of a legend above the chart, where it takes none of the chart's width."""
+ABOVE: FigurePart = {
+    "orientation": "h",
+    "y": 1.02,
+    "yanchor": "bottom",
+    "itemclick": "toggleothers",
+    "itemdoubleclick": "toggle",
+}
+"""The layout of a legend above the chart, where it takes none of the chart's width.
+
+A click shows one series alone, and a second click all of them again; with Ctrl or Shift it hides or shows one series.
+"""
+NAMES_ABOVE: FigurePart = {**ABOVE, "itemclick": False, "itemdoubleclick": False}
+"""The layout of a legend that only names colours: a click has no series to hide."""
 COLLECTIVES_ACROSS: FigurePart = {
     "type": "category",
     "title": {"text": "collective", "standoff": 12},
@@ -49,13 +60,17 @@ Its labels are declared to be categories, because Plotly would take a label such
 """
 LONGEST = 400
 KEYS = "Arrow keys move it, plus and minus zoom, 0 shows everything."
+TREE_KEYS = "Arrow keys go to the next part, Enter zooms into it, Backspace zooms out."
 BAR: dcc.Graph.Config = {
     "displaylogo": False,
     "modeBarButtonsToRemove": ["sendChartToCloud", "lasso2d", "select2d", "autoScale2d"],
 }
 """Options of a chart's buttons; those for uploading, for selecting points and for a second reset are removed."""
-MOST_TICKS, MOST_NARROW_TICKS = 8, 4
-"""The most ticks of an axis, and of one in a window as narrow as a phone's, where more labels would overlap."""
+MOST_TICKS, MOST_BESIDE_TICKS, MOST_NARROW_TICKS = 8, 5, 4
+"""The most ticks of an axis, of one with a table beside it, and of one in a window as narrow as a phone's.
+
+More labels would overlap or be turned.
+"""
 
 
 def plain_layout() -> FigurePart:
@@ -86,9 +101,10 @@ def plain(text: object) -> str:
     return escape(clean(text)[:LONGEST], quote=False)
 
 
-def byte_ticks(top: int) -> FigurePart:
-    """Return the ticks of an axis from 0 to `top` bytes, at round values of binary units such as MiB."""
+def byte_ticks(top: int, most: int = MOST_TICKS + 1) -> FigurePart:
+    """Return at most `most` ticks of an axis from 0 to `top` bytes, at round values of binary units such as MiB."""
     at = byte_tick_values(top)
+    at = at[:: 1 if len(at) <= most else 2]
     return {"tickvals": [*at], "ticktext": [size(count) for count in at]}
 
 
@@ -107,9 +123,9 @@ def duration_ticks(low_ns: float, high_ns: float, most: int = MOST_TICKS) -> Dur
     return {"tickvals": at, "ticktext": tick_durations(at, every, high_ns - low_ns)}
 
 
-def ticks_across(low_ns: float, high_ns: float) -> DurationTicks:
-    """Return the ticks of a horizontal axis in nanoseconds, few enough that their labels fit into the window."""
-    return duration_ticks(low_ns, high_ns, MOST_NARROW_TICKS if narrow() else MOST_TICKS)
+def ticks_across(low_ns: float, high_ns: float, most: int = MOST_TICKS) -> DurationTicks:
+    """Return at most `most` ticks of a horizontal axis in nanoseconds, fewer in a window as narrow as a phone's."""
+    return duration_ticks(low_ns, high_ns, min(most, MOST_NARROW_TICKS) if narrow() else most)
 
 
 def figure_of(traces: Sequence[Mapping[str, object]], layout: Mapping[str, object]) -> FigurePart:
@@ -125,17 +141,27 @@ def legend_entry(name: str, colour: str) -> go.Scatter:
 
 
 def drawn(
-    name: str, figure: Figure, label: str, *, zooms: bool = False, fills: bool = False, bar: bool = True
+    name: str,
+    figure: Figure,
+    label: str,
+    *,
+    zooms: bool = False,
+    fills: bool = False,
+    bar: bool = True,
+    tree: bool = False,
 ) -> html.Figure:
     """Return a figure as HTML with the id `name`; `label` is read by screen readers.
 
     With `zooms`, the figure can be zoomed by mouse, and by keys while it has the focus; the browser stores each zoom
     under the id `zoom_of(name)`. With `fills`, it is as high as the space that the page has for it. With `bar`,
-    Plotly's buttons appear in its upper right corner while the mouse is over it, and cover what is there.
+    Plotly's buttons appear in its upper right corner while the mouse is over it, and cover what is there. With `tree`,
+    keys move from part to part of the tree while it has the focus.
     """
     spoken: dict[str, Any] = {"role": "group", "aria-label": label}
     if zooms:
         spoken |= {"aria-label": f"{label}. {KEYS}", "data-zooms": "", "tabIndex": 0}
+    if tree:
+        spoken |= {"aria-label": f"{label}. {TREE_KEYS}", "data-tree": "", "tabIndex": 0}
     size: dict[str, Any] = {"responsive": True, "className": "fills"} if fills else {}
     graph = dcc.Graph(id=name, figure=figure, config=BAR if bar else {"displayModeBar": False}, **size)
     return html.Figure([graph, dcc.Store(id=zoom_of(name))] if zooms else graph, **spoken)

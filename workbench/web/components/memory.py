@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from dash import html
 
-from analyzers.words import quantity, size
+from analyzers.words import quantity, share, size
 from workbench.colours import text_colour
 from workbench.web.components.figure import (
     ABOVE,
@@ -35,6 +35,8 @@ REACH = 0.505
 The last point that is drawn is often some entries before the end of the range.
 """
 DASHES = ("solid", "dash", "dot", "dashdot")
+LEVELS, LEVEL_PX = 12, 28
+"""The most levels of a tree that are shown at once, and the height of a level in pixels."""
 STACK, LINE = 16, 110
 """How many lines of a call stack the hover text shows, and how many characters of each line."""
 
@@ -224,7 +226,7 @@ def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
             values=[total, *frame["bytes"]],
             customdata=[
                 [up, "", ""],
-                *zip(frame["node"], map(amount, frame["bytes"], frame["blocks"]), map(path_text, paths), strict=True),
+                *zip(frame["node"], amounts_of(frame, total), map(path_text, paths), strict=True),
             ],
             marker={"colors": colours, "line": {"width": 1, "color": "rgba(0,0,0,0.3)"}},
             leaf={"opacity": 1},
@@ -232,13 +234,22 @@ def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
             branchvalues="total",
             tiling={"orientation": "v"},
             textfont={"color": [text_colour(colour) for colour in colours]},
-            hovertemplate="%{customdata[2]}<br>%{customdata[1]}, %{percentRoot} of all live memory<extra></extra>",
-            maxdepth=5,
+            hovertemplate="%{customdata[2]}<br>%{customdata[1]}<extra></extra>",
+            maxdepth=LEVELS,
         ),
         layout=plain_layout(),
     )
     figure.update_layout(uniformtext={"minsize": 9, "mode": "hide"})
-    return figure.update_layout(height=340, margin={"l": 0, "r": 0, "t": 10, "b": 10})
+    height = 20 + LEVEL_PX * min(LEVELS, 1 + depth_of(frame))
+    return figure.update_layout(height=height, margin={"l": 0, "r": 0, "t": 10, "b": 10})
+
+
+def depth_of(frame: pd.DataFrame) -> int:
+    """Return how many levels a tree of live memory has; in `frame`, parents come before their children."""
+    depths: dict[int, int] = {}
+    for node, parent in zip(frame["node"], frame["parent"], strict=True):
+        depths[node] = 1 + depths.get(parent, 0)
+    return max(depths.values(), default=0)
 
 
 def category_bars(frame: pd.DataFrame) -> list[html.Ul]:
@@ -251,9 +262,12 @@ def category_bars(frame: pd.DataFrame) -> list[html.Ul]:
     return part_list(parts, theme().categories, lambda count: size(int(count)))
 
 
-def amount(count: int, blocks: int) -> str:
-    """Return the size of a tree node as text; `count` is its bytes, and `blocks` its number of blocks."""
-    return f"{size(count)} in {quantity(blocks, 'block')}"
+def amounts_of(frame: pd.DataFrame, total: int) -> list[str]:
+    """Return the size of each node of a tree as text, with its blocks and its share of `total` bytes."""
+    return [
+        f"{size(count)} in {quantity(blocks, 'block')}, {share(count, total)} of what is shown"
+        for count, blocks in zip(frame["bytes"], frame["blocks"], strict=True)
+    ]
 
 
 def path_text(path: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from workbench.present.tables.trace import step_numbers
 from workbench.web.components.figure import (
     ABOVE,
     COLLECTIVES_ACROSS,
+    NAMES_ABOVE,
     byte_ticks,
     duration_ticks,
     heat_scale,
@@ -23,7 +24,7 @@ from workbench.web.components.figure import (
     ticks_across,
 )
 from workbench.web.components.part_list import part_list
-from workbench.web.components.step_charts import FEW, duration_axis, gap_between, thinned
+from workbench.web.components.step_charts import duration_axis, gap_between, step_ticks, thinned
 from workbench.web.theme import theme
 
 PARTS = {
@@ -85,7 +86,7 @@ def step_parts(account: RankTrace) -> go.Figure:
             figure.add_trace(go.Bar(x=parts.index, y=parts[title], name=title, marker={"color": theme().kinds[kind]}))
     axis = duration_axis(float(parts.sum(axis=1).max()))
     figure.update_layout(barmode="stack", bargap=gap_between(len(parts)), legend=ABOVE, yaxis=axis)
-    return figure.update_layout(xaxis={"title": "step", **({"dtick": 1} if len(parts) <= FEW else {})})
+    return figure.update_layout(xaxis={"title": "step", **step_ticks(parts.index)})
 
 
 def named_first(accounts: Sequence[RankTrace], named: Sequence[int | None]) -> list[RankTrace]:
@@ -154,7 +155,7 @@ def activity(frame: pd.DataFrame) -> go.Figure:
         figure.add_trace(legend_entry(title, theme().kinds[kind]))
     ends = (float(starts.min()), float(starts.max())) if len(starts) else (0.0, 0.0)
     axis = {"title": "time on the common clock", **ticks_across(*ends)}
-    return rows_down(figure, len(wide)).update_layout(showlegend=True, legend=ABOVE, xaxis=axis)
+    return rows_down(figure, len(wide)).update_layout(showlegend=True, legend=NAMES_ABOVE, xaxis=axis)
 
 
 def lateness(frame: pd.DataFrame) -> go.Figure:

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from analyzers.words import size
 from workbench.colours import CATEGORY_LETTERS, text_colour
-from workbench.web.components.figure import ABOVE, legend_entry, plain, plain_layout
+from workbench.web.components.figure import NAMES_ABOVE, legend_entry, plain, plain_layout
 from workbench.web.theme import theme
 
 LINE = 80
@@ -48,7 +48,7 @@ def segment_map(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:
         if any(name in row for row in frame["owners"]):
             figure.add_trace(legend_entry(f"{CATEGORY_LETTERS[name]}  {name.replace('_', ' ')}", categories[name]))
     figure.update_layout(margin={"l": 110, "t": 40}, height=120 + 22 * len(frame), showlegend=True)
-    figure.update_layout(legend=ABOVE)
+    figure.update_layout(legend=NAMES_ABOVE)
     return figure.update_layout(xaxis={"visible": False}, yaxis={"autorange": "reversed", "showgrid": False})
 
 

@@ -1,6 +1,6 @@
 """Charts over the training steps: duration by rank, phases of a rank, and the loss."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -84,9 +84,16 @@ def line_chart(table: pd.DataFrame) -> go.Figure:
                 marker={"symbol": SYMBOLS[i % len(SYMBOLS)]},
             )
         )
-    if len(table) <= FEW:
-        figure.update_xaxes(dtick=1)  # there is no step 1.5
+    figure.update_xaxes(**step_ticks(table.index))
     return figure.update_layout(height=125, legend=ABOVE, margin=LOW)
+
+
+def step_ticks(steps: Collection[int]) -> FigurePart:
+    """Return a label at each step if the steps lie close together, so that no step 1.5 has one.
+
+    A loss that is logged every tenth step has few values, but an axis of many steps.
+    """
+    return {"dtick": 1} if len(steps) and max(steps) - min(steps) < FEW else {}
 
 
 def duration_axis(longest_s: float, most: int = MOST_TICKS) -> FigurePart:
@@ -108,8 +115,7 @@ def phase_stack(phases: pd.DataFrame) -> go.Figure:
             figure.add_trace(
                 go.Bar(x=thin.index, y=thin[name], name=plain(phase_title(name)), marker=phase_marker(name))
             )
-    if len(thin) <= FEW:
-        figure.update_xaxes(dtick=1)
+    figure.update_xaxes(**step_ticks(thin.index))
     figure.update_layout(barmode="stack", bargap=gap_between(len(thin)), height=220, legend=ABOVE, margin=LOW)
     return figure.update_layout(yaxis=duration_axis(float(thin.sum(axis=1).max()) if len(thin) else 0.0))
 

@@ -1,14 +1,12 @@
 """The page on text logs; `?event=N` selects the event whose log lines are shown, `rank=N` the rank of the events."""
 
-from itertools import chain
-
 from dash import html
 
 from analyzers.logs import LogsData, views
 from analyzers.words import quantity
 from workbench.console import clean
 from workbench.present.table import without_empty
-from workbench.present.tables.logs import files, ranks
+from workbench.present.tables.logs import files, first_to_show, ranks
 from workbench.web.components.elements import Elements
 from workbench.web.components.links import choice, link, with_source_link
 from workbench.web.components.text import not_recorded, table
@@ -30,7 +28,9 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     shown = [rank.rank for rank in data.ranks]
     rank = number(query, "rank", max(shown, default=0) + 1, ALL_RANKS)
     rows = views.events(data, None if rank == ALL_RANKS else rank)
-    default = first_of_finding(served, rows)
+    report = served.report
+    at = first_to_show(rows, report.findings, report.verdict.ranks)
+    default = rows[at].index if rows else 0
     chosen = number(query, "event", len(data.events), default)
     names = [("", "all ranks"), *((str(one), f"rank {one}") for one in shown[:RANKS_AT_MOST])]
     return html.Div(
@@ -48,19 +48,6 @@ def layout(served: ServedRun, query: Query) -> html.Div:
             ),
         ]
     )
-
-
-def first_of_finding(served: ServedRun, rows: list[views.EventRow]) -> int:
-    """Return the index in the report's list of events of the event to show at first.
-
-    It is the event that is evidence of the first finding about logs, or else the first event of a rank that the verdict
-    names, because the other ranks only log consequences, or else the first event in `rows`.
-    """
-    facts = [fact for f in served.report.findings if f.id.startswith("logs.") for fact in f.evidence]
-    source = facts[0].source if facts else ""
-    evidence = (row for row in rows if source.endswith(row.log))
-    of_culprits = (row for row in rows if row.rank in served.report.verdict.ranks)
-    return next((row.index for row in chain(evidence, of_culprits, rows)), 0)
 
 
 def event_list(rows: list[views.EventRow], chosen: int, query: Query) -> html.Div:

@@ -89,7 +89,7 @@ def live_memory(served: ServedRun, device: Device, at: MemoryQuery, query: Query
     return [
         choice("by", groupings, at.by, query, "how the tree is grouped"),
         html.P("Click a part of the tree to zoom into it, the top bar to zoom out.", className="hint"),
-        drawn("tree", icicle(*subtree(tree, at.node), at.find), f"Live memory as a tree, by {at.by}"),
+        drawn("tree", icicle(*subtree(tree, at.node), at.find), f"Live memory as a tree, by {at.by}", tree=True),
         *node_path(tree, at.node),
         table(largest_owners(tree)),
     ]

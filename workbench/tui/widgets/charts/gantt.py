@@ -13,6 +13,7 @@ from textual.strip import Strip
 from analyzers.words import duration_ns, tick_durations
 from workbench.colours import EVENT_KIND_SIGNS, EVENT_KINDS, text_colour
 from workbench.console import clean
+from workbench.present.run_names import CUT
 from workbench.tui.widgets.charts.time_zoom import TimeZoom
 from workbench.tui.widgets.charts.value_axis import round_distance
 from workbench.tui.widgets.key_bindings import SCROLL_KEYS
@@ -72,7 +73,7 @@ class Gantt(ScrollView, TimeZoom, can_focus=True):
         lane, depth = self._rows[row]
         label = clean(lane) if depth == 0 else ""
         cells = self._cells(lane, depth, max(1, width - LABEL_WIDTH))
-        return Strip([Segment(label[: LABEL_WIDTH - 1].ljust(LABEL_WIDTH)), *cells], width).simplify()
+        return Strip([Segment(fitted(label, LABEL_WIDTH - 1).ljust(LABEL_WIDTH)), *cells], width).simplify()
 
     def _head(self) -> str:
         first, last = self._window
@@ -108,6 +109,11 @@ class Gantt(ScrollView, TimeZoom, can_focus=True):
         names = [block_name(count, name) for count, name in zip(events["count"], events["name"], strict=True)]
         kinds = events["kind"].tolist()
         return [piece(names, kinds, number, length) for number, length in runs(owner)]
+
+
+def fitted(label: str, width: int) -> str:
+    """Return a label in at most `width` characters; a sign at its end says that it goes on."""
+    return label if len(label) <= width else label[: width - 1] + CUT
 
 
 def block_name(count: int, name: str) -> str:

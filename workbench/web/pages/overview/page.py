@@ -1,8 +1,12 @@
 """The first page: the verdict and the findings, each with a link to its evidence, and tables of ranks and files."""
 
+from collections.abc import Sequence
+
 from dash import html
 
+from analyzers.words import quantity
 from workbench.present.sections import sections
+from workbench.present.table import Table
 from workbench.present.tables.run import file_list, rank_list
 from workbench.web.components.text import finding, table, verdict
 from workbench.web.evidence_links import evidence_address
@@ -10,6 +14,9 @@ from workbench.web.pages.overview.picture import picture
 from workbench.web.pages.overview.steps import step_overview
 from workbench.web.query import Query
 from workbench.web.served_run import ServedRun
+
+FIRST_TABLES = 2
+"""How many tables of the report are shown below the ranks; the first ones are the most important."""
 
 
 def layout(served: ServedRun, _query: Query) -> html.Div:
@@ -20,7 +27,8 @@ def layout(served: ServedRun, _query: Query) -> html.Div:
     runs = [served.run, *([served.other] if served.other else [])]
     # The report of a comparison knows nothing about its ranks but their numbers.
     ranks = [] if served.rooms.compare else [rank_list(report)]
-    tables = [*ranks, *sections(report), file_list(runs)]
+    first, more = parted(sections(report))
+    tables = [*ranks, *first, file_list(runs)]
     return html.Div(
         [
             html.Div([verdict(report, address), *([shown] if shown else [])], className="lead"),
@@ -28,5 +36,21 @@ def layout(served: ServedRun, _query: Query) -> html.Div:
             *([html.H2("Findings")] if report.findings else []),
             *(finding(found, evidence_address(served, found)) for found in report.findings),
             *(table(section) for section in tables if section.rows),
+            *([folded(more)] if more else []),
         ]
     )
+
+
+def parted(tables: Sequence[Table]) -> tuple[list[Table], list[Table]]:
+    """Return the tables that are shown at once, and those that are shown on demand; one alone is always shown.
+
+    The pages of the analyzers have them all; here they would make a long page, which hides the files of the run.
+    """
+    at = FIRST_TABLES if len(tables) > FIRST_TABLES + 1 else len(tables)
+    return [*tables[:at]], [*tables[at:]]
+
+
+def folded(tables: Sequence[Table]) -> html.Details:
+    """Return tables that a click shows, under a line that says how many they are."""
+    summary = html.Summary(quantity(len(tables), "more table"))
+    return html.Details([summary, *(table(section) for section in tables)], className="more")

@@ -1,0 +1,76 @@
+"""Gestures on charts in a real browser: the legend shows one series alone, and keys move through a tree of memory."""
+
+from pathlib import Path
+
+import pytest
+
+from analyzers.run import discover
+
+pytestmark = pytest.mark.browser
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+SCREEN = {"width": 1280, "height": 800}
+VISIBLE = """() => document.querySelector('#timeline .js-plotly-plot')._fullData
+  .filter(trace => trace.visible === true).map(trace => trace.name)"""
+CHOSEN = "() => [...document.querySelectorAll('g.slice.chosen')].map(part => part.__data__.data.data.label)"
+FOCUSED = "() => document.activeElement.closest('figure[data-tree]') !== null"
+
+
+@pytest.fixture
+def memory(page_of, serving, tmp_path):
+    """Fixture: the memory page of a run whose memory grows."""
+    with serving(discover(FIXTURES / "leak_2ranks"), tmp_path) as address:
+        page = page_of(address, SCREEN)
+        page.goto(f"{address}/memory")
+        page.wait_for_selector("#tree g.slice")
+        page.wait_for_selector("#timeline .legendtoggle")
+        page.wait_for_load_state("networkidle")
+        yield page
+
+
+def turned(page, count):
+    """Wait until `count` layers of the chart are shown, and return their names."""
+    page.wait_for_function(f"count => ({VISIBLE})().length === count", arg=count)
+    return page.evaluate(VISIBLE)
+
+
+def test_a_click_in_the_legend_shows_one_layer_and_a_second_click_all(memory):
+    every = memory.evaluate(VISIBLE)
+    entry = memory.locator("#timeline .legend .traces", has_text="activations").locator(".legendtoggle")
+    entry.click()
+    assert turned(memory, 1) == ["activations"]
+    entry.click()
+    assert turned(memory, len(every)) == every
+
+
+@pytest.mark.parametrize("key", ["Control", "Shift"])
+def test_with_ctrl_or_shift_a_click_in_the_legend_hides_one_layer(memory, key):
+    every = memory.evaluate(VISIBLE)
+    entry = memory.locator("#timeline .legend .traces", has_text="activations").locator(".legendtoggle")
+    entry.click(modifiers=[key])
+    assert turned(memory, len(every) - 1) == [name for name in every if name != "activations"]
+
+
+def test_keys_move_through_the_tree_and_zoom_into_it(memory):
+    """The chart that a zoom draws anew has the focus again."""
+    memory.locator("figure[data-tree]").focus()
+    for key, chosen in (
+        ("ArrowDown", "14.5 MiB live"), ("ArrowDown", "layers"), ("ArrowRight", "output"), ("ArrowLeft", "layers"),
+        ("ArrowUp", "14.5 MiB live"), ("ArrowDown", "layers"),
+    ):  # fmt: skip
+        memory.keyboard.press(key)
+        assert memory.evaluate(CHOSEN) == [chosen]
+    memory.keyboard.press("Enter")
+    memory.wait_for_function("() => new URL(location).searchParams.has('under')")
+    memory.wait_for_selector("#path")
+    memory.wait_for_function(FOCUSED)
+    memory.wait_for_load_state("networkidle")
+    memory.keyboard.press("Backspace")
+    memory.wait_for_function("() => !new URL(location).searchParams.has('under')")
+
+
+def test_a_level_of_the_tree_is_as_high_as_a_line_of_text(memory):
+    """Four levels of the tree took the height of a whole window."""
+    heights = memory.locator("#tree g.slice path").evaluate_all(
+        "parts => parts.map(part => Math.round(part.getBoundingClientRect().height))"
+    )
+    assert max(heights) <= 32
