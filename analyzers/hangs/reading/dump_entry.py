@@ -34,19 +34,13 @@ def launch(entry: Entry) -> tuple[str, int, int]:
     return text(entry.get("pg_id")), whole(entry.get("collective_seq_id")), whole(entry.get("p2p_seq_id"))
 
 
-def count_of(entry: Entry) -> int:
-    """Return the lower of two numbers that a dump entry has: its operation id and its sequence number.
-
-    The operation id (`op_id`) counts all operations of the process group; the sequence number counts only
-    collectives, or only sends and receives. A missing number is -1.
-    """
-    own = whole(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id"))
-    return min(whole(entry.get("op_id")), own)
-
-
 def group_of(entry: Entry) -> tuple[str, str]:
     """Return (name, description) of the process group of a dump entry; both are empty if it names none."""
-    group = entry.get("process_group")
+    return group_name(entry.get("process_group"))
+
+
+def group_name(group: object) -> tuple[str, str]:
+    """Return (name, description) of a process group, given the field `process_group` of an entry."""
     if isinstance(group, (list, tuple)) and len(group) == 2:
         return text(group[0]), text(group[1])
     return "", ""

@@ -9,12 +9,14 @@ class NativeDump(dict[str, Any]):
     """A dump as `reader` needs it: it lacks `left_out` entries.
 
     These are done, older than the first entry that is not done and than the last ones, neither the first nor the last
-    of their process group, and close no launch of a later entry.
+    of their process group, and close no launch of a later entry. Entries from the first one on that is not done, and
+    the last ones, are in `recent` instead of among the entries, unless it is None.
     """
 
-    def __init__(self, content: dict[str, Any], left_out: int) -> None:
+    def __init__(self, content: dict[str, Any], left_out: int, recent: dict[str, Any] | None) -> None:
         super().__init__(content)
         self.left_out = left_out
+        self.recent = recent
 
 
 def read_natively(stream: IO[bytes], tail: int) -> NativeDump | None:
@@ -24,4 +26,7 @@ def read_natively(stream: IO[bytes], tail: int) -> NativeDump | None:
     """
     module = native_module()
     made = module.read_dump(stream, tail) if module else None
-    return None if made is None else NativeDump(*made)
+    if made is None:
+        return None
+    content, (left_out, recent) = made
+    return NativeDump(content, left_out, recent)

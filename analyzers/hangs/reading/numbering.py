@@ -3,7 +3,9 @@
 from collections.abc import Hashable
 from typing import Any, Generic, TypeVar
 
-from analyzers.hangs.reading.dump_entry import Entry, frame, group_of, signature
+import msgspec
+
+from analyzers.hangs.reading.dump_entry import Entry, frame, group_name, signature
 
 Value = TypeVar("Value", bound=Hashable)
 Frame = tuple[str, str, int]
@@ -38,6 +40,8 @@ class Numbering:
         self.signatures = Interned[tuple[Any, ...]]()
         self.stacks = Interned[tuple[Frame, ...]]()
         self.written_signatures: dict[str, int] = {}
+        self.packed_signatures: dict[bytes, int] = {}
+        self.packed_stacks: dict[bytes, int] = {}
         self.begin_dump()
 
     def begin_dump(self) -> None:
@@ -49,10 +53,14 @@ class Numbering:
 
     def group(self, entry: Entry) -> int:
         """Return the number of an entry's process group."""
-        address = id(entry.get("process_group"))
+        return self.group_of_value(entry.get("process_group"))
+
+    def group_of_value(self, value: object) -> int:
+        """Return the number of the process group in a field of an entry."""
+        address = id(value)
         number = self.group_at.get(address)
         if number is None:
-            number = self.group_at[address] = self.groups(group_of(entry))
+            number = self.group_at[address] = self.groups(group_name(value))
         return number
 
     def stack(self, entry: Entry) -> int:
@@ -79,10 +87,32 @@ class Numbering:
         addresses = tuple(map(id, values))
         number = self.signature_at.get(addresses)
         if number is None:
-            # Writing a signature as text is cheaper than normalizing it again.
-            written = str(values)
-            number = self.written_signatures.get(written)
-            if number is None:
-                number = self.written_signatures[written] = self.signatures(signature(entry))
-            self.signature_at[addresses] = number
+            number = self.signature_at[addresses] = self.written_signature(values, entry)
+        return number
+
+    def written_signature(self, values: list[Any], entry: Entry) -> int:
+        """Return the number of an entry's signature, whose fields `SIGNED` have these values."""
+        # Most are known, and writing one as text is cheaper than normalizing it again.
+        written = str(values)
+        number = self.written_signatures.get(written)
+        if number is None:
+            number = self.written_signatures[written] = self.signatures(signature(entry))
+        return number
+
+    def packed_signature(self, packed: bytes) -> int:
+        """Return the number of a signature, whose five values are given in MessagePack, one after the other."""
+        number = self.packed_signatures.get(packed)
+        if number is None:
+            # 95 begins a list of five.
+            values: list[Any] = msgspec.msgpack.decode(b"\x95" + packed)
+            entry = dict(zip(SIGNED, values, strict=True))
+            number = self.packed_signatures[packed] = self.written_signature(values, entry)
+        return number
+
+    def packed_stack(self, packed: bytes) -> int:
+        """Return the number of a stack, whose list of frames is given in MessagePack."""
+        number = self.packed_stacks.get(packed)
+        if number is None:
+            frames = map(frame, msgspec.msgpack.decode(packed))
+            number = self.packed_stacks[packed] = self.stacks(tuple(filter(None, frames)))
         return number

@@ -10,7 +10,8 @@ import gzip
 import io
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
@@ -26,7 +27,6 @@ from analyzers.files import open_regular
 from analyzers.hangs.reading import debug_server
 from analyzers.hangs.reading.dump_entry import (
     Entry,
-    count_of,
     group_of,
     integers,
     is_done,
@@ -34,10 +34,10 @@ from analyzers.hangs.reading.dump_entry import (
     statuses,
     text,
     whole,
-    wholes,
 )
 from analyzers.hangs.reading.native import NativeDump, read_natively
 from analyzers.hangs.reading.numbering import Interned, Numbering
+from analyzers.hangs.reading.op_columns import ENDS, Columns, Ops, end_columns, native_ops, ops_of
 from analyzers.store import code_version
 
 VERSION = code_version(Path(__file__).parents[1])
@@ -47,6 +47,8 @@ TAIL_AT_LEAST, TAIL_AT_MOST = 64, 1024
 """How many completed operations are kept of one rank, at least and at most."""
 ENDS_CHECKED = 256
 """How many entries at each end of a dump are checked; if none of them is done, only unfinished ones were dumped."""
+LAST = 8
+"""Of how many of the last entries the process groups are looked at, to recognise the wrapper of debug mode."""
 COALESCED = "nccl:coalesced"
 """The name of the entry with which NCCL ends a launch of several operations."""
 
@@ -175,75 +177,25 @@ class Tables:
 
         `index` is the number of the dump, which its rows refer to.
         """
-        entries = with_closed_launches([e for e in dump.get("entries", []) if isinstance(e, dict)])
-        old, recent = split(entries, self.tail)
-        left_out = dump.left_out if isinstance(dump, NativeDump) else 0
-        done = list(map(is_done, recent))
         self.numbers.begin_dump()
-        self.ops.extend(chain.from_iterable(self.rows(index, recent, done)))
+        ops = operations(dump, self.tail, self.numbers)
+        columns = [ops.recent[name] for name in OPS[1:]]
+        self.ops.extend(chain.from_iterable(zip(repeat(index, ops.size), *columns, strict=True)))
         # Old entries are all done, so their first and last ones give the positions.
-        self.positions.extend(chain.from_iterable(self.progress(index, entries[:1] + newest(old) + recent)))
+        ends = end_columns(ops.old[:1] + newest(ops.old), self.numbers)
+        self.positions.extend(chain.from_iterable(progress(index, {n: ends[n] + ops.recent[n] for n in ENDS})))
         self.configure(dump.get("pg_config"))
+        groups = [self.numbers.group(entry) for entry in ops.old[-LAST:]] + ops.recent["group"]
         return {
-            "entries": len(entries) + left_out,
-            # A recorder writes stacks into all entries or none.
-            "frames": any("frames" in e for e in entries[-1:]),
-            "done": len(old) + left_out + sum(done),
+            "entries": len(ops.old) + ops.left_out + ops.size,
+            "frames": ops.has_frames,
+            "done": len(ops.old) + ops.left_out + sum(ops.recent["done"]),
             # With onlyActive NCCL leaves completed entries out, so that the numbers begin late.
-            "active_only": whole(entries[0].get("collective_seq_id")) > 1 if entries else False,
-            "overwritten": overwritten(entries, recent, statuses(dump.get("pg_status"))),
+            "active_only": ops.first("seq", "collective_seq_id") > 1,
+            "overwritten": overwritten(ops, statuses(dump.get("pg_status"))),
             # The wrapper of TORCH_DISTRIBUTED_DEBUG=DETAIL has neither name nor description.
-            "detail": bool(entries) and all(group_of(e) == ("", "") for e in entries[-8:]),
+            "detail": set(groups[-LAST:]) == {self.numbers.groups.numbers.get(("", ""))},
         }
-
-    def progress(self, index: int, entries: list[Entry]) -> list[tuple[int, ...]]:
-        """Return a row of `POSITIONS` for each process group in dump number `index`: how far the rank got in the group.
-
-        The sequence numbers in a row are those of collectives (-1: none): `first` that of the oldest entry,
-        `enqueued` the highest issued, and `completed` the highest completed.
-        """
-        first: dict[int, int] = {}
-        enqueued: dict[int, int] = {}
-        completed: dict[int, int] = {}
-        pg_ids: dict[int, int] = {}
-        sequence = wholes(entries, "collective_seq_id")
-        for entry, pg_id, seq in zip(entries, wholes(entries, "pg_id"), sequence, strict=True):
-            group = self.numbers.group(entry)
-            pg_ids[group] = pg_id
-            if entry.get("is_p2p"):
-                continue
-            first.setdefault(group, seq)
-            enqueued[group] = max(seq, enqueued.get(group, -1))
-            if is_done(entry):
-                completed[group] = max(seq, completed.get(group, -1))
-        return [
-            (index, group, first.get(group, -1), enqueued.get(group, -1), completed.get(group, -1), pg_id)
-            for group, pg_id in pg_ids.items()
-        ]
-
-    def rows(self, index: int, entries: list[Entry], done: list[bool]) -> Iterable[tuple[int, ...]]:
-        """Return each entry of dump number `index` as a row of numbers, in the order of `OPS`.
-
-        `done` says of each entry whether its operation has completed.
-        """
-        return zip(
-            repeat(index, len(entries)),
-            list(map(self.numbers.group, entries)),
-            wholes(entries, "collective_seq_id"),
-            wholes(entries, "p2p_seq_id"),
-            wholes(entries, "record_id"),
-            list(map(self.numbers.signature, entries)),
-            list(map(self.numbers.stack, entries)),
-            [entry.get("state") == "started" for entry in entries],
-            done,
-            [bool(entry.get("retired")) for entry in entries],
-            # JSON has 0 where a pickle has None: both mean unknown.
-            wholes(entries, "time_created_ns", 0),
-            wholes(entries, "time_discovered_completed_ns", 0),
-            [bool(entry.get("is_p2p")) for entry in entries],
-            wholes(entries, "timeout_ms", 0),
-            strict=True,
-        )
 
     def configure(self, config: Any) -> None:
         """Note the process groups in a dump's field `pg_config`, as pairs (name, number of its list of members).
@@ -269,6 +221,18 @@ class Tables:
             "configured": self.configured.values(),
             "members": [integers(value) for value in self.members.values()],
         }
+
+
+def operations(dump: dict[str, Any], tail: int, numbers: Numbering) -> Ops:
+    """Return the operations of a dump, of which the last `tail` are recent, or all from the first that is not done."""
+    entries = dump.get("entries", [])
+    left_out = 0
+    if isinstance(dump, NativeDump):
+        if dump.recent is not None:
+            return native_ops(entries, dump.left_out, dump.recent, numbers)
+        left_out = dump.left_out
+    old, recent = split(with_closed_launches([entry for entry in entries if isinstance(entry, dict)]), tail)
+    return replace(ops_of(old, recent, numbers), left_out=left_out)
 
 
 def with_closed_launches(entries: list[Entry]) -> list[Entry]:
@@ -309,21 +273,50 @@ def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
     return old[:cut], entries[cut:]
 
 
-def overwritten(entries: list[Entry], recent: list[Entry], status: dict[str, list[int]]) -> bool:
+def progress(index: int, ends: Columns) -> list[tuple[int, ...]]:
+    """Return a row of `POSITIONS` for each process group in dump number `index`: how far the rank got in the group.
+
+    The sequence numbers in a row are those of collectives (-1: none): `first` that of the oldest entry, `enqueued` the
+    highest issued, and `completed` the highest completed. `ends` are columns of entries.
+    """
+    first: dict[int, int] = {}
+    enqueued: dict[int, int] = {}
+    completed: dict[int, int] = {}
+    pg_ids: dict[int, int] = {}
+    for group, pg_id, is_p2p, seq, done in zip(*(ends[name] for name in ENDS), strict=True):
+        pg_ids[group] = pg_id
+        if is_p2p:
+            continue
+        first.setdefault(group, seq)
+        enqueued[group] = max(seq, enqueued.get(group, -1))
+        if done:
+            completed[group] = max(seq, completed.get(group, -1))
+    return [
+        (index, group, first.get(group, -1), enqueued.get(group, -1), completed.get(group, -1), pg_id)
+        for group, pg_id in pg_ids.items()
+    ]
+
+
+def overwritten(ops: Ops, status: dict[str, list[int]]) -> bool:
     """Return whether the ring buffer has lost unfinished operations, so that the dump does not show the first of them.
 
-    `entries` are all of the dump, `recent` those that are kept, and `status` is the field `pg_status`, whose third
-    value is the last completed sequence number of a process group. If the oldest entry of a group is not done, its
-    number must be the next one after that; a higher number means that entries in between were lost. Whether `status`
-    counts sends and receives depends on the backend, so the lower of the entry's two numbers is compared
-    (`count_of`).
+    `status` is the field `pg_status`, whose third value is the last completed sequence number of a process group. If
+    the oldest entry of a group is not done, its number must be the next one after that; a higher number means that
+    entries in between were lost. Whether `status` counts sends and receives depends on the backend, so the lower of
+    two numbers of the entry is compared: `op_id` counts all operations of the group, the sequence number only
+    collectives, or only sends and receives.
     """
     # A ring that still holds its first entry has lost nothing.
-    if not entries or whole(entries[0].get("record_id")) <= 0:
+    if ops.first("record", "record_id") <= 0:
         return False
-    waiting = {text(entry.get("pg_id")) for entry in recent if not is_done(entry)}.intersection(status)
-    oldest = {pg_id: next(entry for entry in entries if text(entry.get("pg_id")) == pg_id) for pg_id in waiting}
-    return any(not is_done(entry) and count_of(entry) > status[pg_id][2] + 1 for pg_id, entry in oldest.items())
+    recent = ops.recent
+    oldest = dict(zip(reversed(ops.pg_texts), range(ops.size - 1, -1, -1), strict=True))
+    before = {text(entry.get("pg_id")) for entry in ops.old}  # all of them are done
+    waiting = {pg: at for pg, at in oldest.items() if pg in status and pg not in before and not recent["done"][at]}
+    return any(
+        min(recent["op_id"][at], recent["p2p_seq" if recent["p2p"][at] else "seq"][at]) > status[pg][2] + 1
+        for pg, at in waiting.items()
+    )
 
 
 def newest(entries: list[Entry]) -> list[Entry]:

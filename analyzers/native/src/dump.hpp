@@ -3,13 +3,18 @@
 
 #include "machine.hpp"
 
+#include <map>
+#include <span>
+#include <string>
+
 class Dump : public Machine {
   public:
     explicit Dump(PyObject *file);
 
-    // Reads the file, and returns a tuple: the dump as a dict, and how many of its entries were left out. Left out are
-    // entries that are done, older than the last `tail` ones and than the first one that is not done, and neither the
-    // first nor the last of their process group.
+    // Reads the file, and returns (dump as a dict, (how many of its entries were left out, recent entries as a dict of
+    // columns)). Recent are the last `tail` entries, and all from the first one that is not done. Left
+    // out are older ones, unless they are the first or the last of their process group. Instead of the columns there is
+    // None, and the recent entries are among those of the dump, if Python has to look at them.
     Ref read(std::size_t tail);
 
   protected:
@@ -17,6 +22,10 @@ class Dump : public Machine {
     bool absorb_dict(Object &, Values) override { return false; }
 
   private:
+    static constexpr std::size_t FIELDS = 18;
+    static constexpr int PACKED_DEPTH = 4;
+    using Fields = std::array<Value, FIELDS>; // by word; None where the entry has no such key
+
     // What decides whether an entry is kept.
     struct Facts {
         bool done, closing, is_p2p;
@@ -24,8 +33,34 @@ class Dump : public Machine {
         std::array<std::uint32_t, 2> names;
     };
 
+    // The numbers of distinct keys, in order of appearance.
+    template <class Key> struct Numbers {
+        std::map<Key, std::int64_t> of;
+
+        std::int64_t number(const Key &key) { return of.try_emplace(key, static_cast<std::int64_t>(of.size())).first->second; }
+
+        // The keys, which are bytes, in the order of their numbers.
+        Ref keys() const {
+            Ref list(PyList_New(static_cast<Py_ssize_t>(of.size())));
+            for (const auto &[key, number] : of) {
+                Ref item(PyBytes_FromStringAndSize(key.data(), static_cast<Py_ssize_t>(key.size())));
+                check(PyList_SetItem(list.get(), number, item.release()));
+            }
+            return list;
+        }
+    };
+
+    Fields fields_of(Value entry, std::uint32_t *present = nullptr);
     Facts facts_of(Value entry);
     std::array<std::uint32_t, 2> names_of(Value group);
     bool is_done(Value state, Value retired, std::uint32_t name);
+    Ref entries_and_columns(PyObject *dump, const Ref &key, Values entries, std::size_t tail);
+    Ref columns_of(Values entries, std::span<const Facts> facts);
+    std::optional<std::int64_t> number_of(Value value, std::int64_t missing) const;
+    bool pack(Value value, std::string &packed, int depth = 0);
+    bool pack_object(std::uint32_t index, std::string &packed, int depth);
+    bool pack_list(Values values, std::string &packed, int depth = 0);
+    std::vector<Value> frames_of(Value frames);
+    static bool has_plain_launches(std::span<const Facts> entries, const std::vector<bool> &keep);
     static std::vector<bool> kept(const std::vector<Facts> &entries, std::size_t cut);
 };

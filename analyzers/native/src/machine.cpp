@@ -31,17 +31,32 @@ template <class Number> Number number_at(const std::uint8_t *bytes) {
 
 } // namespace
 
-// Executes instructions as long as each only pushes a value or a mark and is whole in the window and in the frame: nine of
-// ten do. Whatever else comes next is left to `step`, also what is wrong.
+inline Value Machine::new_object(Shape shape) {
+    if (objects_.size() >= INDEX_AT_MOST) throw Unsupported();
+    objects_.push_back(Object{.shape = shape});
+    return Value(Tag::OBJECT, static_cast<std::int64_t>(objects_.size() - 1));
+}
+
+// Executes instructions as long as each only pushes a value or a mark, or remembers what was just pushed, and is whole in
+// the window and in the frame: nine of ten do. Whatever else comes next is left to `step`, also what is wrong.
 void Machine::push_values() {
     const auto rest = source_.window(frame_end_);
     if (rest.size() < LONGEST_PUSH) return;
     const std::uint8_t *at = rest.data(), *const last = at + rest.size() - LONGEST_PUSH;
     const auto room = stack_.room(PUSHES_AT_LEAST);
     Value *top = room.data(), *const full = top + room.size();
-    const Value *const memo = memo_.data();
-    const std::size_t known = memo_.size(), below = stack_.size();
+    const Value *fence = top; // what is below was pushed earlier, or is behind a mark
+    const Value *memo = memo_.data();
+    std::size_t known = memo_.size();
+    const std::size_t below = stack_.size();
     const auto integer = [](std::int64_t number) { return Value(Tag::INT, number); };
+    const auto remember_top = [&](std::size_t index) {
+        if (index != known || top == fence) return false;
+        memo_.push_back(top[-1]);
+        memo = memo_.data();
+        ++known;
+        return true;
+    };
     for (bool is_push = true; is_push && at <= last && top != full;) {
         const std::uint8_t opcode = *at, operand = at[1];
         switch (opcode) {
@@ -56,15 +71,24 @@ void Machine::push_values() {
         case BININT1: *top++ = integer(operand), at += 2; break;
         case BININT2: *top++ = integer(number_at<std::uint16_t>(at + 1)), at += 3; break;
         case BININT: *top++ = integer(number_at<std::int32_t>(at + 1)), at += 5; break;
-        case LONG1: {
-            const auto number = number_at<std::int64_t>(at + 2);
-            if ((is_push = operand == sizeof(number) && Value::fits(number))) *top++ = integer(number), at += LONGEST_PUSH;
+        case LONG1:
+            if ((is_push = operand == sizeof(std::int64_t))) *top++ = whole(number_at<std::int64_t>(at + 2)), at += LONGEST_PUSH;
             break;
-        }
         case NONE: *top++ = Value(Tag::NONE, 0), at += 1; break;
         case NEWTRUE:
         case NEWFALSE: *top++ = Value(Tag::BOOL, opcode == NEWTRUE), at += 1; break;
-        case MARK: marks_.push_back(below + static_cast<std::size_t>(top - room.data())), at += 1; break;
+        case MARK: marks_.push_back(below + static_cast<std::size_t>(top - room.data())), fence = top, at += 1; break;
+        case EMPTY_LIST:
+        case EMPTY_DICT: *top++ = new_object(opcode == EMPTY_LIST ? Shape::LIST : Shape::DICT), at += 1; break;
+        case BINPUT:
+            if ((is_push = remember_top(operand))) at += 2;
+            break;
+        case LONG_BINPUT:
+            if ((is_push = remember_top(number_at<std::uint32_t>(at + 1)))) at += 5;
+            break;
+        case MEMOIZE:
+            if ((is_push = remember_top(known))) at += 1;
+            break;
         default: is_push = false;
         }
     }
@@ -80,9 +104,9 @@ inline bool Machine::step(std::uint8_t opcode) {
     case MEMOIZE: remember(memo_.size()); break;
     case BINPUT: remember(source_.byte()); break;
     case LONG_BINPUT: remember(source_.number<std::uint32_t>()); break;
-    case BININT1: push_number(source_.byte()); break;
-    case BININT2: push_number(source_.number<std::uint16_t>()); break;
-    case BININT: push_number(static_cast<std::int32_t>(source_.number<std::uint32_t>())); break;
+    case BININT1: push_whole(source_.byte()); break;
+    case BININT2: push_whole(source_.number<std::uint16_t>()); break;
+    case BININT: push_whole(static_cast<std::int32_t>(source_.number<std::uint32_t>())); break;
     case LONG1: push_long(source_.take(source_.byte())); break;
     case SHORT_BINUNICODE: push_text(source_.byte()); break;
     case BINUNICODE: push_text(source_.number<std::uint32_t>()); break;
@@ -158,10 +182,10 @@ void Machine::leave_frame_at_end() {
     frame_end_ = NO_FRAME;
 }
 
-void Machine::push_number(std::int64_t number) {
-    if (Value::fits(number)) return push(Value(Tag::INT, number));
-    push(Value(Tag::BIG, static_cast<std::int64_t>(bigs_.size())));
+Value Machine::whole(std::int64_t number) {
+    if (Value::fits(number)) return Value(Tag::INT, number);
     bigs_.push_back({number < 0, static_cast<std::uint64_t>(number)});
+    return Value(Tag::BIG, static_cast<std::int64_t>(bigs_.size() - 1));
 }
 
 void Machine::push_unsigned(std::uint64_t number) {
@@ -177,7 +201,7 @@ void Machine::push_long(std::span<const std::uint8_t> bytes) {
     if (bytes.size() == 9 && bits >> 63) return push_unsigned(bits);
     const bool negative = !bytes.empty() && bytes.size() < 9 && bytes.back() & 0x80;
     if (negative && bytes.size() < 8) bits |= ~std::uint64_t{0} << 8 * bytes.size();
-    push_number(static_cast<std::int64_t>(bits));
+    push_whole(static_cast<std::int64_t>(bits));
 }
 
 void Machine::push_float() {
@@ -185,12 +209,6 @@ void Machine::push_float() {
     for (const std::uint8_t byte : source_.take(8)) bits = bits << 8 | byte; // big-endian
     push(Value(Tag::FLOAT, static_cast<std::int64_t>(floats_.size())));
     floats_.push_back(std::bit_cast<double>(bits));
-}
-
-void Machine::push_object(Shape shape) {
-    if (objects_.size() >= INDEX_AT_MOST) throw Unsupported();
-    push(Value(Tag::OBJECT, static_cast<std::int64_t>(objects_.size())));
-    objects_.push_back(Object{.shape = shape});
 }
 
 void Machine::push_tuple(std::size_t size) {

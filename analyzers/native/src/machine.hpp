@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -25,6 +26,9 @@ class Value {
     bool is(Tag tag) const { return this->tag() == tag; }
     std::int64_t payload() const { return static_cast<std::int64_t>(bits_) >> 3; }
     std::uint32_t index() const { return static_cast<std::uint32_t>(bits_ >> 3); }
+
+    // Whether it is the same value, of containers the same object. Equal floats and large numbers need not be the same.
+    auto operator<=>(const Value &) const = default;
 
     static bool fits(std::int64_t number) { return number >= -(1LL << 60) && number < 1LL << 60; }
 
@@ -129,13 +133,15 @@ class Machine : private Arrays {
     void enter_frame(std::uint64_t size);
     void leave_frame_at_end();
     void push(Value value) { stack_.push(value); }
-    void push_number(std::int64_t number);
+    Value whole(std::int64_t number);
+    void push_whole(std::int64_t number) { push(whole(number)); }
     void push_unsigned(std::uint64_t number);
     void push_long(std::span<const std::uint8_t> bytes);
     void push_float();
     void push_text(std::size_t length) { push(Value(Tag::TEXT, texts_.number(source_.take(length)))); }
     void push_tuple(std::size_t size);
-    void push_object(Shape shape);
+    Value new_object(Shape shape);
+    void push_object(Shape shape) { push(new_object(shape)); }
     Value pop();
     Value top() const;
     std::size_t fence() const { return marks_.empty() ? 0 : marks_.back(); }

@@ -10,7 +10,7 @@
 namespace {
 
 // Python's reader uses this module only if the number is the one that it knows.
-constexpr long VERSION = 4;
+constexpr long VERSION = 5;
 
 template <class Read> PyObject *guarded(Read read) {
     try {
@@ -60,8 +60,8 @@ PyMethodDef FUNCTIONS[] = {
     {"read_snapshot", read_snapshot, METH_VARARGS,
      "read_snapshot(file, vocabulary): the columns of the pickle of a memory snapshot; None if Python has to read it."},
     {"read_dump", read_dump, METH_VARARGS,
-     "read_dump(file, tail): (dump, how many old entries it lacks) of the pickle of a Flight Recorder dump; None if "
-     "Python has to read it."},
+     "read_dump(file, tail): (dump, (how many old entries it lacks, columns of the recent ones)) of the pickle of a "
+     "Flight Recorder dump; None if Python has to read it."},
     {"read_events", read_events, METH_VARARGS,
      "read_events(text, words, exact): the rows of the complete events at the beginning of a text, the inside of a JSON "
      "list, as a dict; None if Python has to read them."},

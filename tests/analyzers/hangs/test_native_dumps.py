@@ -3,6 +3,7 @@
 import pickle
 import random
 
+import numpy as np
 import pytest
 
 from analyzers.hangs.reading import reader
@@ -43,6 +44,12 @@ def read(content, folder):
         return False, ""
 
 
+def records(parsed):
+    """Return the record ids of the old and of the recent entries of a dump that the native reader has read."""
+    recent = np.frombuffer(parsed.recent["record"], np.int64).tolist()
+    return [entry["record_id"] for entry in parsed["entries"]], recent
+
+
 def test_dumps_of_nccl_and_gloo_are_equal(seeds, tmp_path):
     equal = 0
     for _, body in seeds:
@@ -64,10 +71,10 @@ def test_mutated_dumps_are_equal(seeds, tmp_path):
 def test_old_entries_are_left_out_and_counted(tmp_path):
     path = tmp_path / "rank_0"
     path.write_bytes(pickle.dumps(dump(numbered(1000)), 2))
-    read_entries = reader.parse(path, 64)["entries"]
-    assert [entry["record_id"] for entry in read_entries] == [0, *range(935, 1000)]
+    old, recent = records(reader.parse(path, 64))
+    assert (old, recent) == ([0, 935], [*range(936, 1000)])
     with path.open("rb") as file:
-        assert native.read_dump(file, 64)[1] == 1000 - len(read_entries)
+        assert native.read_dump(file, 64)[1][0] == 1000 - len(old + recent)
 
 
 def test_everything_from_the_first_unfinished_entry_on_is_kept(tmp_path):
@@ -75,7 +82,7 @@ def test_everything_from_the_first_unfinished_entry_on_is_kept(tmp_path):
     entries[7] |= {"state": "started", "retired": False}
     assert read(dump(entries), tmp_path) == (True, "")
     path = tmp_path / "rank_0"
-    assert [entry["record_id"] for entry in reader.parse(path, 64)["entries"]] == [0, *range(6, 400)]
+    assert records(reader.parse(path, 64)) == ([0, 6], [*range(7, 400)])
 
 
 def test_a_finished_launch_closes_operations_that_come_later(tmp_path):
@@ -113,3 +120,44 @@ def test_unusual_fields_are_left_to_python(tmp_path):
 def test_empty_dumps_are_equal(tmp_path):
     for content in (dump([]), {}, {"entries": []}, {"entries": [], "pg_config": {"0": {"ranks": "[0, 1]"}}}):
         assert read(content, tmp_path) == (True, ""), content
+
+
+def test_recent_entries_with_unusual_values_are_equal(tmp_path):
+    """They are among the entries instead of in columns, or their values are special cases of a column."""
+    unusual = (
+        {"time_created_ns": 1_750_000_000_000_000_000, "time_discovered_completed_ns": None},
+        {"time_created_ns": 1 << 62}, {"time_created_ns": -(1 << 62)}, {"timeout_ms": 1.5}, {"timeout_ms": True},
+        {"record_id": None}, {"op_id": None}, {"op_id": "7"}, {"frames": None}, {"frames": ()}, {"frames": [None]},
+        {"frames": {"name": "f"}}, {"frames": [{"name": None, "filename": 3, "line": "4"}, 5]}, {"frames": [{7: 8}]},
+        {"input_sizes": [1.5]}, {"input_sizes": [[[[[[1]]]]]]}, {"input_sizes": ((4,), [4])}, {"input_dtypes": "Float"},
+        {"output_sizes": [[1 << 62]]}, {"output_sizes": {"a": 1}}, {"output_dtypes": ["\u00e9" * 600]},
+    )  # fmt: skip
+    for fields in unusual:
+        entries = numbered(100)
+        for at in (70, 71, 99):
+            entries[at] |= fields
+        assert read(dump(entries), tmp_path) == (True, ""), fields
+    for missing in ("record_id", "op_id", "frames", "input_sizes", "output_dtypes", "time_created_ns", "timeout_ms"):
+        entries = numbered(100)
+        del entries[80][missing], entries[99][missing]
+        assert read(dump(entries), tmp_path) == (True, ""), missing
+
+
+def test_the_lost_beginning_of_a_ring_is_equal(tmp_path):
+    status = {"0": {"last_enqueued_collective": 90, "last_started_collective": 7, "last_completed_collective": 3}}
+    for first, unfinished in ((0, 0), (1, 0), (1, 5), (300, 99), (300, 0)):
+        entries = numbered(100)
+        for entry in entries:
+            entry["record_id"] += first
+        for entry in entries[unfinished:]:
+            entry |= {"state": "scheduled", "retired": False}
+        for known in (status, {}, {"1": status["0"]}):
+            assert read(dump(entries) | {"pg_status": known}, tmp_path) == (True, ""), (first, unfinished)
+
+
+def test_dumps_without_names_of_groups_are_equal(tmp_path):
+    for count in (3, 9, 100):
+        entries = numbered(count, process_group=("", ""))
+        assert read(dump(entries), tmp_path) == (True, "")
+        entries[-2]["process_group"] = ("0", "default_pg")
+        assert read(dump(entries), tmp_path) == (True, "")
