@@ -127,6 +127,8 @@ the order shows without hues.
 CATEGORY_LETTERS = {name: name[0].upper() for name in CATEGORIES} | {"unknown": "?"}
 """A letter for each category of memory, where there is no room for its name; all letters differ."""
 NEUTRAL, TEXT_ERROR, TEXT_WARNING = "#8a919d", "#e5383f", "#c98f00"
+ON_LIGHT = {TEXT_ERROR: "#a80f1a", TEXT_WARNING: "#704b00"}
+"""{colour of text in the terminal: the darker one that is readable on the surfaces of a light theme}."""
 """Colours of text in a terminal; their contrast is at least 2.8 to 1 on a light and on a dark background."""
 COLLECTIVE_STATES = {
     "done": NEUTRAL,

@@ -149,7 +149,7 @@ def phase_chart(data: StepsData, run: Run, culprits: Sequence[int]) -> Iterator[
     rank = next((rank for rank in culprits if rank in ranks), ranks[0])
     phases = step_views.phases(logs, rank=rank).tail(STEPS_AT_MOST)
     longest = phases.sum().nlargest(PHASES).index
-    shown = phases[sorted(longest, key=lambda name: name in step_views.NOT_TRAINING)]
+    shown = one_of_each_colour(phases[sorted(longest, key=lambda name: name in step_views.NOT_TRAINING)])
     if not shown.to_numpy().any():
         return
     title = f"Phases of each step, rank {rank}: the longest step takes {duration(float(phases.sum(axis=1).max()))}"
@@ -160,6 +160,16 @@ def phase_chart(data: StepsData, run: Run, culprits: Sequence[int]) -> Iterator[
     steps = [int(step) for step in shown.index.get_level_values("step")]
     axes = Axes(up, step_labels(steps))
     yield stacked_chart(title, shown.rename(columns=phase_title), colours, axes, hatched)
+
+
+def one_of_each_colour(phases: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns of `phases`, which begin with the longest, without those whose colour an earlier one has.
+
+    The legend would have two names for a colour; with more phases than colours, the shortest ones are left out.
+    """
+    first = {name: css_phase(str(name)) for name in phases if name not in step_views.NOT_TRAINING}
+    names = {colour: name for name, colour in reversed(first.items())}
+    return phases[[name for name in phases if name not in first or names[first[name]] == name]]
 
 
 def step_labels(steps: Sequence[int]) -> list[Tick]:

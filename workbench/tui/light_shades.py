@@ -8,9 +8,11 @@ from rich.style import Style
 from textual.color import Color as Background
 from textual.filter import LineFilter
 
-from workbench.colours import DARK, LIGHT, text_colour
+from workbench.colours import DARK, LIGHT, ON_LIGHT, text_colour
 
-SHADES = {DARK.hues[hue]: LIGHT.hues[hue] for hue in DARK.hues} | dict(zip(DARK.heat, LIGHT.heat, strict=True))
+SHADES = (
+    {DARK.hues[hue]: LIGHT.hues[hue] for hue in DARK.hues} | dict(zip(DARK.heat, LIGHT.heat, strict=True)) | ON_LIGHT
+)
 """{colour of the dark theme: colour of the light theme with the same meaning}."""
 ON_COLOUR = {"#000000", "#ffffff"}
 """The colours of text on a coloured cell."""

@@ -214,12 +214,16 @@ def recorders(taken: float) -> html.Details:
 
 
 def ranks_table(rows: Sequence[RankRow]) -> list[Component]:
-    """Return a table with a row for each rank; those with problems come first."""
+    """Return a table with a row for each rank; those with problems come first.
+
+    A column in which no rank has a value is left out.
+    """
     if not rows:
         return []
-    count = len(COLUMNS) if any(row.full_at for row in rows) else len(COLUMNS) - 1
-    head = html.Thead(html.Tr([html.Th(name) for name in COLUMNS[:count]]))
-    body = html.Tbody([html.Tr([html.Td(clean(cell)) for cell in row[:count]], key=row.rank) for row in rows[:RANKS]])
+    filled = [number for number in range(len(COLUMNS)) if any(row[number] for row in rows)]
+    head = html.Thead(html.Tr([html.Th(COLUMNS[number]) for number in filled]))
+    lines = [html.Tr([html.Td(clean(row[number])) for number in filled], key=row.rank) for row in rows[:RANKS]]
+    body = html.Tbody(lines)
     hidden = len(rows) - RANKS
     rest = [html.P(f"and {quantity(hidden, 'more rank')}", className="hint")] if hidden > 0 else []
     spoken: dict[str, Any] = {"role": "region", "aria-label": "Ranks"}

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import ask, room_for
 from workbench.axis_ticks import apart, byte_marks, duration_marks
@@ -37,6 +38,15 @@ def test_charts_have_axes_in_units_and_steps(document):
 def test_phases_of_one_colour_are_hatched_differently(document):
     _, phases = re.findall(r"<figure>.*?</figure>", document, re.DOTALL)
     fills = re.findall(r'fill="([^"]+)"/>', re.sub("<pattern.*?</pattern>", "", phases))
+    assert len(fills) == len({*fills}) > 4
+
+
+@pytest.mark.parametrize("name", ["stuck_4ranks", "nan_2ranks"])
+def test_no_two_phases_of_the_legend_have_one_colour(fixtures, name):
+    """Garbage collection and the writing of logs had the same olive."""
+    run = discover(fixtures / name)
+    shown = re.findall(r"<figure>.*?</figure>", render(ask(room_for(run), run, Options()), Format.HTML, run), re.DOTALL)
+    fills = re.findall(r'fill="([^"]+)"/>', re.sub("<pattern.*?</pattern>", "", shown[-1]))
     assert len(fills) == len({*fills}) > 4
 
 

@@ -158,6 +158,7 @@ async def test_of_many_steps_of_a_snapshot_the_round_ones_are_labelled():
         (range(1, 11), 66, ["step 1", "2", "3", "4", "5", "6", "7", "8", "9", "10"]),
         (range(100, 1000, 7), 60, ["step 100", "205", "303", "401", "506", "604", "702", "800", "905"]),
         ([7], 66, ["step 7"]),
+        (range(2, 300, 5), 60, ["step 2", "50", "100", "150", "200", "250"]),
     ],
 )
 def test_labelled_steps_are_round(steps, columns, labels):

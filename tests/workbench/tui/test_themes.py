@@ -90,3 +90,22 @@ def test_the_environment_can_select_it():
         env={**os.environ, "TEXTUAL_THEME": "high-contrast"},
     )  # fmt: skip
     assert "'background': '#000000'" in told.stdout
+
+
+def luminance(colour):
+    """Return the relative luminance of a colour, as the guidelines for web accessibility define it."""
+    parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour.normalized]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+async def test_signs_of_warnings_are_readable_in_the_light_theme(fixtures):
+    """Amber on the grey of the list of findings had a contrast of 1.8 to 1."""
+    app = app_on(fixtures / "straggler_data_4ranks")
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.theme = "textual-light"
+        await settle(app, pilot)
+        signs = [style for style in styles_of(app, "! ") if not style.reverse]
+        assert len(signs) >= 3
+        for style in signs:
+            front, back = (luminance(Color(*shade.triplet)) for shade in (style.color, style.bgcolor))
+            assert (max(front, back) + 0.05) / (min(front, back) + 0.05) >= 4.5

@@ -96,6 +96,7 @@ class HomePicture(Vertical):
         super().__init__(id=f"picture-{number}" if number else "picture", classes="picture")
         self._picture = picture
         self._line, self._legend = "", Text()
+        self._is_hidden = True
         self.set_class(number > 0, "further")
         self.set_class(picture.is_low, "low-chart")
         # The keys belong to the findings; Enter on one leads to the chart that takes keys.
@@ -108,6 +109,8 @@ class HomePicture(Vertical):
 
     def on_mount(self) -> None:
         call_on_new_size(self, self._load)
+        # Whether the chart is hidden may be known only when the screen is laid out.
+        self.screen.screen_layout_refresh_signal.subscribe(self, lambda _screen: self._follow_chart())
 
     def on_click(self) -> None:
         """Show the view that has the chart in full."""
@@ -125,14 +128,21 @@ class HomePicture(Vertical):
             self._picture.chart.styles.height = drawing.rows
         drawing.draw()
         self._show_caption()
-        # Whether the chart is hidden may be known only when the screen is laid out.
-        self.call_after_refresh(self._show_caption)
+
+    def _follow_chart(self) -> None:
+        """Change the caption when the chart was shown or hidden; while the whole view is hidden, nothing is seen."""
+        if self.size and self._line and self._is_hidden != self._chart_is_hidden:
+            self._show_caption()
+
+    @property
+    def _chart_is_hidden(self) -> bool:
+        return not self._picture.chart.display or not self._picture.chart.size.height
 
     def _show_caption(self) -> None:
         """Show the caption of the chart, or instead of a chart that is hidden the line that stands for it."""
-        hidden = not self._picture.chart.display or not self._picture.chart.size.height
+        self._is_hidden = self._chart_is_hidden
         for caption in self.query(".caption").results(Static):
-            caption.update(Text(self._line) if hidden else Text.assemble(self._picture.caption, self._legend))
+            caption.update(Text(self._line) if self._is_hidden else Text.assemble(self._picture.caption, self._legend))
 
 
 def home_pictures(report: Report[object], run: Run, options: Options) -> list[HomePicture]:
@@ -264,7 +274,9 @@ def trace_picture(data: TraceData, at: EvidenceLink) -> Picture | None:
     shares = ", ".join(f"{name} {share(part, shown[0].span_ns)}" for name, part in parts.items() if part)
 
     def read(_columns: int) -> Drawing:
-        return Drawing(lambda: bars.show(shown), f"{account_name(shown[0])}: {shares}", len(shown) + 1, bar_legend())
+        return Drawing(
+            lambda: bars.show(shown), f"{account_name(shown[0])}: {shares}", len(shown) + 1, bar_legend(shown)
+        )
 
     return Picture(Text("Time of the traced ranks   "), bars, read, at, is_low=True)
 

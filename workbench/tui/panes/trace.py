@@ -46,6 +46,7 @@ TITLES = {
 CALLS_BY = ("operator", "module", "function")
 BAR_HEADS = Text(f"{'rank':>6} {'step':>6} {'span':>9}", style="dim")
 BARS_AT_MOST = 8
+RANK_COLUMNS = 6
 OTHER_COLUMNS = 27
 """Width in columns of the rank, the steps and the recorded time before each bar."""
 
@@ -70,8 +71,8 @@ class TracePane(Vertical):
         self._views = TraceViews(data, run, options, blamed)
 
     def compose(self) -> ComposeResult:
-        yield Static(legend(), id="trace-title")
-        yield RowList[RankTrace](BAR_HEADS, lambda rank: time_bar(rank, self.size.width), id="bars", classes="top")
+        yield Static(legend(self._data.ranks), id="trace-title")
+        yield RowList[RankTrace](BAR_HEADS, self._bar, id="bars", classes="top")
         yield self._views
 
     def on_mount(self) -> None:
@@ -80,19 +81,33 @@ class TracePane(Vertical):
         bars.can_focus = len(self._data.ranks) > BARS_AT_MOST
         bars.styles.height = min(len(self._data.ranks), BARS_AT_MOST) + 1
         bars.show(self._data.ranks)
+        self.call_after_refresh(self._show_bar)
+
+    def _bar(self, rank: RankTrace) -> Text:
+        """Return the line of a rank; the number of the rank that the views show is inverted."""
+        line = time_bar(rank, self.size.width)
+        if len(self._data.ranks) > 1 and rank is self._data.ranks[self._views.at]:
+            line.stylize("reverse", 0, RANK_COLUMNS)
+        return line
+
+    def _show_bar(self) -> None:
+        """Bring the bar of the rank that the views show into view: of many ranks, few have room."""
+        self.query_one("#bars", RowList).bring_into_view(self._views.at)
 
     def action_rank(self, by: int) -> None:
         self._views.change_rank(by)
+        self._show_bar()
 
     def action_pick(self) -> None:
         """Let the user pick a traced rank."""
         texts = [f"{account_name(rank)}   {duration_ns(rank.span_ns)} recorded" for rank in self._data.ranks]
         at = self._views.at
-        pick(self, "rank", texts, at, lambda index: self._views.change_rank(index - at))
+        pick(self, "rank", texts, at, lambda index: self.action_rank(index - at))
 
     async def show_evidence(self, link: EvidenceLink) -> None:
         """Show the finding's rank, and the view that the link names, else the kernels."""
         self._views.show_rank(link.rank)
+        self._show_bar()
         await self._views.turn_to(link.part or "kernels")
 
     async def action_group(self) -> None:
@@ -221,9 +236,11 @@ PART_NAMES = (
 )
 
 
-def legend() -> Text:
-    """Return the legend of the bars: the sign and colour of each part."""
-    pieces = [((f" {EVENT_KIND_SIGNS[kind]} ", colours_of(kind)), f" {name}   ") for kind, name in PART_NAMES]
+def legend(ranks: Iterable[RankTrace]) -> Text:
+    """Return the legend of the bars of these ranks: the sign and colour of each part that occurs."""
+    occurring = {kind for rank in ranks for kind, part in span_parts(rank).items() if part}
+    named = [(kind, name) for kind, name in PART_NAMES if kind in occurring]
+    pieces = [((f" {EVENT_KIND_SIGNS[kind]} ", colours_of(kind)), f" {name}   ") for kind, name in named]
     return Text.assemble(*(piece for pair in pieces for piece in pair))
 
 

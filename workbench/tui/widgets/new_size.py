@@ -17,7 +17,8 @@ def call_on_new_size(widget: Widget, act: Callable[[], None]) -> None:
 
     def compare() -> None:
         nonlocal known
-        if widget.size != known:
+        # A widget of a hidden view has no size; shown again it has its old one, and need not be drawn anew.
+        if widget.size and widget.size != known:
             known = widget.size
             act()
 

@@ -35,6 +35,13 @@ class RowList(ScrollView, Generic[Item], can_focus=True):
         self.virtual_size = Size(self._head.cell_len, len(items) + 1)
         self.refresh()
 
+    def bring_into_view(self, number: int) -> None:
+        """Scroll just as far that the item at index `number` is shown."""
+        lines = max(1, self.size.height - 1)
+        top = min(max(self.scroll_offset.y, number - lines + 1), number)
+        self.scroll_to(y=top, animate=False, immediate=True)
+        self.refresh()
+
     @property
     def row_count(self) -> int:
         """The number of items."""

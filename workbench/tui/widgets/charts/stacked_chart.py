@@ -154,8 +154,10 @@ class StackedChart(Widget, can_focus=True):
             self._cells = stacked_cells(layers.repeat(np.diff(self.starts), axis=0), self._axis.top, self._cell_rows)
 
     def on_resize(self) -> None:
-        self._scale()
-        self.refresh()
+        """Scale the chart to its new size; Textual also tells of the old one, when a hidden view is shown again."""
+        if self.size != self._scaled_for:
+            self._scale()
+            self.refresh()
 
     def watch_cursor(self) -> None:
         if 0 <= self.cursor < len(self.instants):

@@ -117,12 +117,14 @@ def step_ticks(frame: pd.DataFrame, columns: int) -> dict[int, str]:
     """Return {index of a row of `frame`: label of its step}: `step 5` for the first row, else only the number.
 
     Labelled are the steps that are multiples of a round number, or the next ones that are recorded; they are as many as
-    have room in `columns`.
+    have room in `columns`. Where a row stands for several steps, its label is the round one.
     """
     steps = [int(step) for step in frame["step"]]
     apart = max(1, int(round_distance((steps[-1] - steps[0] + 1) / max(1, columns // TICK_COLUMNS))))
     labelled = (row for row in range(1, len(steps)) if steps[row] // apart > steps[row - 1] // apart)
-    return {0: f"step {steps[0]}"} | {row: str(steps[row]) for row in labelled}
+    several = len(steps) == columns and steps[-1] - steps[0] > columns
+    named = ((row, steps[row] // apart * apart if several else steps[row]) for row in labelled)
+    return {0: f"step {steps[0]}"} | {row: str(step) for row, step in named}
 
 
 def thinned(frame: pd.DataFrame, by: str, rows: int) -> pd.DataFrame:
