@@ -297,3 +297,14 @@ async def test_a_very_low_screen_names_the_current_view_in_one_line(fixtures):
 def test_a_name_of_a_track_that_is_cut_says_so():
     assert fitted("thread 7161 (python)", 19) == "thread 7161 (pytho…"
     assert fitted("stream 7", 19) == "stream 7"
+
+
+async def test_numbers_of_calls_without_callees_stay_in_their_column(fixtures):
+    """Only calls with callees have an arrow, which moved their numbers to the right."""
+    app = app_on(fixtures / "straggler_data_4ranks")
+    async with app.run_test(size=(120, 40)) as pilot:
+        lines = (await press(app, pilot, "", "4", "v", "v")).splitlines()
+        calls = [line for line in lines if re.search(r"\d x  ", line)]
+        with_arrow = ["▶" in line for line in calls]
+        assert {*with_arrow} == {True, False}
+        assert len({line.index(" x  ") for line in calls}) == 1

@@ -35,6 +35,14 @@ def test_commands_in_a_sentence_are_code():
     assert prose("a ` alone") == ["a ` alone"]
 
 
+def test_a_long_name_in_a_sentence_may_break_after_a_point_or_an_underscore():
+    parts = prose("set torch.cuda.memory._record_memory_history() and 1.5")
+    assert [part if isinstance(part, str) else type(part).__name__ for part in parts] == [
+        "set ", "torch.", "Wbr", "cuda.", "Wbr", "memory.", "Wbr", "_record_", "Wbr", "memory_", "Wbr",
+        "history()", " and 1.5",
+    ]  # fmt: skip
+
+
 def test_every_source_line_of_a_cell_is_a_link():
     """Ranks that called different operations have two lines in one cell; a file that is not here stays text."""
     lines = ("workbench/web/app.py:12", "nowhere_at_all.py:3", "workbench/web/rail.py:4")

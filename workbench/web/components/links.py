@@ -1,5 +1,6 @@
 """Make the links of the dashboard: to its own pages in any state, and to source files."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -13,6 +14,7 @@ from workbench.web.query import address
 
 Part = str | tuple[str, str, bool]
 """A text, or a link as (text, address, whether the address keeps its own range of steps)."""
+LONG_NAME, PLACE_TO_BREAK = re.compile(r"(\S{25,})"), re.compile(r"(?<=\w[._/:])(?=\w)")
 LONGEST = 1000
 """The most characters of a text that are shown, because texts of a hostile file may have any length."""
 
@@ -78,8 +80,22 @@ def prose(text: str) -> list[Component | str]:
     parts = clean(text).split("`")
     # Without a partner, a backtick is a sign like any other.
     if len(parts) % 2 == 0:
-        return [clean(text)]
-    return [html.Code(part) if i % 2 else part for i, part in enumerate(parts) if part]
+        parts = [clean(text)]
+    pieces = ([html.Code(part)] if i % 2 else breakable(part) for i, part in enumerate(parts) if part)
+    return [piece for some in pieces for piece in some]
+
+
+def breakable(text: str) -> list[Component | str]:
+    """Return a text as HTML in which a narrow window breaks long names after points, underscores and slashes.
+
+    Otherwise it would break them at any letter.
+    """
+    pieces: list[Component | str] = []
+    for number, part in enumerate(LONG_NAME.split(text)):
+        first, *rest = PLACE_TO_BREAK.split(part) if number % 2 else [part]
+        pieces += [first] if first else []
+        pieces += [piece for name in rest for piece in (html.Wbr(), name)]
+    return pieces
 
 
 def source_code(line: str) -> html.Code:

@@ -228,7 +228,7 @@ def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
                 [up, "", ""],
                 *zip(frame["node"], amounts_of(frame, total), map(path_text, paths), strict=True),
             ],
-            marker={"colors": colours, "line": {"width": 1, "color": "rgba(0,0,0,0.3)"}},
+            marker={"colors": colours, "line": {"width": 1, "color": theme().hues["page"]}},
             leaf={"opacity": 1},
             # A node's bytes include those of its children; by default Plotly would add the children once more.
             branchvalues="total",

@@ -1,6 +1,6 @@
 """A tree of the calls in a trace, by operator, module or function."""
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import pandas as pd
 from rich.text import Text
@@ -17,6 +17,8 @@ ENGINE = "autograd::engine::"
 
 class CallTree(LazyTree):
     """The tree that `traces.views.tree` returns, with the device time of each call, or host time without a device."""
+
+    IN_COLUMNS: ClassVar[bool] = True
 
     def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)

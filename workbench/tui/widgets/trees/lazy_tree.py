@@ -20,6 +20,8 @@ class LazyTree(Tree[int]):
     """
 
     OPEN_AT_MOST: ClassVar[int] = 0
+    IN_COLUMNS: ClassVar[bool] = False
+    """Whether the labels begin with columns, which nodes without children must keep, although they have no arrow."""
     BINDINGS: ClassVar[list[BindingType]] = [*CURSOR_KEYS, *SEARCH_KEYS]
     DEFAULT_CSS = "LazyTree { height: 1fr; }"
 
@@ -102,4 +104,6 @@ class LazyTree(Tree[int]):
 
     def _add(self, node: TreeNode[int], row: int) -> None:
         for child in self.children_of(row):
-            node.add(self.label_of(child), data=child, allow_expand=child in self._children)
+            has_children = child in self._children
+            arrow = "" if has_children or not self.IN_COLUMNS else " " * len(self.ICON_NODE)
+            node.add(Text.assemble(arrow, self.label_of(child)), data=child, allow_expand=has_children)

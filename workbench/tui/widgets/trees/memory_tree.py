@@ -1,6 +1,6 @@
 """A tree of allocated memory, by module, source line, stack or category."""
 
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import pandas as pd
 from rich.text import Text
@@ -15,6 +15,8 @@ from workbench.tui.widgets.widget_options import WidgetOptions
 
 class MemoryTree(LazyTree):
     """A tree of live memory, drawn from the table that `memory.views.tree` returns."""
+
+    IN_COLUMNS: ClassVar[bool] = True
 
     def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
