@@ -45,6 +45,9 @@ It may be much longer than the processor time, because a disk may hang and a mac
 """
 KILLS = frozenset({-signal.SIGKILL, -signal.SIGTERM})
 """The exit statuses of a child that was killed from outside; no limit of ours ends a child in this way."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+KEPT_ARRAY, KEPT_BYTES = 32 << 20, 256 << 20
+"""glibc keeps at most this much free memory at the end of the heap; arrays that are not in the heap are larger."""
 DONE, CRASHED, FAILED, TIMED_OUT, SERVER_KILLED = 0, 1, 3, 124, 137
 """The exit statuses of a child. FAILED says that something is wrong with the input, CRASHED with the reader;
 SERVER_KILLED that the server which forks the children was killed, and all of them with it.
@@ -192,6 +195,7 @@ def work_and_leave(task: Task, own: int, pipe: int) -> NoReturn:
         gc.freeze()
         gc.disable()
         limit_self(own + task.memory, task.seconds)
+        keep_freed_memory()
         status, message = perform(task)
         os.write(pipe, message)
     except BaseException as error:  # noqa: BLE001  # the parent sees only what is written here
@@ -296,6 +300,17 @@ def limit_self(memory: int, seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
 
+def keep_freed_memory() -> None:
+    """Let glibc keep what this child frees, for what it allocates next.
+
+    Else it returns the memory of large arrays at once, and the next array costs a page fault for each of its pages.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
+    if mallopt:
+        mallopt(M_MMAP_THRESHOLD, KEPT_ARRAY)
+        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+
+
 def peak_memory() -> int:
     """Return the highest memory in bytes that this process has used so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -333,6 +348,7 @@ def main(reader: str, target: str, memory: str, seconds: str) -> int:
     """
     prepare(reader)  # before the limit: imports are not the input's fault
     limit_self(int(memory), int(seconds))
+    keep_freed_memory()
     if not ENFORCED:
         watch_memory(int(memory), end_for_lack_of_memory)
     paths = [Path(os.fsdecode(name)) for name in sys.stdin.buffer.read().split(b"\0")]

@@ -1,8 +1,11 @@
 """The limits that a child process sets itself before it opens a file."""
 
+import ctypes
 import multiprocessing
 import os
 import resource
+import subprocess
+import sys
 
 import pytest
 
@@ -55,3 +58,26 @@ def test_the_hard_limits_of_a_batch_system_stay(most):
 def test_the_limit_of_an_analysis_that_waits_is_none_of_the_child():
     """A child has more memory than the analysis that asked for the file."""
     assert limits_of_child(DATA=(1 << 30, 1 << 42))[DATA] == (1 << 42, 1 << 42)
+
+
+FREED_AND_TAKEN_AGAIN = """
+import resource
+import numpy as np
+from analyzers import child
+if {kept}:
+    child.keep_freed_memory()
+for _ in range(30):
+    [np.ones(20 << 17) for _ in range(4)]  # 20 MiB each
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+"""
+
+
+def test_memory_that_a_child_frees_is_not_faulted_in_again():
+    if not hasattr(ctypes.CDLL(None), "mallopt"):
+        pytest.skip("another C library than glibc")
+
+    def faults(kept):
+        code = FREED_AND_TAKEN_AGAIN.format(kept=kept)
+        return int(subprocess.check_output([sys.executable, "-c", code], text=True))
+
+    assert faults(kept=True) < faults(kept=False) / 2

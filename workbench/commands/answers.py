@@ -11,6 +11,7 @@ from analyzers.errors import Exit
 from workbench.command_options.options import FailOn, Format, ReadOptions, ShowOptions
 from workbench.commands import kept_reports
 from workbench.commands.output import exit_status, output_format
+from workbench.one_thread import one_blas_thread
 
 
 def answer(
@@ -24,7 +25,8 @@ def answer(
     key = kept_reports.key_of(room, paths, read) if is_kept_form(show) else None
     kept = kept_reports.find(key) if key else None
     if kept is None:
-        from workbench.commands import analyse
+        with one_blas_thread():
+            from workbench.commands import analyse
 
         return analyse.answer(room, paths, read, show, fail_on, key)
     sys.stdout.write(printed(kept, output_format(show)))

@@ -36,8 +36,7 @@ from analyzers.hangs.reading.dump_entry import (
     whole,
 )
 from analyzers.hangs.reading.native import NativeDump, read_natively
-from analyzers.hangs.reading.numbering import Interned, Numbering
-from analyzers.hangs.reading.op_columns import ENDS, Columns, Ops, end_columns, native_ops, ops_of
+from analyzers.hangs.reading.op_columns import ENDS, Columns, Interned, Numbering, Ops, end_columns, native_ops, ops_of
 from analyzers.store import code_version
 
 VERSION = code_version(Path(__file__).parents[1])

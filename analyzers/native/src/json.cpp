@@ -74,10 +74,10 @@ JsonValue Json::string() {
     return found;
 }
 
-// Consumes digits, of which there may be none.
-std::string_view Json::digits() {
+// Consumes digits, of which there may be none, and appends them to a number; more than 19 overflow it.
+inline std::string_view Json::digits(std::uint64_t &number) {
     const char *start = at_;
-    while (at_ != end_ && is_digit(*at_)) ++at_;
+    for (; at_ != end_ && is_digit(*at_); ++at_) number = number * 10 + static_cast<std::uint64_t>(*at_ - '0');
     if (at_ == end_) throw Incomplete();
     return since(start);
 }
@@ -86,23 +86,25 @@ JsonValue Json::number() {
     const char *start = at_;
     const bool negative = *at_ == '-';
     if (negative) ++at_;
-    const std::string_view whole = digits();
+    std::uint64_t units = 0, ignored = 0;
+    const std::string_view whole = digits(units);
     if (whole.empty()) throw Unsupported();
     JsonValue found{.kind = Kind::NUMBER, .plain = (whole[0] != '0' || whole.size() == 1) && whole.size() <= DIGITS_AT_MOST};
     const bool has_point = *at_ == '.';
     if (has_point) {
         ++at_;
-        found.plain &= !digits().empty();
+        found.decimals = digits(ignored);
+        found.plain &= !found.decimals.empty();
     }
     if (*at_ == 'e' || *at_ == 'E') {
         ++at_;
         if (at_ != end_ && (*at_ == '+' || *at_ == '-')) ++at_;
-        digits();
+        digits(ignored);
         found.plain = false;
     }
-    if (found.plain && !has_point && !(negative && whole == "0")) {
-        const std::int64_t number = *number_of(whole);
-        found.whole = negative ? -number : number;
+    if (found.plain) {
+        found.units = static_cast<std::int64_t>(units);
+        if (!has_point && !(negative && !units)) found.whole = negative ? -found.units : found.units;
     }
     found.text = since(start);
     return found;

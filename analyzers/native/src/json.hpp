@@ -22,6 +22,8 @@ struct JsonValue {
     bool escaped = false;
     std::string_view text = {};
     std::optional<std::int64_t> whole = {}; // of a plain number without a point and with at most 18 digits, but for -0
+    std::int64_t units = 0;                 // of a plain number, what its digits before a point stand for, without a sign
+    std::string_view decimals = {};         // the digits behind the point
 };
 
 class Json {
@@ -72,7 +74,7 @@ class Json {
     JsonValue container(Kind kind);
     JsonValue word(std::string_view text, Kind kind);
     std::string_view since(const char *start) const { return {start, static_cast<std::size_t>(at_ - start)}; }
-    std::string_view digits();
+    std::string_view digits(std::uint64_t &number);
 
     const char *at_, *end_;
     int depth_ = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 namespace {
 
@@ -11,6 +12,25 @@ constexpr std::array<std::string_view, FIELDS> EVENT_FIELDS = {"ph", "name", "ca
 constexpr std::int64_t MICROSECONDS_BELOW = 4'499'999'999'999'999, FLOAT_EXACT_BELOW = std::int64_t{1} << 43;
 constexpr std::int64_t NUMBER_BELOW = std::int64_t{1} << 62, DEVICE_BELOW = std::int64_t{1} << 31, FIRST_TEXT_ID = -2;
 constexpr std::size_t DECIMALS = 3, DECIMALS_AT_MOST = 9;
+
+template <class Number> bool same(const char *one, const char *other) {
+    Number left, right;
+    std::memcpy(&left, one, sizeof(left));
+    std::memcpy(&right, other, sizeof(right));
+    return left == right;
+}
+
+// As `==`, which calls a function of the C library: names are too short for that.
+bool equal(std::string_view one, std::string_view other) {
+    const std::size_t size = one.size();
+    if (size != other.size()) return false;
+    if (size > 16) return one == other;
+    const char *left = one.data(), *right = other.data();
+    if (size >= 8) return same<std::uint64_t>(left, right) && same<std::uint64_t>(left + size - 8, right + size - 8);
+    if (size >= 4) return same<std::uint32_t>(left, right) && same<std::uint32_t>(left + size - 4, right + size - 4);
+    if (size >= 2) return same<std::uint16_t>(left, right) && same<std::uint16_t>(left + size - 2, right + size - 2);
+    return !size || *left == *right;
+}
 
 std::string word(PyObject *words, Py_ssize_t index) {
     Py_ssize_t size = 0;
@@ -85,7 +105,7 @@ void Names::add(std::string_view name, std::uint8_t number) {
 
 std::uint8_t Names::find(std::string_view name) const {
     for (std::size_t slot = slot_of(name); slots_[slot].number != NONE; slot = (slot + 1) % slots_.size())
-        if (slots_[slot].name == name) return slots_[slot].number;
+        if (equal(slots_[slot].name, name)) return slots_[slot].number;
     return NONE;
 }
 
@@ -288,14 +308,11 @@ std::int64_t EventBlock::joined(Texts &texts, std::initializer_list<Argument> pa
 // A time of the event in nanoseconds; nothing if Python has to read it, as it is negative or too large.
 std::optional<std::int64_t> EventBlock::nanoseconds(Field field) const {
     if (!event_.has(field) || event_[field].kind == Kind::NOTHING) return 0;
-    const std::string_view text = event_[field].text;
-    const std::size_t point = std::min(text.find('.'), text.size());
-    const std::string_view decimals = text.substr(std::min(point + 1, text.size()));
-    const auto whole = number_of(text.substr(0, point));
-    if (!whole || *whole >= MICROSECONDS_BELOW || decimals.size() > DECIMALS_AT_MOST) return std::nullopt;
-    if (!exact_ && (decimals.size() > DECIMALS || *whole >= FLOAT_EXACT_BELOW)) return rounded_nanoseconds(text);
-    std::int64_t made = *whole;
-    for (std::size_t i = 0; i < DECIMALS; ++i) made = made * 10 + (i < decimals.size() ? decimals[i] - '0' : 0);
+    const JsonValue &time = event_[field];
+    if (time.text.front() == '-' || time.units >= MICROSECONDS_BELOW || time.decimals.size() > DECIMALS_AT_MOST) return std::nullopt;
+    if (!exact_ && (time.decimals.size() > DECIMALS || time.units >= FLOAT_EXACT_BELOW)) return rounded_nanoseconds(time.text);
+    std::int64_t made = time.units;
+    for (std::size_t i = 0; i < DECIMALS; ++i) made = made * 10 + (i < time.decimals.size() ? time.decimals[i] - '0' : 0);
     return made;
 }
 

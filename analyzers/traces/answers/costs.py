@@ -40,6 +40,7 @@ class Attribution:
 
     work: Work
     _around: dict[str, Column] = field(default_factory=dict)
+    _masks: dict[str, Mask] = field(default_factory=dict)
 
     @property
     def trace(self) -> Trace:
@@ -94,7 +95,13 @@ class Attribution:
         return sorted(costs, key=lambda cost: (-cost.device_ns, -cost.own_ns, cost.name))[:COSTS_AT_MOST]
 
     def is_a(self, what: str) -> Mask:
-        """Return a mask of the events of the trace that are of kind `what`."""
+        """Return a mask of the events of the trace that are of kind `what`; it must not be changed."""
+        if what not in self._masks:
+            self._masks[what] = self.mask_of(what)
+        return self._masks[what]
+
+    def mask_of(self, what: str) -> Mask:
+        """Compute the mask that `is_a` returns."""
         if what == "operator":
             return self.trace.category_matches(OPS) & ~self.trace.name_matches(PROFILER_STEP)
         if what == "annotation":

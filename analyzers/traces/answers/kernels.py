@@ -33,9 +33,9 @@ def kernels(attribution: Attribution) -> list[Kernel]:
     name, spent, occupancies = work.trace.columns["name"][work.rows], work.own, Occupancies(work)
     sources = {what: attribution.sources(what) for what in ("operator", "module", "line")}
     order = np.lexsort((spent, name))
-    _, first, count = np.unique(name[order], return_index=True, return_counts=True)
+    bounds = np.flatnonzero(np.diff(name.take(order), prepend=NONE, append=NONE))
     rows = []
-    for begin, times in zip(first.tolist(), count.tolist(), strict=True):
+    for begin, times in zip(bounds[:-1].tolist(), np.diff(bounds).tolist(), strict=True):
         number, kind = int(name[order[begin]]), KIND_NAMES[work.kind[order[begin]]]
         same = order[begin : begin + times]
         statistics = kernel_statistics(work.trace.names[number], kind, spent[same])

@@ -129,12 +129,14 @@ def innermost_selected(selected: Mask, parent: Column) -> Column:
     above = np.where(selected, np.arange(nowhere, dtype=np.int32), np.where(parent < 0, np.int32(nowhere), parent))
     above = np.append(above, np.int32(nowhere))
     # Each round doubles how many parents are passed; those that are selected, and the end, lead to themselves.
-    climbing: Column = np.arange(len(above))
+    higher = above.take(above)
+    climbing = np.flatnonzero(higher != above)
+    above = higher
     while len(climbing):
-        higher = above[above[climbing]]
-        moved = higher != above[climbing]
+        before = above.take(climbing)
+        higher = above.take(before)
         above[climbing] = higher
-        climbing = climbing[moved]
+        climbing = climbing[higher != before]
     return np.where(above[:-1] == nowhere, np.int32(NONE), above[:-1])
 
 

@@ -4,7 +4,7 @@ A text is stored once, in a list of distinct texts; a column holds its index in 
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -16,7 +16,7 @@ import numpy as np
 from analyzers.columns import Column, Floats, Integers, Mask, narrowed
 from analyzers.traces.reading.problems import Problem, ProblemKind
 from analyzers.traces.reading.stream import ALLOCATION, INSTANT, Args, Events
-from analyzers.traces.reading.text_numbers import FIRST_TEXT_ID, Threads, renumber, renumber_texts
+from analyzers.traces.reading.text_numbers import FIRST_TEXT_ID, Text, Threads, renumber, renumber_texts
 
 NO_ARGS = Args()
 MICROSECONDS_AT_MOST = 4.5e15
@@ -98,8 +98,10 @@ class EventTable:
         Example: parts with the orders [0, 2] and [1] are stored as the rows 0 (first part), 1 (second part) and 2
         (first part); a row of a sparse table that refers to row 1 of the first part refers to row 2 afterwards.
         """
+        parts = tuple(part for part in parts if len(part.order) or len(part.memory)) or parts[:1]
         order = np.concatenate([part.order for part in parts])
-        sorting = np.argsort(order, kind="stable")
+        is_sorted = len(parts) == 1 and bool((order[1:] > order[:-1]).all())
+        sorting = slice(None) if is_sorted else np.argsort(order, kind="stable")
         row = np.empty(len(order), np.int64)
         row[sorting] = np.arange(self.rows, self.rows + len(order))
         for name in COLUMNS:
@@ -338,6 +340,24 @@ def raw_text(raw: msgspec.Raw) -> str:
     return bytes(raw).decode("utf-8", "replace")
 
 
-def decoded_texts(texts: Iterable[bytes]) -> list[str]:
+SEPARATOR = 1
+"""A byte that is in no JSON text."""
+
+
+def decoded_texts(texts: Sequence[bytes]) -> list[str]:
     """Return bytes as texts; bytes that are not UTF-8 become the replacement character."""
+    joined = bytes([SEPARATOR]).join(texts)
+    if joined.isascii() and texts:
+        decoded = joined.decode().split(chr(SEPARATOR))  # all at once takes a fifth of the time
+        if len(decoded) == len(texts):
+            return decoded
     return [text.decode("utf-8", "replace") for text in texts]
+
+
+def numbers_of(texts: Sequence[Text], known: dict[Text, int]) -> Integers:
+    """Return the number of each text in `known`; new texts are added to it. Each of `texts` occurs once."""
+    if known.keys().isdisjoint(texts):
+        numbers = range(len(known), len(known) + len(texts))
+        known.update(zip(texts, numbers, strict=True))
+        return np.array(numbers, np.int64)
+    return np.fromiter([known.setdefault(text, len(known)) for text in texts], np.int64, len(texts))

@@ -13,6 +13,7 @@ from analyzers.traces.reading.event_table import (
     SPARSE_TABLES,
     EventRows,
     EventTable,
+    numbers_of,
 )
 from analyzers.traces.reading.stream import ALLOCATION, COUNTED, EXACT, INSTANT, Args, Events, ReadState
 from analyzers.traces.reading.text_numbers import with_new_texts
@@ -57,7 +58,7 @@ class NativeBlockReader:
 
     def rows(self, found: dict[str, Any]) -> EventRows:
         """Return the rows that the native reader made of a block, with the numbers that texts have in the table."""
-        text = self.table.text_ids(found["texts"])
+        text = numbers_of(found["texts"], self.table.texts)
         columns: dict[str, Column] = {name: integers(found[name]) for name in COLUMNS}
         columns |= {name: text[columns[name]] for name in TEXT_COLUMNS}
         columns |= {name: with_new_texts(columns[name], text) for name in ID_COLUMNS}
@@ -66,8 +67,8 @@ class NativeBlockReader:
         if len(memory):
             memory[:, MEMORY_IDS] = with_new_texts(memory[:, MEMORY_IDS], text)
         numbers = {
-            "shape": numbered(found["shapes"], self.table.shapes),
-            "occupancy": numbered(found["occupancies"], self.table.occupancies),
+            "shape": numbers_of(found["shapes"], self.table.shapes),
+            "occupancy": numbers_of(found["occupancies"], self.table.occupancies),
         }
         for table, number in numbers.items():
             sparse[table][:, 1] = number[sparse[table][:, 1]]
@@ -86,11 +87,6 @@ def block_reader(table: EventTable) -> NativeBlockReader | None:
 def integers(column: bytearray) -> Integers:
     """Return a column that the native reader made."""
     return np.frombuffer(column, np.int64)
-
-
-def numbered(texts: list[bytes], known: dict[bytes, int]) -> Integers:
-    """Return the number of each text in `known`; new texts are added to it."""
-    return np.fromiter([known.setdefault(text, len(known)) for text in texts], np.int64, len(texts))
 
 
 def decode_left(buffer: bytes, found: dict[str, Any], state: ReadState) -> tuple[Events, Integers] | None:

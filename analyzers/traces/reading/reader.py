@@ -21,9 +21,6 @@ from analyzers.traces.reading.templated_events import TemplateReader
 MEMBERS_AT_MOST = 1 << 20
 """How many ranks of one process group are read; more are left out."""
 COUNTER_AT_MOST = 1e18
-# Once this much was allocated and freed, glibc keeps as much for what comes next. Else it gives the memory of each
-# block of text back to the system, and the next block costs as many page faults as it has pages.
-KEPT_BYTES = 31 << 20
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
@@ -34,7 +31,6 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     Raises:
         InputError: The file is no profiler trace.
     """
-    bytes(KEPT_BYTES)
     table, state = read_into_table(paths[0])
     columns, texts = table.finish()
     meta = {

@@ -62,6 +62,9 @@ class Trace:
     _values_of_texts: dict[Callable[[str], int], Integers] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _matches_of_patterns: dict["re.Pattern[str]", Mask] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def header(self) -> Mapping[str, Any]:
@@ -90,16 +93,23 @@ class Trace:
     def text_matches(self, wanted: "re.Pattern[str] | set[str]", among: Sequence[int] | None = None) -> Mask:
         """Return a mask of the texts in `names` that are in the set `wanted` or contain the pattern `wanted`.
 
-        If `among` is given, only the texts with these indices can match.
+        If `among` is given, only the texts with these indices can match. The mask must not be changed: all texts are
+        searched only once for each pattern.
         """
-        matches = np.zeros(len(self.names), bool)
-        names = self.names if among is None else [self.names[number] for number in among]
         if isinstance(wanted, set):
-            matching = [name in wanted for name in names]
-        else:
-            matching = [wanted.search(name) is not None for name in names]
-        matches[slice(None) if among is None else among] = matching
-        return matches
+            return self.matching(wanted.__contains__, among)
+        if among is not None:
+            return self.matching(wanted.search, among)
+        if wanted not in self._matches_of_patterns:
+            self._matches_of_patterns[wanted] = self.matching(wanted.search)
+        return self._matches_of_patterns[wanted]
+
+    def matching(self, matches: Callable[[str], object], among: Sequence[int] | None = None) -> Mask:
+        """Return a mask of the texts in `names`, those `among` which count, for which a function returns something."""
+        mask = np.zeros(len(self.names), bool)
+        names = self.names if among is None else [self.names[number] for number in among]
+        mask[slice(None) if among is None else among] = [bool(matches(name)) for name in names]
+        return mask
 
     def name_matches(self, wanted: "re.Pattern[str] | set[str]") -> Mask:
         """Return a mask of the events whose name is in the set `wanted` or contains the pattern `wanted`."""

@@ -8,6 +8,7 @@ import pytest
 
 from analyzers import native_readers
 from analyzers.traces.reading import native as trace_native
+from analyzers.traces.reading.event_table import decoded_texts, numbers_of
 from benchmarks.core import trace_files
 from benchmarks.fuzzing.mutations import mutated
 from benchmarks.safety.native_readers import PAIRS, LeftToPython, difference, rare_events, result, trace_seeds
@@ -153,3 +154,16 @@ def test_a_file_is_read_without_the_native_reader_if_that_is_switched_off(monkey
     finally:
         monkeypatch.undo()
         native_readers.native_module.cache_clear()
+
+
+def test_numbers_of_texts_that_are_new_known_and_mixed():
+    known = {b"a": 0}
+    assert numbers_of([b"b", b"c"], known).tolist() == [1, 2]
+    assert numbers_of([b"d", b"a", b"e"], known).tolist() == [3, 0, 4]
+    assert numbers_of([], known).tolist() == []
+    assert known == {b"a": 0, b"b": 1, b"c": 2, b"d": 3, b"e": 4}
+
+
+def test_texts_are_decoded_alone_or_together():
+    for texts in ([], [b""], [b"", b"a\n", b"b\0c"], [b"a\x01b", b"c"], ["\u00e9".encode(), b"\xe2\x82", b"x"]):
+        assert decoded_texts(texts) == [text.decode("utf-8", "replace") for text in texts]
