@@ -53,12 +53,14 @@ class UnusualKind(StrEnum):
     """A kind of memory use that is unusual without being a failure.
 
     `LATE_STATE`: optimizer state that only the first optimizer step allocated. `LOSS`: copies of the logits made for
-    the loss. `KEPT`: activations that outlive the step that made them.
+    the loss. `KEPT`: activations that outlive the step that made them. `SPIKE`: a few steps that need far more memory
+    than all others.
     """
 
     LATE_STATE = "late_state"
     LOSS = "loss"
     KEPT = "kept"
+    SPIKE = "spike"
 
 
 class Remedy(StrEnum):
@@ -257,7 +259,8 @@ class UnusualUse(msgspec.Struct, frozen=True, kw_only=True):
     """Memory use that is unusual without being a failure; `frames` is the stack that allocated most of it.
 
     `frees_bytes` is by how much a remedy would lower the peak; `step` is the step in which the memory was allocated
-    (None: unknown).
+    (None: unknown). For a spike, `bytes` is what its step needs beyond the highest peak of the other steps, and
+    `larger_steps` of `compared_steps` steps are spikes.
     """
 
     kind: UnusualKind = msgspec.field(name="what")
@@ -265,6 +268,8 @@ class UnusualUse(msgspec.Struct, frozen=True, kw_only=True):
     frees_bytes: int
     step: int | None
     frames: list[str]
+    larger_steps: int | msgspec.UnsetType = msgspec.UNSET
+    compared_steps: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class StepUse(msgspec.Struct, frozen=True, kw_only=True):

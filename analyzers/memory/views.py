@@ -28,6 +28,7 @@ from analyzers.memory.reading.schema import CATEGORIES, Action
 from analyzers.memory.reading.snapshot import DeviceTrace
 from analyzers.memory.replay.arenas import BlockArenas
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
+from analyzers.memory.replay.phases import whole_steps
 from analyzers.memory.replay.step_clock import step_clock
 from analyzers.run import Artefact
 
@@ -212,7 +213,7 @@ def steps(artefact: Artefact, options: store.Options | None = None, device: int 
     bytes at the end of the step, which sum to end_bytes.
     """
     replay = open_replay(artefact, options, device)
-    uses = [msgspec.structs.asdict(use) for use in step_uses(replay, categorise(replay))]
+    uses = [msgspec.structs.asdict(use) for use in step_uses(replay, categorise(replay), whole_steps(replay.trace))]
     rows = [use | use.pop("end_categories") for use in uses]
     return pd.DataFrame(rows, columns=[*StepUse.__struct_fields__[:-1], *CATEGORIES])
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from analyzers.memory import analyze
 from analyzers.run import Artefact, Kind
-from benchmarks.blocks.repeated_step import SITE, Block, Job, Pretended, step_operations
+from benchmarks.blocks.repeated_step import SITE, Block, Job, Pretended, any_batch, step_operations
 
 Build = Callable[[list[Block], random.Random], tuple[Pretended, int]]
 """A function (operations of a step, random generator) that simulates a job with them.
@@ -142,7 +142,7 @@ CASES = (
     Case("a block a step", True, keeping(one_block)),
     Case("a block a step, 40 steps", True, keeping(one_block, steps=40)),
     Case("a block a step, beginning lost", True, keeping(one_block, lost=0.4, steps=20)),
-    Case("a block a step, batches vary", True, keeping(one_block, steps=24, varies=True)),
+    Case("a block a step, batches vary", True, keeping(one_block, steps=24, scale=any_batch)),
     Case("a block a step from the fourth on", True, keeping(from_fourth, steps=14)),
     Case("eight blocks a step", True, keeping(several_blocks)),
     Case("a block every second step", True, keeping(every_second, steps=24)),
@@ -150,7 +150,7 @@ CASES = (
     Case("a block a step, checkpoints between", True, keeping(one_block, after=checkpoint, steps=15)),
     Case("nothing kept", False, keeping(nothing)),
     Case("nothing kept, beginning lost", False, keeping(nothing, lost=0.5, steps=20)),
-    Case("nothing kept, batches vary", False, keeping(nothing, steps=24, varies=True)),
+    Case("nothing kept, batches vary", False, keeping(nothing, steps=24, scale=any_batch)),
     Case("a cache that fills", False, keeping(first_four, steps=16)),
     Case("a queue of four", False, keeping(nothing, after=queue, steps=16)),
     Case("a small history by replacement", False, keeping(nothing, after=replaced, steps=16)),

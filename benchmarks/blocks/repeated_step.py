@@ -24,16 +24,33 @@ class Block:
     freed: int | None
 
 
+class OutOfMemoryError(Exception):
+    """The simulated device cannot serve a request."""
+
+
 @dataclass
 class Pretended:
-    """A simulated device whose allocator never reuses an address, and the trace that it records."""
+    """A simulated device whose allocator never reuses an address, and the trace that it records.
+
+    `limit` is the number of bytes that may be allocated at once; None: as many as are asked for. `peaks` has the
+    highest number of allocated bytes in each step so far.
+    """
 
     entries: list[Entry] = field(default_factory=list)
     live: dict[int, tuple[int, Frames]] = field(default_factory=dict)
     top: int = BASE
     clock: int = 1_700_000_000_000_000
+    limit: int | None = None
+    allocated: int = 0
+    peaks: list[int] = field(default_factory=list)
 
     def alloc(self, size: int, frames: Frames) -> int:
+        if self.limit is not None and self.allocated + size > self.limit:
+            self.write("oom", max(0, self.limit - self.allocated), size, frames)
+            raise OutOfMemoryError
+        self.allocated += size
+        if self.peaks:
+            self.peaks[-1] = max(self.peaks[-1], self.allocated)
         address, self.top = self.top, self.top + -(-size // 512) * 512
         self.live[address] = (size, frames)
         self.write("alloc", address, size, frames)
@@ -41,6 +58,7 @@ class Pretended:
 
     def free(self, address: int) -> None:
         size, _ = self.live.pop(address)
+        self.allocated -= size
         self.write("free_requested", address, size, [])
         self.write("free_completed", address, size, [])
 
@@ -93,7 +111,11 @@ def step_bounds(trace: Sequence[Entry]) -> tuple[int, int]:
 
 @dataclass
 class Job:
-    """A training loop that repeats the operations of a recorded step."""
+    """A training loop that repeats the operations of a recorded step.
+
+    `keep` returns the positions of the blocks that a step does not free, `scale` the factor of all sizes in a step;
+    `after` is called after each step.
+    """
 
     step: list[Block]
     dice: random.Random
@@ -101,15 +123,19 @@ class Job:
     steps: int = 12
     keep: Callable[["Job", int], set[int]] = lambda _job, _number: set()
     after: Callable[["Job", int], None] = lambda _job, _number: None
-    varies: bool = False
+    scale: Callable[["Job", int], float] = lambda _job, _number: 1.0
     state: dict[str, Any] = field(default_factory=dict)
 
     def run(self) -> Pretended:
         for size in self.weights():
             self.device.alloc(size, [])
-        for number in range(1, self.steps + 1):
-            self.one_step(number)
-            self.after(self, number)
+        try:
+            for number in range(1, self.steps + 1):
+                self.device.peaks.append(self.device.allocated)
+                self.one_step(number)
+                self.after(self, number)
+        except OutOfMemoryError:
+            pass  # as in a real job, the trace ends here
         return self.device
 
     def weights(self) -> list[int]:
@@ -119,7 +145,7 @@ class Job:
         """Allocate and free as in the recorded step; blocks that the step did not free are allocated in the first
         step only.
         """
-        factor = self.dice.choice((1.0, 1.0, 0.75, 0.5)) if self.varies else 1.0
+        factor = self.scale(self, number)
         kept, due = self.keep(self, number), dict[int, list[int]]()
         for position, block in enumerate(self.step):
             for address in due.pop(position, []):
@@ -138,3 +164,8 @@ class Job:
         total = sum(sorted((block.size for block in self.step), reverse=True)[:20])
         wanted = SIZEABLE * total
         return [p for p, b in enumerate(self.step) if b.freed is not None and b.frames and b.size >= wanted]
+
+
+def any_batch(job: Job, _number: int) -> float:
+    """Return the factor of the sizes in a step whose batch varies."""
+    return job.dice.choice((1.0, 1.0, 0.75, 0.5))

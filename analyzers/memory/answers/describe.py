@@ -6,11 +6,13 @@ import msgspec
 
 from analyzers.memory.answers.device_account import device_account
 from analyzers.memory.answers.fragmentation import fragmentation
+from analyzers.memory.answers.larger_steps import larger_steps
 from analyzers.memory.answers.leaks import growing_stacks
 from analyzers.memory.answers.oom import last_oom
 from analyzers.memory.answers.savings import savings
 from analyzers.memory.answers.stacks import top_stacks
 from analyzers.memory.answers.step_use import step_uses
+from analyzers.memory.answers.training_loop import training_loop
 from analyzers.memory.answers.unusual_use import unusual_uses
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.model import Device, MissingEvidence
@@ -26,8 +28,9 @@ def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
     The fields `path`, `rank` and `step`, which depend on the file's path, are left for the caller to fill in.
     """
     trace, lives, snapshot = replay.trace, replay.lifetimes, replay.trace.snapshot
-    growing = growing_stacks(replay, guess)
-    steps = step_uses(replay, guess)
+    loop = training_loop(replay)
+    growing = growing_stacks(replay, guess, loop)
+    steps = step_uses(replay, guess, loop.steps)
     oom = last_oom(replay, guess, growing, steps)
     peak, index = replay.peak
     at_peak, at_end = lives.alive(index), lives.alive(len(trace) - 1)
@@ -60,9 +63,9 @@ def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
         fragmentation=fragmentation(arenas, oom),
         top_stacks=top_stacks(snapshot, lives, guess, at_peak),
         end_stacks=top_stacks(snapshot, lives, guess, at_end),
-        steps=steps,
+        steps=steps if loop.is_annotated else [],
         growing=growing,
-        unusual=unusual_uses(replay, guess),
+        unusual=[*unusual_uses(replay, guess), *(larger_steps(replay, steps, loop) if not oom else [])],
         savings=savings(replay, guess, oom.index if oom else index),
         account=device_account(replay, guess),
     )

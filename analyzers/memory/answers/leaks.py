@@ -7,13 +7,12 @@ import numpy as np
 
 from analyzers.columns import Integers, Mask
 from analyzers.memory.answers.stacks import stack_and_category, stack_lines
+from analyzers.memory.answers.training_loop import TrainingLoop
 from analyzers.memory.categories.categorise import Guess
-from analyzers.memory.categories.stack_signs import phase_of_entries, stack_signs
 from analyzers.memory.model import Device, Growth, TopStack
 from analyzers.memory.reading.schema import CATEGORIES
-from analyzers.memory.replay.inferred_steps import inferred_steps
 from analyzers.memory.replay.lifetimes import Replay
-from analyzers.memory.replay.phases import Phase, StepSpan, whole_steps
+from analyzers.memory.replay.phases import StepSpan
 
 RISES_AT_LEAST, RISES_TO_BE_SURE = 4, 8
 """How many steps must add live bytes for a leak, and how many are enough to be sure.
@@ -34,16 +33,14 @@ OOM_SHARE_AT_LEAST = 0.1
 """A growth below this share of the allocated bytes does not explain why a request failed."""
 
 
-def growing_stacks(replay: Replay, guess: Guess) -> list[Growth]:
+def growing_stacks(replay: Replay, guess: Guess, loop: TrainingLoop) -> list[Growth]:
     """Return the stacks whose live bytes grew over the last steps without a fall, the stack that grew most first.
 
-    Steps are those that annotations mark, or else those inferred from recurring stacks; the list is empty for a trace
-    with fewer than five complete steps. Example: live bytes of a stack before the first step and at the ends of five
-    steps are 8, 8, 9, 10, 11, 12 MiB: 4 rises in a row, 4 MiB in all. It is a leak if each of those 4 steps left a
-    block of the same size (1 MiB) alive to the end.
+    The list is empty for a training loop with fewer than five complete steps. Example: live bytes of a stack before the
+    first step and at the ends of five steps are 8, 8, 9, 10, 11, 12 MiB: 4 rises in a row, 4 MiB in all. It is a leak
+    if each of those 4 steps left a block of the same size (1 MiB) alive to the end.
     """
-    annotated = whole_steps(replay.trace)
-    steps = (annotated or training_steps(replay))[-STEPS_AT_MOST:]
+    steps = loop.steps[-STEPS_AT_MOST:]
     if len(steps) <= RISES_AT_LEAST:
         return []
     instants = [steps[0].start - 1, *(step.end - 1 for step in steps if step.end)]
@@ -60,25 +57,10 @@ def growing_stacks(replay: Replay, guess: Guess) -> list[Growth]:
     total = live[-1] - live[len(steps) - lasting, np.arange(live.shape[1])]
     candidates = [k for k in np.argsort(-total, kind="stable").tolist() if total[k] >= worthwhile]
     return [
-        growth(replay, guess, group == k, int(total[k]), steps[-int(lasting[k]) :], is_annotated=bool(annotated))
+        growth(replay, guess, group == k, int(total[k]), steps[-int(lasting[k]) :], is_annotated=loop.is_annotated)
         for k in candidates
         if is_steady(replay, group == k, [step.start for step in steps[-int(lasting[k]) :]], live[:, k])
     ][:STACKS_AT_MOST]
-
-
-def training_steps(replay: Replay) -> list[StepSpan]:
-    """Return the steps inferred from recurring stacks, if each has a forward or backward pass or an optimizer step.
-
-    If not, the list is empty: loading weights layer by layer also repeats stacks, and its memory stays allocated
-    without being a leak.
-    """
-    steps = inferred_steps(replay.trace, replay.live_bytes)
-    if not steps:
-        return []
-    phases = phase_of_entries(replay.trace, stack_signs(replay.trace.snapshot))
-    working = np.append(np.flatnonzero(phases != Phase.NONE), len(phases))
-    next_work = working[np.searchsorted(working, [step.start for step in steps])]
-    return steps if (next_work < [step.end or 0 for step in steps]).all() else []
 
 
 def growth(

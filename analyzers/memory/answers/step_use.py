@@ -1,5 +1,7 @@
 """Measure the memory of each training step: its peak, and the live bytes by category at its end."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from analyzers.columns import Column, Integers
@@ -7,14 +9,14 @@ from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.model import StepUse
 from analyzers.memory.reading.schema import CATEGORIES
 from analyzers.memory.replay.lifetimes import Lifetimes, Replay
-from analyzers.memory.replay.phases import whole_steps
+from analyzers.memory.replay.phases import StepSpan
 
 STEPS_AT_MOST = 200
 
 
-def step_uses(replay: Replay, guess: Guess) -> list[StepUse]:
-    """Return the memory use of the last `STEPS_AT_MOST` steps that are completely in the trace, in order."""
-    spans = [(step.number, step.start, step.end - 1) for step in whole_steps(replay.trace) if step.end]
+def step_uses(replay: Replay, guess: Guess, steps: Sequence[StepSpan]) -> list[StepUse]:
+    """Return the memory use of the last `STEPS_AT_MOST` of `steps` that have an end, in order."""
+    spans = [(step.number, step.start, step.end - 1) for step in steps if step.end]
     # A step whose annotations follow one another without an entry has no memory to speak of.
     spans = [(number, first, last) for number, first, last in spans if first <= last][-STEPS_AT_MOST:]
     ends = live_bytes_by_category(replay, guess, np.array([last for _, _, last in spans], np.int64))

@@ -7,7 +7,7 @@ from analyzers.memory.findings.evidence import fact, innermost, ranks_of
 from analyzers.memory.findings.remedies import SHARD, saving_by
 from analyzers.memory.model import Device, Remedy, Saving, UnusualKind, UnusualUse
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.words import share, size
+from analyzers.words import quantity, share, size
 
 ACTIVATION_SHARE_AT_LEAST = 0.6
 
@@ -24,6 +24,8 @@ def peak_findings(device: Device) -> Iterator[Finding]:
                 # What grows in every step is a leak, which has its own finding.
                 if all(growth.frames != use.frames for growth in device.growing):
                     yield kept_finding(device, use)
+            case UnusualKind.SPIKE:
+                yield spike_finding(device, use)
     saving = saving_by(device, Remedy.ACTIVATION_CHECKPOINTING)
     dominant = device.categories["activations"] >= ACTIVATION_SHARE_AT_LEAST * device.peak_allocated_bytes
     if not device.oom and saving and dominant:
@@ -130,6 +132,40 @@ def kept_finding(device: Device, use: UnusualUse) -> Finding:
             )
         ],
         confidence=0.7,
+    )
+
+
+def spike_finding(device: Device, use: UnusualUse) -> Finding:
+    """Return the finding that a few steps need far more memory than all others."""
+    highest, usual = device.peak_allocated_bytes, device.peak_allocated_bytes - use.bytes
+    larger, compared = use.larger_steps or 1, use.compared_steps or 1
+    others = quantity(compared - larger, "other step")
+    one = f"Step {use.step}" if use.step is not None else "One step"
+    which = one if larger == 1 else f"{larger} of {compared} steps"
+    how = "" if use.step is not None else " The recording marks no steps: they were inferred from stacks that recur."
+    most = "" if larger == 1 else " at most"
+    return Finding(
+        id="memory.spike",
+        severity=Severity.INFO,
+        title=f"{which}{on_rank(device)} needed{most} {size(highest)}, the {others} at most {size(usual)}",
+        why=f"The job needs {size(use.bytes)} more memory than all its other steps, because of"
+        f" {'this step' if larger == 1 else 'these steps'} alone."
+        + (f" The largest difference is in {innermost(use.frames)}." if use.frames else "")
+        + how,
+        next="Find what is special about it: a long sequence or a large batch, an evaluation or a checkpoint. Limit the"
+        " tokens in a batch, not its samples, or evaluate with a smaller batch; then the peak is"
+        f" {size(usual)}.",
+        ranks=ranks_of(device),
+        step=use.step,
+        evidence=[
+            fact(
+                device,
+                f"the highest peak, after entry {device.peak_index} of the allocation history: {size(highest)};"
+                f" of the {others}: {size(usual)}",
+                innermost(use.frames),
+            )
+        ],
+        confidence=0.8 if use.step is not None else 0.7,
     )
 
 

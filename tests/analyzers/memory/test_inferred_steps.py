@@ -48,14 +48,17 @@ def test_a_leak_is_found_without_marks_on_the_rank_that_has_it(recorded, maker):
     assert leak.why.endswith("The recording marks no steps: they were inferred from stacks that recur.")
 
 
-def loop(recording, maker, steps, *, kept=0, every=1):
-    """Record a training loop of an embedding, three layers and a loss; in every `every`-th step an output is kept."""
+def loop(recording, maker, steps, *, kept=0, every=1, layers=()):
+    """Record a training loop of an embedding, three layers and a loss; in every `every`-th step an output is kept.
+
+    `layers` has the sizes of the layers' outputs in the first steps, if they are not 90,000.
+    """
     forward = [maker.frame("forward", line=10), maker.frame("main", "train.py", 1)]
     sites = {name: [maker.frame(name, line=line), *forward] for line, name in enumerate(("embed", "layer", "loss"))}
     for step in range(steps):
         saved = [recording.alloc(40_000, sites["embed"])]
         for _ in range(3):
-            saved.append(recording.alloc(90_000, sites["layer"]))
+            saved.append(recording.alloc(dict(enumerate(layers)).get(step, 90_000), sites["layer"]))
             recording.free(recording.alloc(20_000, sites["layer"]))
         saved.append(recording.alloc(4_000, sites["loss"]))
         if kept and step % every == 0:
@@ -95,3 +98,51 @@ def test_weights_that_are_loaded_one_by_one_are_no_leak(maker):
     replay = open_replay(artefact)
     assert len(inferred_steps(replay.trace, replay.live_bytes)) >= 23
     assert "memory.leak" not in {finding.id for finding in analyze([artefact]).findings}
+
+
+MB = 1_000_000
+
+
+def spikes(maker, sizes):
+    """Return the findings on larger steps of a loop whose layers' outputs have these sizes in its steps."""
+    recording = maker.Recording()
+    loop(recording, maker, len(sizes), layers=sizes)
+    found = analyze([maker.save(recording.snapshot())]).findings
+    return [finding for finding in found if finding.id in ("memory.spike", "memory.oom.spike")]
+
+
+def test_a_step_that_needs_more_than_all_others_is_found_without_marks(maker):
+    [finding] = spikes(maker, [MB, MB, MB, 3 * MB, MB, MB, MB, MB])
+    assert finding.title == "One step on rank 0 needed 8.6 MiB, the 7 other steps at most 2.9 MiB"
+    assert "The largest difference is in layer (train/model.py:1)." in finding.why
+    assert finding.why.endswith("The recording marks no steps: they were inferred from stacks that recur.")
+    assert finding.step is None
+
+
+def test_two_larger_steps_of_many_are_counted(maker):
+    [finding] = spikes(maker, [MB] * 3 + [2 * MB] + [MB] * 6 + [3 * MB])
+    assert finding.title == "2 of 11 steps on rank 0 needed at most 8.6 MiB, the 9 other steps at most 2.9 MiB"
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param([MB] * 8, id="equal"),
+        pytest.param([MB, MB, MB, int(1.08 * MB), MB, MB, MB, MB], id="hardly larger"),
+        pytest.param([MB, 2 * MB] * 5, id="every other one"),
+        pytest.param([int(0.5 * MB), MB, int(0.75 * MB), int(1.2 * MB), int(0.6 * MB), int(0.9 * MB)], id="scattered"),
+    ],
+)
+def test_ordinary_steps_have_no_such_finding(maker, sizes):
+    assert spikes(maker, sizes) == []
+
+
+def test_a_failed_request_is_compared_with_inferred_steps(maker):
+    recording = maker.Recording()
+    loop(recording, maker, 6)
+    recording.alloc(5 * MB, [maker.frame("layer", line=1), maker.frame("forward", line=10)])
+    recording.oom(MB, 0, [maker.frame("layer", line=1)])
+    findings = {finding.id: finding for finding in analyze([maker.save(recording.snapshot())]).findings}
+    title = findings["memory.oom.spike"].title
+    assert title == "Step 5 of rank 0 needed at least 5.7 MiB, earlier steps at most 322.3 KiB"
+    assert "memory.spike" not in findings

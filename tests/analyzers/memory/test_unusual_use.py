@@ -8,7 +8,7 @@ from analyzers.memory import views
 MIB = 1 << 20
 
 
-def training(maker, *, keep=0, logits=0, late=False, steps=5):
+def training(maker, *, keep=0, logits=0, late=False, larger=0, steps=5):
     """Record steps of a model with 8 MiB of weights and state and 20 MiB of activations, and the given problems."""
     made = maker.Recording(segment_bytes=80 * MIB)
     site = {name: [maker.frame(name, f"/job/{name}.py", 7)] for name in ("model", "head", "cross_entropy", "optim")}
@@ -20,6 +20,8 @@ def training(maker, *, keep=0, logits=0, late=False, steps=5):
     for number in range(1, steps + 1):
         made.note(f"step#{number}", "START")
         saved = made.alloc(20 * MIB, site["model"], category="activations", user_metadata="layers.0")
+        if larger and number == 4:
+            made.free(made.alloc(larger, site["head"], category="temporary"))
         if keep and number <= 2:
             made.alloc(keep, site["head"], category="activations")
         if logits:
@@ -41,6 +43,7 @@ def test_a_healthy_training_has_no_such_finding(maker):
         ({"late": True}, "memory.late_state", "The first optimizer step allocated 16.0 MiB of optimizer state"),
         ({"logits": 20 * MIB}, "memory.loss", "The loss takes 31 % of peak allocated memory on rank 0"),
         ({"keep": 3 * MIB}, "memory.kept", "6.0 MiB of activations stay allocated long after their backward pass"),
+        ({"larger": 20 * MIB}, "memory.spike", "Step 4 on rank 0 needed 64.0 MiB, the 4 other steps at most 44.0 MiB"),
     ],
 )
 def test_the_planted_cause_is_found(maker, planted, name, title):
