@@ -49,3 +49,32 @@ def test_the_harness_notices_what_it_looks_for(fuzz):
         assert (end, place != "") == ("failed", True), form
     page = {"props": {"children": [{"props": {"children": "a\x1b[2J"}}]}}
     assert fuzz.outcome(lambda: check_components(page) or "answered")[0] == "failed"
+
+
+@pytest.mark.parametrize("kind", ["snapshots", "dumps", "traces"])
+def test_native_readers_agree_with_those_in_python(kind, tmp_path):
+    pytest.importorskip("torch_workbench_native", reason="not built: pip install ./analyzers/native")
+    from benchmarks.safety.native_readers import PAIRS, compare
+
+    [pair] = [pair for pair in PAIRS if pair.kind == kind]
+    ends = compare(pair, 60, 2026, tmp_path)
+    assert ends["differ"] == 0
+    assert ends["equal"] > 10
+
+
+def test_a_difference_of_a_native_reader_is_noticed(tmp_path, monkeypatch, capsys):
+    native = pytest.importorskip("torch_workbench_native", reason="not built: pip install ./analyzers/native")
+    from benchmarks.safety import native_readers
+
+    class Wrong:
+        def read_dump(self, file, tail):
+            made = native.read_dump(file, tail)
+            return made and (made[0], (made[1][0] + 1, made[1][1]))
+
+    monkeypatch.setattr(native_readers.native_readers, "installed_module", Wrong)
+    [dumps] = [pair for pair in native_readers.PAIRS if pair.kind == "dumps"]
+    ends = native_readers.compare(dumps, 20, 7, tmp_path)
+    assert ends["differ"] > 5
+    assert ends["equal"] < ends["differ"]  # files without entries, or with errors
+    assert len(list(tmp_path.glob("dumps_7_*"))) == ends["differ"]
+    assert "dumps 0: " in capsys.readouterr().out

@@ -1,6 +1,6 @@
 """Compare the native readers with those in Python, on mutated files: the columns must be equal, byte for byte.
 
-    python -m benchmarks.safety.native_readers [--inputs 50000] [--seed 0] [--keep FOLDER]
+    python -m benchmarks.safety.native_readers [--inputs 50000] [--seed 0] [--only dumps] [--keep FOLDER]
 
 The files are those of recorded and generated jobs, mutated in their structure or byte by byte. A native reader may
 leave any file to the one in Python; whatever it reads, Python's reader must read, too, with the same result or the same
@@ -249,6 +249,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", type=int, default=50_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="*", choices=[pair.kind for pair in PAIRS])
     parser.add_argument("--keep", type=Path)
     asked = parser.parse_args()
     if native_readers.installed_module() is None:
@@ -257,8 +258,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         home = asked.keep or Path(folder)
         home.mkdir(parents=True, exist_ok=True)
-        for pair in PAIRS:
-            ends = compare(pair, asked.inputs // len(PAIRS), asked.seed, home)
+        pairs = [pair for pair in PAIRS if not asked.only or pair.kind in asked.only]
+        for pair in pairs:
+            ends = compare(pair, asked.inputs // len(pairs), asked.seed, home)
             print(f"{pair.kind}: {dict(ends)}", flush=True)
             total += ends
     sys.exit(total["differ"] > 0)

@@ -55,7 +55,7 @@ def read_into_table(path: Path) -> tuple[EventTable, ReadState]:
     if blocks := native.block_reader(table):
         with suppress(native.NotNative):
             state = read_file(path, ReadState(table.add, blocks.read_block, blocks.read_block))
-            if not state.damaged:
+            if not state.damaged and not state.odd_tail:
                 return table, state
         table = EventTable()
     return table, read_file(path, ReadState(table.add, TemplateReader(table).read_block))

@@ -199,7 +199,8 @@ class ReadState:
     Each block of text goes to `fast_path` first, which returns the number of bytes that it consumed, or None if
     `decoder` has to decode the block; what is left at the end of the file goes to `rest_path` in the same way. Decoded
     events go to `sink`. `dropped` events could not be read, `stripped` ones were read without their arguments,
-    `damaged` means that a part of the text was no list of JSON events, `repaired` that broken text was replaced, and
+    `damaged` means that a part of the text was no list of JSON events, `odd_tail` that what follows the list is not the
+    end of a JSON document, `repaired` that broken text was replaced, and
     `truncated` that the file ends early. `metadata` holds all top-level entries of the file but `traceEvents`,
     `counters` the events with performance counters.
     """
@@ -211,6 +212,7 @@ class ReadState:
     dropped: int = 0
     stripped: int = 0
     damaged: bool = False
+    odd_tail: bool = False
     repaired: bool = False
     truncated: bool = False
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -268,7 +270,7 @@ def read_events(file: IO[bytes], state: ReadState) -> None:
         buffer = consume_block(buffer, state) + block
     buffer = consume_block(buffer, state)
     tail = consume_rest(buffer, state)
-    state.metadata = decode_metadata(head, tail)
+    state.metadata = decode_metadata(head, tail, state)
 
 
 def read_head(blocks: Iterable[bytes]) -> tuple[bytes, bytes]:
@@ -427,16 +429,18 @@ def has_control_characters(buffer: bytes) -> bool:
     return len(buffer.translate(None, forbidden)) != len(buffer)
 
 
-def decode_metadata(head: bytes, tail: bytes) -> dict[str, Any]:
+def decode_metadata(head: bytes, tail: bytes, state: ReadState) -> dict[str, Any]:
     """Return the top-level entries of a trace file except its events, {} if they cannot be read.
 
-    `head` is the text of the file up to the `[` of the list of events, `tail` the text after its `]`.
+    `head` is the text of the file up to the `[` of the list of events, `tail` the text after its `]`. A tail that does
+    not close what the head opens sets `state.odd_tail`.
     """
     # What stands before `[` and behind `]` is a JSON object, once the list between them is closed.
     for text in (head + b"]" + tail, head + b"]}"):
         try:
             metadata = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError):
+            state.odd_tail = bool(tail)
             continue
         return metadata if isinstance(metadata, dict) else {}
     return {}

@@ -167,3 +167,13 @@ def test_numbers_of_texts_that_are_new_known_and_mixed():
 def test_texts_are_decoded_alone_or_together():
     for texts in ([], [b""], [b"", b"a\n", b"b\0c"], [b"a\x01b", b"c"], ["\u00e9".encode(), b"\xe2\x82", b"x"]):
         assert decoded_texts(texts) == [text.decode("utf-8", "replace") for text in texts]
+
+
+@pytest.mark.parametrize("place", [5, 40, 89])
+def test_a_list_that_is_closed_too_early_is_left_to_python(tmp_path, monkeypatch, place):
+    monkeypatch.setattr(TRACES.settings[0][0], "BLOCK_BYTES", 2000)
+    events = [json.dumps(event) for event in rare_events()[:30] * 3]
+    content = f'{{"traceEvents": [{", ".join(events[:place])}, ]{", ".join(events[place:])}]}}'
+    path = tmp_path / "trace.json"
+    path.write_text(content)
+    assert result(TRACES, path, native) == result(TRACES, path, None)
