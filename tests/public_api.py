@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import msgspec
+from finding_ids import PACKAGES as PACKAGES_OF_PROJECT
+from finding_ids import finding_ids
 
 ROOT = Path(__file__).parents[1]
 RECORDED = ROOT / "tests" / "api" / "public_api.json"
@@ -31,28 +33,13 @@ NAMES = {
 """{module: its public names}, for modules without `__all__` that the page on the library shows."""
 PACKAGES = ("workbench.recorders", *(f"analyzers.{room}" for room in ROOMS))
 """Packages whose `__all__` is public."""
-FINDING_ID = re.compile(
-    r"(?:bisect|compare|doctor|estimate|hang|incident|logs|memory|parity|plan|proof|rerun|steps|tokens|trace|values)"
-    r"(?:\.[a-z0-9_]+)+"
-)
-WITHOUT_FINDINGS = {"tui", "web", "watch", "recorders", "config"}
-"""Folders where a text such as `memory.left` names something else."""
-FINDING_ENUMS = {
-    "hang": "hangs.model.HangClass",
-    "logs": "logs.model.LogClass",
-    "tokens": "tokens.answers.problems.Problem",
-    "bisect": "parity.bisect_model.Cause",
-    "steps": "steps.model.Problem",
-    "compare": "steps.diff.measures.Measure",
-}
-"""{the first part of an id: the enum of what may follow}."""
 SCHEMA = re.compile(r"workbench\.[a-z_]+/\d+")
 REQUIRED = "required"
 
 
 def public_api() -> dict[str, str]:
     """Return {what users rely on: its form}."""
-    lines = (*python_names(), *command_line(), *documents(), *finding_ids())
+    lines = (*python_names(), *command_line(), *documents(), *ids_and_versions())
     return dict(sorted(lines))
 
 
@@ -188,25 +175,20 @@ def type_of(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
     return "|".join(sorted(set(kinds)))
 
 
-def finding_ids() -> Iterator[tuple[str, str]]:
-    """Yield the ids of findings and the names of documents, as the code spells them or makes them of an enum."""
-    for prefix, place in FINDING_ENUMS.items():
-        module, _, name = place.rpartition(".")
-        values_after = getattr(import_module(f"analyzers.{module}"), name)
-        yield from ((f"finding {prefix}.{value}", "id") for value in values_after)
-    for package in ("analyzers", "workbench", "trainer"):
+def ids_and_versions() -> Iterator[tuple[str, str]]:
+    """Yield the ids of findings, and the names of the JSON documents of commands with their versions."""
+    yield from ((f"finding {name}", "id") for name in finding_ids())
+    for package in PACKAGES_OF_PROJECT:
         for path in (ROOT / package).rglob("*.py"):
-            if WITHOUT_FINDINGS.isdisjoint(path.parts):
-                yield from ids_in(path)
+            if "recorders" not in path.parts:
+                yield from versions_in(path)
 
 
-def ids_in(path: Path) -> Iterator[tuple[str, str]]:
+def versions_in(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the names of JSON documents that a module spells out."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-        if FINDING_ID.fullmatch(text) and not text.endswith((".json", ".toml")):
-            yield f"finding {text}", "id"
-        elif SCHEMA.fullmatch(text):
-            yield f"document {text}", "version"
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and SCHEMA.fullmatch(node.value):
+            yield f"document {node.value}", "version"
 
 
 def breaks(before: dict[str, str], now: dict[str, str]) -> list[str]:

@@ -1,6 +1,7 @@
 """What users rely on is neither removed nor changed by accident: see docs/deprecation.md."""
 
 import pytest
+from finding_ids import FAMILIES, finding_ids, ids_in_code
 
 from documents import kept
 from public_api import additions, breaks, public_api, recorded
@@ -35,6 +36,21 @@ def test_the_ids_of_recorded_runs_are_known(now):
     ids = {finding["id"] for document in kept().values() for finding in document.get("findings", [])}
     assert len(ids) > 20
     assert {f"finding {name}" for name in ids} <= now.keys()
+
+
+def test_it_is_known_which_ids_each_expression_in_the_code_can_produce():
+    """An id that the code puts together, such as f"logs.{cause.kind}", has a line in `FAMILIES`."""
+    assert ids_in_code()[1] == FAMILIES.keys()
+
+
+def test_ids_of_all_rooms_and_kinds_are_listed():
+    listed = finding_ids()
+    assert {
+        "memory.oom", "hang.host_stuck", "logs.startup.port_in_use", "logs.oom", "run.unreadable", "trace.unreadable",
+        "steps.nonfinite_loss_recovered", "steps.data_time", "trace.straggler", "trace.python", "values.not_finite",
+        "incident.crashed", "compare.step_time_undecided", "compare.memory.grew", "doctor.no_gpu", "tokens.shift",
+    } <= listed  # fmt: skip
+    assert "trace.imbalance" not in listed, "trace.straggler reports it"
 
 
 @pytest.mark.parametrize("name", [name for name in BEFORE if name != "workbench hang"])
