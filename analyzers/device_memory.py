@@ -56,12 +56,12 @@ UNTRACKED = frozenset({Holder.CONTEXT, Holder.LIBRARIES, Holder.OUTSIDE, Holder.
 
 HOLDER_WORDS = {
     Holder.TENSORS: "tensors",
-    Holder.WORKSPACES: "cuBLAS and cuDNN workspaces, from the allocator",
-    Holder.COMMUNICATION: "communication buffers, from the allocator",
-    Holder.CACHE: "reserved by PyTorch, not allocated",
+    Holder.WORKSPACES: "cuBLAS and cuDNN workspaces, allocated through PyTorch",
+    Holder.COMMUNICATION: "communication buffers, allocated through PyTorch",
+    Holder.CACHE: "reserved by PyTorch, but not allocated",
     Holder.CONTEXT: "CUDA context and loaded kernels",
     Holder.LIBRARIES: "NCCL and other libraries of this process",
-    Holder.OUTSIDE: "NCCL, other libraries, other processes",
+    Holder.OUTSIDE: "NCCL, other libraries and other processes",
     Holder.OTHER_PROCESSES: "other processes and the driver",
     Holder.FREE: "free",
 }
@@ -69,23 +69,24 @@ SOURCE_WORDS = {
     Source.MESSAGE: "from PyTorch's message",
     Source.SNAPSHOT: "from the snapshot",
     Source.DRIVER: "from the driver",
-    Source.TYPICAL: "typical for a device of this size",
+    Source.TYPICAL: "an estimate for a device of this size",
 }
 
 FEWER_LIBRARY_BUFFERS = (
     "Create fewer process groups, or give NCCL less memory: each process group has its own connections, at least two"
-    f" for each channel, and one connection takes {size(NCCL_CONNECTION_BYTES)}. NCCL_MAX_CTAS=8 (before"
-    " 2.17 NCCL_MAX_NCHANNELS=8) limits the channels, NCCL_BUFFSIZE=1048576 the buffers, NCCL_NVLS_ENABLE=0 saves those"
-    " of NVLink SHARP"
+    f" for each channel, and one connection takes {size(NCCL_CONNECTION_BYTES)}. Set NCCL_MAX_CTAS=8"
+    " for fewer channels (NCCL_MAX_NCHANNELS=8 in NCCL before 2.17), NCCL_BUFFSIZE=1048576 for smaller buffers, and"
+    " NCCL_NVLS_ENABLE=0 to do without the buffers of NVLink SHARP"
 )
 FEWER_PROCESSES = (
-    "List the processes on the device with nvidia-smi. Every rank that did not call torch.cuda.set_device before its"
-    " first use of CUDA has a context on device 0; a process of an earlier job keeps all its memory until it is ended"
+    "List the processes on the device with nvidia-smi, and end those that do not belong there: a process of an earlier"
+    " job keeps its memory until it ends. If other ranks of this job are listed on device 0, call"
+    " torch.cuda.set_device(LOCAL_RANK) before the first use of CUDA: otherwise each rank has a CUDA context there"
 )
 ADVICE = {
     Holder.LIBRARIES: FEWER_LIBRARY_BUFFERS,
     Holder.OTHER_PROCESSES: FEWER_PROCESSES,
-    Holder.OUTSIDE: f"{FEWER_PROCESSES}. If no other process is there: {uncapitalised(FEWER_LIBRARY_BUFFERS)}",
+    Holder.OUTSIDE: f"{FEWER_PROCESSES}. If no other process is listed: {uncapitalised(FEWER_LIBRARY_BUFFERS)}",
     Holder.CONTEXT: "Set CUDA_MODULE_LOADING=LAZY, so that only kernels that are used are loaded",
 }
 
@@ -239,7 +240,7 @@ def untracked_title(account: Sequence[MemoryPart]) -> str:
     `account` has all parts of the device's memory.
     """
     outside, total = untracked(account), sum(part.bytes for part in account)
-    return f"{size(outside)} of the device ({share(outside, total)}) is outside PyTorch's allocator: no tensor holds it"
+    return f"{size(outside)} of GPU memory ({share(outside, total)}) is in use, but not by PyTorch's allocator"
 
 
 def untracked_reason(account: Sequence[MemoryPart]) -> str:
@@ -247,7 +248,7 @@ def untracked_reason(account: Sequence[MemoryPart]) -> str:
 
     `account` has all parts of the device's memory.
     """
-    return f"These bytes are {'; '.join(in_words(part) for part in account if part.holder in UNTRACKED)}."
+    return f"It consists of {'; '.join(in_words(part) for part in account if part.holder in UNTRACKED)}."
 
 
 def in_words(part: MemoryPart) -> str:
@@ -260,8 +261,8 @@ def source_words(part: MemoryPart) -> str:
     if part.source is not Source.DIFFERENCE:
         return SOURCE_WORDS[part.source]
     if part.holder is Holder.LIBRARIES:
-        return "the rest of what this process uses"
-    return "the rest of what is in use on the device"
+        return "what remains of this process's memory"
+    return "what remains of the device's memory in use"
 
 
 def bounds(part: MemoryPart) -> str:

@@ -292,11 +292,11 @@ def unreadable(artefact: Artefact, analyzer: str, error: WorkbenchError) -> Find
         id=f"{analyzer}.unreadable",
         severity=Severity.WARNING,
         title=f"the file {artefact.path.name} could not be read",
-        why=error.message,
+        why=error.message.removeprefix(f"{artefact.path}: "),
         next=error.hint,
         ranks=[] if artefact.rank is None else [artefact.rank],
         step=artefact.step,
-        evidence=[Evidence(text=error.message, source=str(artefact.path))],
+        evidence=[Evidence(text=f"the file: {artefact.path}", source=str(artefact.path))],
         confidence=1.0,
     )
 

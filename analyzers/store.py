@@ -87,7 +87,9 @@ def load(paths: Sequence[Path], reader: str, options: Options | None = None, rea
     # The same file by another path is the same entry.
     paths = [path.resolve() for path in paths]
     key = cache_key(paths, reader)
-    failed = CacheFailure("no folder can be written to", "set WORKBENCH_CACHE to a folder of yours")
+    failed = CacheFailure(
+        "no folder for the cache can be written to", "set WORKBENCH_CACHE to a folder that you can write to"
+    )
     for folder in locations.folders():
         try:
             return load_through(folder / key, paths, reader, options, read)

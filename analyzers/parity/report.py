@@ -93,7 +93,7 @@ def recorded(named: NamedRun, options: store.Options) -> Recorded:
 
 
 def by_step(steps: Steps, curve: Curve) -> dict[int, float]:
-    """Return {step: value} of a curve, such as the loss; the value is the mean over the ranks."""
+    """Return {step: mean over the ranks} for a logged quantity: the loss or the gradient norm (`curve`)."""
     values = mean_by_step(steps, curve.value)
     return dict(zip(values.index.to_numpy().tolist(), values.to_numpy().tolist(), strict=True))
 

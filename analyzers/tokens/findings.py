@@ -34,8 +34,7 @@ NEXT = {
     " token of its own if it shares that one.",
     Problem.NO_END_TOKEN: "Append the end token to each answer before tokenising.",
     Problem.TEMPLATE_TRAINED: "Begin the unmasked span after the tokens of the template that open the answer, and end"
-    " it"
-    " with the end token of the answer.",
+    " it with the end token of the answer.",
     Problem.NOTHING_TRAINED: "Drop these rows, or find out why the mask finds no answer in them.",
     Problem.PADDING_TRAINED: "Set the labels of padding to -100.",
     Problem.PADDING_ATTENDED: "Set attention_mask to 0 for padding.",
@@ -53,7 +52,8 @@ TITLES = {
     Problem.LABEL_MISMATCH: "labels are not those of the tokens in {rows}",
     Problem.LABEL_VALUES: "labels below zero other than -100 in {rows}",
     Problem.ALL_TRAINED: "all text is trained, also the user's, in {rows}",
-    Problem.USER_TRAINED: "text that the assistant does not write is trained in {rows}",
+    Problem.USER_TRAINED: "text of users, system messages or tools has labels, so the model is trained to write it, in"
+    " {rows}",
     Problem.ANSWER_MASKED: "text of the assistant is masked in {rows}",
     Problem.END_NOT_TRAINED: "the end of the answer is not trained in {rows}",
     Problem.NO_END_TOKEN: "answers have no end token in {rows}",
@@ -205,7 +205,7 @@ def user_text(sums: Mapping[str, int]) -> str:
     """
     counts = {name: sums[f"{name}_trained"] for name in ("user", "system", "tool")}
     tokens = " and ".join(f"{quantity(count, 'token')} of {name} messages" for name, count in counts.items() if count)
-    return f"{tokens} have labels, so the model learns to write them"
+    return f"{tokens} have labels other than -100; only tokens of the assistant should have them"
 
 
 def end_text(sums: Mapping[str, int], ends: int, learned: int) -> str:
@@ -259,8 +259,7 @@ REASONS: dict[Problem, Callable[[Mapping[str, int]], str]] = {
 SENTENCES = {
     Problem.ALL_TRAINED: "{user} of the {length} tokens in these rows are the user's text, and no label is -100",
     Problem.SHIFT: "labels were compared with tokens at their own position and at one and two positions before and"
-    " after;"
-    " only this shift agrees",
+    " after; only this shift agrees",
     Problem.LABEL_MISMATCH: "{mismatched} labels differ from the tokens, whatever shift by up to two positions is"
     " assumed",
     Problem.LABEL_VALUES: "{ignored_values} labels are negative: PyTorch's cross entropy ignores only -100, and fails"
@@ -269,13 +268,11 @@ SENTENCES = {
     " loss NaN",
     Problem.PADDING_ATTENDED: "attention_mask is 1 for {padding_attended} padding tokens",
     Problem.PACKING_POSITIONS: "{undeclared} documents begin in the middle of a row without a new position 0, so"
-    " attention"
-    " reads the document before them",
+    " attention reads the document before them",
     Problem.NO_END_TOKEN: "an answer ends where its row ends, so the model does not learn to stop",
     Problem.NO_DOCUMENT_END: "text runs from one document into the next, so the model does not learn where a text ends",
-    Problem.DOUBLE_BOS: "the chat template writes one such token, and the tokenizer adds another; the model never"
-    " sees two"
-    " when it is used",
+    Problem.DOUBLE_BOS: "the chat template writes one such token, and the tokenizer adds another; the model never sees"
+    " two when it is used",
     Problem.NO_ANSWER: "the last message has no answer that the model could learn",
     Problem.EMPTY_ANSWER: "the model learns to end an answer without any text",
 }

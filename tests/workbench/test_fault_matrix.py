@@ -62,7 +62,7 @@ def test_any_two_faults_together_cost_no_part_of_the_answer(tmp_path, locale, st
     if not STREAMS[stream]:
         verdict = json.loads(ended.stdout)["verdict"]
         assert verdict["class"] == kind
-        assert "no folder can be written to" not in verdict["missing"]
+        assert "no folder for the cache can be written to" not in verdict["missing"]
         assert not name or f"{folder / name}: Permission denied" in verdict["missing"]
 
 
@@ -73,5 +73,5 @@ def test_without_room_on_any_disk_the_answer_names_what_it_lacks(tmp_path, local
     assert (ended.returncode, b"Traceback" in ended.stderr) == (0, False), ended.stderr
     verdict = json.loads(ended.stdout)["verdict"]
     assert (verdict["class"], verdict["ranks"]) == ("host_stuck", [1])
-    assert "no folder can be written to" in verdict["missing"]
+    assert "no folder for the cache can be written to" in verdict["missing"]
     assert any("no log could be read" in text for text in verdict["missing"])

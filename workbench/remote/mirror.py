@@ -116,7 +116,9 @@ def usable_folder(name: str, *, keep: bool) -> Path:
     Raises:
         CacheFailure: No cache folder can be written.
     """
-    failed = CacheFailure("no folder can be written to", "set WORKBENCH_CACHE to a folder of yours")
+    failed = CacheFailure(
+        "no folder for the cache can be written to", "set WORKBENCH_CACHE to a folder that you can write to"
+    )
     for cache in locations.folders() if keep else locations.temporary_folders():
         folder = cache / REMOTE_FOLDER / name
         try:

@@ -183,8 +183,9 @@ NEXT: dict[HangClass, str | Callable[[Cause], str]] = {
     HangClass.HOST_STUCK: for_stuck,
     HangClass.UNMATCHED_P2P: "give each send a recv on its peer, and issue both in the same order on both ranks",
     HangClass.LAGGING: for_lagging,
-    HangClass.ALL_ARRIVED: "check the network between these ranks and their devices (`dmesg -T | grep -i xid`); collect"
-    " a second set of dumps to see whether anything moves",
+    HangClass.ALL_ARRIVED: "check the devices of these ranks (`dmesg -T | grep -i xid`) and the network between them;"
+    " take dumps a second time to see whether any rank went on",
     HangClass.SLOW: "run `workbench steps` and `workbench trace` to see where the slow rank's time goes",
-    HangClass.UNKNOWN: "collect the dumps of all ranks; if they are on several nodes, give all their folders at once",
+    HangClass.UNKNOWN: "collect the dumps of all ranks; if they are on several nodes, give the folders of all nodes to"
+    " one `workbench hang` command",
 }

@@ -63,8 +63,8 @@ def consequence(failure: Failure, cause: Cause | None) -> Finding:
         id="logs.consequence",
         severity=Severity.INFO,
         title=f"{who(failure.ranks, reporter)} reported: {quoted(lead)}",
-        why=f"This follows from the first failure of the job, which explains it. It was printed {times(count)}.",
-        next=f"no action here: follow the next step of the first failure{first_failure(cause)}",
+        why=f"This error follows from the first failure of the job, which explains it. It was printed {times(count)}.",
+        next=f"nothing to do here: fix the first failure{first_failure(cause)}",
         ranks=failure.ranks,
         step=lead.step,
         evidence=[evidence_of(lead)],
@@ -104,8 +104,10 @@ def overflow_finding(logs: Logs) -> list[Finding]:
             id="logs.overflow_skips",
             severity=Severity.INFO,
             title=f"{quantity(count, 'step')} {'was' if count == 1 else 'were'} skipped, as fp16 gradients overflowed",
-            why=f"Up to {OVERFLOWS} at the beginning are normal: the gradient scaler looks for its loss scale.",
-            next="compare the loss around these steps; train in bfloat16, which needs no loss scale",
+            why=f"Up to {OVERFLOWS} skipped steps at the beginning are normal: the gradient scaler looks for its loss"
+            " scale. Each skipped step leaves the weights as they were.",
+            next="check that the loss falls nevertheless. To avoid overflows, train in bfloat16, which needs no loss"
+            " scale",
             evidence=[evidence_of(skips[0])],
             confidence=0.8,
         )
@@ -125,8 +127,8 @@ def handled_finding(logs: Logs) -> list[Finding]:
             severity=Severity.INFO,
             title=f"{who(ranks, 'the job')} reported {quantity(times, 'error')} and went on: {quoted(events[0])}"
             f"{place(events[0])}",
-            why="The program caught each error, or its log goes on after it.",
-            next="no action if these errors are expected; otherwise open the line that the title names",
+            why="The program caught each error, or its log goes on after it, so none of them ended the job.",
+            next="nothing to do if these errors are expected; otherwise open the source line in the evidence",
             ranks=ranks,
             evidence=[evidence_of(event) for event in events[:CONSEQUENCES_AT_MOST]],
             confidence=0.8,
@@ -141,7 +143,7 @@ def unreadable(file: LogFile) -> Finding:
         severity=Severity.WARNING,
         title=f"the log {PurePath(file.path).name} could not be read",
         why=file.problem,
-        next="check that the file was copied whole",
+        next="check that the file was copied whole and that you may read it (`ls -l`)",
         evidence=[Evidence(text=file.problem, source=file.path)],
         confidence=1.0,
     )
@@ -200,7 +202,7 @@ def without_failure(logs: Logs, lacks: list[str]) -> Verdict:
     return Verdict(
         status=Status.UNKNOWN,
         kind=LogClass.UNKNOWN,
-        sentence=f"the logs{shown} show no failure, and not whether the job ended{after}",
+        sentence=f"the logs{shown} show no failure, but do not show either whether the job ended{after}",
         confidence=UNKNOWN_CONFIDENCE,
         missing=lacks,
     )

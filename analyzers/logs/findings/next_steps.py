@@ -17,9 +17,9 @@ STEPS = {
     " `torch.distributed.elastic.multiprocessing.errors.record`",
     LogClass.DISK_FULL: "free space or raise the quota where the file is written (`df -h`, `quota -s`), and check the"
     " last checkpoint: it may be truncated",
-    LogClass.NETWORK: "check first whether the process at the other end had already ended: then this error is only a"
-    " consequence. If it was alive, check the network of both nodes (`ping`, `ibstat`, `ethtool`), and exclude a faulty"
-    " node from the next run (Slurm: `--exclude=NODE`)",
+    LogClass.NETWORK: "read the log of the rank at the other end of the connection. If it failed before this error, its"
+    " failure is the cause. If it was still running, check the network of both nodes (`ping`, `ibstat`, `ethtool`), and"
+    " exclude a faulty node from the next run (Slurm: `--exclude=NODE`)",
     LogClass.UNUSED_PARAMETERS: "make every parameter take part in the loss on each rank, also where forward()"
     " branches, or pass `find_unused_parameters=True` to DistributedDataParallel; TORCH_DISTRIBUTED_DEBUG=DETAIL"
     " prints the names",
@@ -75,8 +75,7 @@ HARDWARE = {
 }
 BROKEN_GPU = (
     "drain and reboot the node with this GPU (if the log does not name the node, the scheduler does), then check the"
-    " GPU (`nvidia-smi -q -d ECC,ROW_REMAPPER`, `dcgmi diag -r 3`);"
-    " replace it if this happens again"
+    " GPU (`nvidia-smi -q -d ECC,ROW_REMAPPER`, `dcgmi diag -r 3`); replace it if this happens again"
 )
 PORT_CLOSED = (
     "find the ranks at that address and read their logs: a refused connection usually means that no process listened"
@@ -185,9 +184,9 @@ def for_memory(cause: Cause) -> str:
     facts = first_with(cause, "requested_bytes").facts
     if cause.reason in (Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY):
         return (
-            f"{'' if cause.ranks else FIND_RANK}check with"
-            " `nvidia-smi` on its node whether another process holds the GPU. If none does, but memory is in use or the"
-            " error comes back there, the GPU may be faulty: exclude that node"
+            f"{'' if cause.ranks else FIND_RANK}check with `nvidia-smi` on its node whether another process holds the"
+            " GPU. If none does, but memory is in use or the error comes back there, the GPU may be faulty: exclude"
+            " that node"
         )
     if cause.reason is Reason.NCCL_BUFFERS:
         return (
@@ -261,8 +260,7 @@ def for_mismatch(cause: Cause) -> str:
         return (
             f"compare the code that leads {who(cause.ranks, 'each rank')} to its call with that of the others: a"
             " branch, a loop that ends earlier, or a batch of a different shape; every rank must issue the same"
-            " operations"
-            " with the same shapes"
+            " operations with the same shapes"
         )
     if cause.blame and cause.blame.basis is Basis.LEFT_ALONE:
         return TIMEOUTS[Basis.ALONE]

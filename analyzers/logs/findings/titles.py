@@ -209,7 +209,7 @@ def collective_timeout(cause: Cause) -> str:
         f" {waiting} may be unable to communicate",
         Basis.ALL_WAIT: f"{waiting} all timed out in {name}{where}{after}: the operation does not complete",
         Basis.MOST_SILENT: f"{waiting} timed out in {name}{where}{after}; the other ranks printed no error",
-        Basis.LATE: f"{waiting} timed out in {name}{where}{after}; all other ranks lost the connection then",
+        Basis.LATE: f"{waiting} timed out in {name}{where}{after}; then all other ranks lost the connection",
         Basis.ONE_SIDE: f"{waiting} timed out in {name}{where}{after}; without the other ranks' logs the rank that did"
         " not join cannot be named",
     }
@@ -230,8 +230,8 @@ def stuck(cause: Cause) -> str:
     whom = who(cause.blame.waiting if cause.blame else [])
     return (
         f"{who(cause.ranks)} {agree(cause.ranks, 'was', 'were')}{place(cause.lead)}{at_step(cause.lead)}, while {whom}"
-        " waited in"
-        f" {inside.facts.operation}{place(inside)}; a timer of faulthandler printed the stacks{duration_of(cause)}"
+        f" waited in {inside.facts.operation}{place(inside)}; a timer of faulthandler printed the"
+        f" stacks{duration_of(cause)}"
     )
 
 

@@ -32,7 +32,7 @@ def untracked_findings(accounts: Sequence[LogMemory]) -> Iterator[Finding]:
         title=untracked_title(worst.parts),
         why=untracked_reason(worst.parts)
         + (
-            " The request that failed would have fitted into the memory of libraries and other processes."
+            " The request that failed would have fitted into the memory that libraries and other processes use."
             if decisive
             else ""
         ),

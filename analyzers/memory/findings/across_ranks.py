@@ -9,6 +9,8 @@ from analyzers.report import Finding, Severity
 from analyzers.words import share, size
 
 EVIDENCE_SHOWN = 3
+NOTABLE_SHARE = 0.001
+"""A category is evidence if it makes more than this share of the difference."""
 ADVICE = {
     "parameters": "Split the layers more evenly over the pipeline stages, or shard what only this rank keeps whole.",
     "optimizer_state": "Split the parameters more evenly over the ranks: optimizer state is as uneven as they are.",
@@ -39,23 +41,24 @@ def uneven_finding(uneven: UnevenRank) -> Finding:
     return Finding(
         id="memory.uneven",
         severity=Severity.WARNING,
-        title=f"{who.capitalize()} peaks {size(excess)} above the {usual_of(uneven)}, so it runs out of memory first",
+        title=f"{who.capitalize()} peaks {size(excess)} above the {usual_of(uneven)}, so it would run out of memory"
+        " first",
         why=f"The peak of {who} is {size(device.peak_allocated_bytes)}, that of the {usual_of(uneven)}"
         f" {size(device.peak_allocated_bytes - excess)}. The difference is mostly {in_words(worst)}:"
         f" {size(more[worst])}.",
-        next=f"{ADVICE.get(worst, OTHER_ADVICE)} Spread evenly over all ranks, the peak would be"
-        f" {size(excess - excess / (len(uneven.others) + 1))} lower.",
+        next=f"{ADVICE.get(worst, OTHER_ADVICE)} If this difference were spread evenly over all ranks, the peak of"
+        f" {who} would be {size(excess - excess / (len(uneven.others) + 1))} lower.",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[
             fact(
                 device,
-                f"{in_words(name)}: {size(device.categories[name])} on {who}, {size(usual[name])} on the"
-                f" {usual_of(uneven)}"
+                f"{in_words(name)}: {size(device.categories[name])} on {who}, {size(usual[name])}"
+                f" {'on' if len(uneven.others) == 1 else 'in'} the {usual_of(uneven)}"
                 f" ({share(more[name], excess)} of the difference)",
             )
             for name in sorted(more, key=lambda name: -more[name])[:EVIDENCE_SHOWN]
-            if more[name] > 0
+            if more[name] > NOTABLE_SHARE * excess
         ],
         confidence=0.8,
     )

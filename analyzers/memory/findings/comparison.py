@@ -9,6 +9,8 @@ from analyzers.words import percent_change, size, uncapitalised
 # A smaller change is noise: caches, workspaces and the order of frees differ between two equal runs.
 NOISE_SHARE, NOISE_BYTES = 0.05, 1 << 20
 GROUPS_SHOWN = 3
+STATES = {"went": "is gone"}
+"""What a sentence says for the state of a group of blocks, where the state is no verb of a sentence."""
 
 
 def comparison_findings(diff: Diff, b: Instant) -> list[Finding]:
@@ -46,7 +48,8 @@ def evidence(diff: Diff, b: Instant, *, grew: bool) -> list[Evidence]:
     most = [*diff.modules[:GROUPS_SHOWN], *diff.lines[:GROUPS_SHOWN]]
     return [
         Evidence(
-            text=f"{change.what} {change.state}: {size(change.a_bytes)} to {size(change.b_bytes)}",
+            text=f"{change.what} {STATES.get(change.state, change.state)}: {size(change.a_bytes)} ->"
+            f" {size(change.b_bytes)}",
             source=str(b.artefact.path),
         )
         for change in most

@@ -39,11 +39,11 @@ def blocked_finding(device: Device, free: FreeMemory, request: int) -> Finding:
     return Finding(
         id="memory.fragmentation",
         severity=Severity.ERROR,
-        title=f"A request for {size(request)} failed although {size(free.split_bytes)} was free, but in pieces of at"
-        f" most {size(free.largest_bytes)}",
+        title=f"A request for {size(request)} failed although {size(free.split_bytes)} of reserved memory was free: the"
+        f" largest free block was {size(free.largest_bytes)}",
         why=f"PyTorch's allocator had reserved {size(free.reserved_bytes)}. {size(free.split_bytes)} of it was free,"
-        " but fragmented: it lies between blocks in use, so no piece was large enough, and none could be given back to"
-        " the device.",
+        " but fragmented: it lay between blocks in use, so no free block was large enough, and none could be given"
+        " back to the device.",
         next=defragment(device),
         ranks=ranks_of(device),
         step=device.step,
@@ -60,7 +60,7 @@ def split_finding(device: Device, free: FreeMemory) -> Finding:
         title=f"{size(free.split_bytes)} of the memory reserved at the peak was free, but fragmented",
         why=f"At the peak PyTorch's allocator had reserved {size(free.reserved_bytes)}. {size(free.split_bytes)} of it"
         f" ({share(free.split_bytes, free.reserved_bytes)}) was free between blocks in use, so it could not be given"
-        f" back to the device. The largest piece had {size(free.largest_bytes)}.",
+        f" back to the device. The largest free block was {size(free.largest_bytes)}.",
         next=f"{HARM}{defragment(device)}",
         ranks=ranks_of(device),
         step=device.step,
@@ -71,10 +71,12 @@ def split_finding(device: Device, free: FreeMemory) -> Finding:
 
 def evidence_of(device: Device, free: FreeMemory) -> Iterator[Evidence]:
     """Yield the fragmented bytes at the failed request or the peak, then the pools and segments at the end."""
-    yield fact(device, f"free in pieces after entry {free.entry} of the allocation history: {size(free.split_bytes)}")
+    yield fact(
+        device, f"free but fragmented, after entry {free.entry} of the allocation history: {size(free.split_bytes)}"
+    )
     use = device.fragmentation
     for place in [*use.pools[:PLACES_SHOWN], *use.segments[:PLACES_SHOWN]]:
-        yield fact(device, f"at the end, {free_place(place)}")
+        yield fact(device, f"when the snapshot was taken, {free_place(place)}")
 
 
 def defragment(device: Device) -> str:
@@ -82,8 +84,8 @@ def defragment(device: Device) -> str:
     saving = saving_by(device, Remedy.EXPANDABLE_SEGMENTS)
     if saving and not saving.frees_bytes:
         return (
-            "Allocate fewer different sizes: pad batches to a few lengths. Expandable segments would free nothing here"
-            f" ({saving.model})."
+            "Allocate fewer different sizes: pad batches to a few lengths. The allocator's setting expandable_segments"
+            f" would free nothing here ({saving.model})."
         )
     sentence = f"Set {EXPANDABLE_SEGMENTS}."
     if saving is None:

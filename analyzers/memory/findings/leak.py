@@ -14,9 +14,9 @@ def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
     where = innermost(worst.frames, "an unknown line")
     is_annotated = worst.first_step is not None
     since = f" from step {worst.first_step} on" if is_annotated else ""
-    how = "" if is_annotated else " The recording marks no steps: they were inferred from stacks that recur."
+    how = "" if is_annotated else " The recording does not mark steps: they were inferred from stacks that repeat."
     together = sum(growth.total_bytes for growth in growing)
-    all_lines = f" All lines listed as evidence together left {size(together)}." if len(growing) > 1 else ""
+    all_lines = f" All lines in the evidence together left {size(together)}." if len(growing) > 1 else ""
     return Finding(
         id="memory.leak",
         severity=Severity.WARNING,

@@ -16,14 +16,14 @@ LARGER_INPUTS_RATIO = 1.5
 CROWDED_SHARE = 0.7
 """From this share of the allocated bytes on, recomputing the layer that holds them needs as much again."""
 ONE_LAYER = (
-    f"Use a smaller batch ({BATCH}) or sequence ({SEQUENCE}). Recomputing activations does not help: {{module}} alone"
-    " holds most of them, and needs them at once."
+    f"Use a smaller batch ({BATCH}) or sequence ({SEQUENCE}). Activation checkpointing would not help: it computes one"
+    " layer at a time again, and {module} alone needs {held} of activations at once."
 )
 INPUT_LABEL = re.compile(r"input (\d+)")
 MODULES_SHOWN = POOLS_SHOWN = 3
 CHECK_BATCH = (
-    "First check why this batch is so large (collation, packing, long samples that are not truncated), and cap the"
-    " sequence length. If the size is intended:"
+    "First check why the batch of the failing step is so large (collation, packing, long samples that are not"
+    " truncated), and cap the sequence length. If the size is intended:"
 )
 
 WITHOUT_TENSORS = "Find out what else uses the device: `nvidia-smi` lists the processes on it and their memory."
@@ -64,10 +64,10 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
 def next_step(device: Device, oom: Oom, category: str) -> str:
     """Return what to do about a failed request, as sentences; `category` takes most of the memory."""
     module = crowded_layer(oom) if category == "activations" else ""
+    of_layer = ONE_LAYER.format(module=module, held=size(oom.modules[module])) if module else ""
     if abnormal_batch(oom):
-        text = ONE_LAYER.format(module=module) if module else f"{advice(device, category)}."
-        return f"{CHECK_BATCH} {uncapitalised(text)}"
-    return ONE_LAYER.format(module=module) if module else remedy(device, oom.categories)
+        return f"{CHECK_BATCH} {uncapitalised(of_layer or f'{advice(device, category)}.')}"
+    return of_layer or remedy(device, oom.categories)
 
 
 def crowded_layer(oom: Oom) -> str:
@@ -187,7 +187,7 @@ def larger_inputs(oom: Oom) -> str:
     if not growth:
         return ""
     now, usual = size(oom.categories["inputs"]), size(oom.usual_inputs_bytes)
-    return f"the inputs take {now} in this step, about {about(growth)} times as much as before ({usual})"
+    return f"the inputs take {now} in this step, about {about(growth)} times as much as in earlier steps ({usual})"
 
 
 def free_in_pool(free: FreeBlocks, oom: Oom) -> str:
@@ -226,13 +226,12 @@ def failing_step(device: Device, oom: Oom) -> str:
 
 def large_request_finding(device: Device, oom: Oom) -> Finding:
     """Return the finding that the failed request is unusually large by itself."""
-    part = share(oom.requested_bytes, oom.allocated_bytes)
     return Finding(
         id="memory.oom.spike",
         severity=Severity.WARNING,
         title=f"The request that failed is large by itself: {size(oom.requested_bytes)},"
         f" while all tensors together held {size(oom.allocated_bytes)}",
-        why=f"This one request is {part} of all memory that was allocated at that moment."
+        why=f"This one request is {part_of_allocated(oom)} all memory that was allocated at that moment."
         if oom.allocated_bytes
         else "No other memory was allocated at that moment.",
         next=smaller_request(oom),
@@ -241,6 +240,12 @@ def large_request_finding(device: Device, oom: Oom) -> Finding:
         evidence=spike_evidence(device, oom),
         confidence=0.7,
     )
+
+
+def part_of_allocated(oom: Oom) -> str:
+    """Return how large a failed request is, to precede what it is compared with: `31 % of`, or `2.3 times`."""
+    ratio = oom.requested_bytes / oom.allocated_bytes
+    return f"{about(ratio)} times" if ratio > 1 else f"{share(oom.requested_bytes, oom.allocated_bytes)} of"
 
 
 def smaller_request(oom: Oom) -> str:
@@ -262,7 +267,7 @@ def what_differs(oom: Oom) -> str:
 def spike_evidence(device: Device, oom: Oom) -> list[Evidence]:
     """Return the evidence on an unusually large step or request: requested and allocated bytes, and larger inputs."""
     inputs = larger_inputs(oom)
-    request = fact(device, f"requested: {size(oom.requested_bytes)}; allocated already: {size(oom.allocated_bytes)}")
+    request = fact(device, f"requested: {size(oom.requested_bytes)}; already allocated: {size(oom.allocated_bytes)}")
     return [request, *([fact(device, inputs)] if inputs else [])]
 
 

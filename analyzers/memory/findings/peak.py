@@ -42,9 +42,8 @@ def activation_finding(device: Device, saving: Saving) -> Finding:
         why=f"At the peak, {size(activations)} of {size(peak)} was activations: results of the forward pass that are"
         " kept for the backward pass.",
         next="If you need this memory, turn on activation checkpointing (torch.utils.checkpoint; in torchtitan"
-        f' activation_checkpoint.mode = "full"). It would free about {size(saving.frees_bytes)} of the'
-        f" {size(saving.of_bytes)}"
-        f" ({saving.model}).",
+        f' activation_checkpoint.mode = "full"). It would free about {size(saving.frees_bytes)} of these'
+        f" {size(saving.of_bytes)} ({saving.model}).",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[
@@ -62,7 +61,7 @@ def activation_finding(device: Device, saving: Saving) -> Finding:
 def how_known(device: Device, category: str) -> list[Evidence]:
     """Return evidence on how the blocks of a category were recognised: the rule that decided most of their bytes."""
     bases = [basis for basis in device.categories_bases if basis.category in ("", category)]
-    return [fact(device, f"how we know that they are {category}: {bases[0].because}")] if bases else []
+    return [fact(device, f"why these blocks count as {category}: {bases[0].because}")] if bases else []
 
 
 def late_state_finding(device: Device, use: UnusualUse) -> Finding:
@@ -73,9 +72,8 @@ def late_state_finding(device: Device, use: UnusualUse) -> Finding:
         title=f"The first optimizer step allocated {size(use.bytes)} of optimizer state",
         why="Optimizer state does not exist before the first optimizer step. So a first forward and backward pass that"
         " fits in memory does not prove that later steps fit.",
-        next=f"Plan for {size(use.bytes)} more than the first forward and backward pass needs. To need less, shard"
-        " the state over more ranks"
-        f" ({SHARD}), or use an optimizer with less state.",
+        next=f"Plan for {size(use.bytes)} more than the first forward and backward pass needs. To need less, shard the"
+        f" state over more ranks ({SHARD}), or use an optimizer with less state.",
         ranks=ranks_of(device),
         step=use.step,
         evidence=[
@@ -95,9 +93,8 @@ def loss_finding(device: Device, use: UnusualUse) -> Finding:
         why=f"The loss made copies of the logits{in_line(use)}, {size(use.bytes)} in total. The size of each is batch x"
         " sequence x vocabulary.",
         next="Compute the loss in pieces (chunked cross-entropy): split the sequence, compute the loss of one piece"
-        " after the other, and recompute each piece in its backward pass."
-        f" With {LOSS_PIECES} pieces the peak would be about {size(use.frees_bytes)} lower, as"
-        " only one piece is in memory at a time.",
+        f" after the other, and recompute each piece in its backward pass. With {LOSS_PIECES} pieces the peak would be"
+        f" about {size(use.frees_bytes)} lower, as only one piece is in memory at a time.",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[
@@ -118,10 +115,9 @@ def kept_finding(device: Device, use: UnusualUse) -> Finding:
         severity=Severity.WARNING,
         title=f"{size(use.bytes)} of activations stay allocated long after their backward pass",
         why=f"They were allocated from step {use.step} on{in_line(use)}, and are still allocated at the end of the"
-        f" recording{after_step(device)}.",
+        f" recording{',' if device.steps else ''}{after_step(device)}.",
         next="Find what still refers to these tensors: an output or a loss stored without .detach(), a cache, or a"
-        " closure."
-        f" Without these references {size(use.bytes)} is freed.",
+        f" closure. Without these references {size(use.bytes)} is freed.",
         ranks=ranks_of(device),
         step=use.step,
         evidence=[

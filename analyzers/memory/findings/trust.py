@@ -21,8 +21,7 @@ UNTOLD = (
     "Most of these blocks have a stack, but it contains no forward or backward pass, no optimizer and no collective.",
     (
         "Run `workbench inspect` on this file with `--breakdown`, which lists the lines that allocated most. Or start"
-        " the"
-        " job with `workbench launch -- COMMAND`, which records the category of each block."
+        " the job with `workbench launch -- COMMAND`, which records the category of each block."
     ),
 )
 """Why blocks have stacks but are of unknown category, and what to do; `WITHOUT_STACK` is for blocks without stacks."""
@@ -47,7 +46,7 @@ def inconsistent_finding(device: Device) -> Finding:
         title="The allocation history does not end with the blocks of the snapshot, so sizes over time are approximate",
         why=f"The history of {device.entries} allocations and frees ends with {size(device.end_allocated_bytes)}"
         f" allocated{listed(device)}. Most likely entries are missing from the history: newer versions of"
-        " PyTorch leave some out if they are given `skip_actions`.",
+        " PyTorch leave entries out of it if `skip_actions` is passed.",
         next="If you passed `skip_actions` to torch.cuda.memory._record_memory_history, record again without it. In"
         " this recording, take all sizes over time as approximate.",
         ranks=ranks_of(device),
@@ -85,7 +84,8 @@ def impossible_peak_finding(device: Device) -> Finding:
         " approximate",
         why=f"The history of {device.entries} allocations and frees peaks at {peak} allocated, but by the list of"
         f" segments the allocator never had more than {reserved}. Entries are missing, or the file was changed.",
-        next="Record again, without `skip_actions`. In this recording, take all sizes over time as approximate.",
+        next="Record again, without `skip_actions` (an argument of torch.cuda.memory._record_memory_history). In this"
+        " recording, take all sizes over time as approximate.",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[fact(device, f"device {device.device}: peak {peak} allocated, {reserved} reserved")],
@@ -116,7 +116,8 @@ def listed(device: Device) -> str:
         return ""
     by_list = size(device.listed_bytes)
     if by_list == size(device.end_allocated_bytes):
-        by_list = f"{abs(device.listed_bytes - device.end_allocated_bytes)} bytes more or less"
+        apart = device.listed_bytes - device.end_allocated_bytes
+        by_list = f"{quantity(abs(apart), 'byte')} {'more' if apart > 0 else 'less'}"
     return f", but the list of blocks in the same file shows {by_list}"
 
 
@@ -135,6 +136,6 @@ def uncategorised_finding(device: Device, unknown: int) -> Finding:
         ranks=ranks_of(device),
         step=device.step,
         evidence=[*unknown_stacks(device)]
-        or [fact(device, f"blocks of unknown category at the peak: {size(unknown)}, none of them has a stack")],
+        or [fact(device, f"blocks of unknown category at the peak: {size(unknown)}; none of them has a stack")],
         confidence=1.0,
     )

@@ -29,7 +29,7 @@ def untracked_findings(device: Device) -> Iterator[Finding]:
         title=untracked_title(device.account),
         why=untracked_reason(device.account)
         + (
-            " The request that failed would have fitted into the memory of libraries and other processes."
+            " The request that failed would have fitted into the memory that libraries and other processes use."
             if decisive
             else ""
         ),

@@ -35,13 +35,17 @@ def retries_finding(device: Device) -> Finding:
         severity=Severity.WARNING,
         title=f"{quantity(len(device.retries), 'allocation')} had to wait until the allocator freed cached memory",
         why="The device was full. To make room, PyTorch's allocator gave cached memory that no tensor used back to the"
-        f" driver, {size(freed)} in total. Before that it has to wait until the device has finished all work, which"
+        f" driver, {size(freed)} in total. Each time it first waits until the device has finished all work, which"
         " makes the step longer.",
         next=f"Leave more memory free: use a smaller batch ({BATCH}), or set {EXPANDABLE_SEGMENTS}.",
         ranks=ranks_of(device),
         step=device.step,
         evidence=[
-            fact(device, f"before entry {retry.index} of the allocation history: {size(retry.freed_bytes)} given back")
+            fact(
+                device,
+                f"before entry {retry.index} of the allocation history: {size(retry.freed_bytes)} given back to the"
+                " driver",
+            )
             for retry in device.retries[:EVIDENCE_SHOWN]
         ],
         confidence=0.8,

@@ -25,6 +25,11 @@ CAUSE_NAMES: Mapping[Cause, str] = {
 }
 
 
+def because_of(cause: Cause) -> str:
+    """Return a cause as the end of a clause: ` because of data loading`; empty if there is no single cause."""
+    return "" if cause is Cause.MIXED else f" because of {CAUSE_NAMES[cause]}"
+
+
 def confidence(steps: Steps) -> float:
     """Return the confidence of a verdict on timing, from 0.55 to 0.95.
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from analyzers.report import EVIDENCE_AT_MOST, Evidence, Finding, Severity
 from analyzers.steps.answers.lateness import PHASES_OF
-from analyzers.steps.findings.common import CAUSE_NAMES, confidence, log_of_rank
+from analyzers.steps.findings.common import CAUSE_NAMES, because_of, confidence, log_of_rank
 from analyzers.steps.model import Cause, Pattern, Problem, Straggler
 from analyzers.steps.table import Steps
 from analyzers.words import agree, duration, percent, quantity, rank_names
@@ -31,22 +31,28 @@ def straggler_finding(steps: Steps, group: Sequence[Straggler]) -> Finding:
     """Return one finding on the stragglers in `group`, the costliest of which comes first."""
     ranks, first = sorted(straggler.rank for straggler in group), group[0]
     begin = min(straggler.first_step for straggler in group)
-    causes = " and ".join(sorted({CAUSE_NAMES[straggler.cause] for straggler in group}))
     compared = quantity(compared_steps(first), "step")
     lateness = f"late in {first.steps_late} of {compared}, by {duration(first.lateness_s)} on average"
     lost, share = sum(s.lost_s for s in group), sum(s.share for s in group)
     return Finding(
         id=Problem.STRAGGLER.finding_id,
         severity=Severity.WARNING,
-        title=f"{waiting_text(steps, first, ranks)} from step {begin} on: {lateness}; the extra time is for {causes}",
+        title=f"{waiting_text(steps, first, ranks)} from step {begin} on: {lateness}; {extra_time(group)}",
         why=f"in each step all ranks wait for the slowest one. On average over the {compared} this makes a step"
-        f" {duration(lost)} longer: {percent(share)} of all step time is spent waiting",
+        f" {duration(lost)} longer: {percent(share)} of all step time is spent waiting for"
+        f" {'it' if len(ranks) == 1 else 'them'}",
         next=NEXT_BY_PATTERN.get(first.pattern) or NEXT_BY_CAUSE[first.cause],
         ranks=ranks,
         step=begin,
         evidence=evidence(steps, group)[:EVIDENCE_AT_MOST],
         confidence=confidence(steps),
     )
+
+
+def extra_time(group: Sequence[Straggler]) -> str:
+    """Return a clause on what the stragglers do in the extra time: `the extra time is data loading`."""
+    known = sorted({CAUSE_NAMES[straggler.cause] for straggler in group if straggler.cause is not Cause.MIXED})
+    return f"the extra time is {' and '.join(known)}" if known else "the extra time has no single cause"
 
 
 def waiting_text(steps: Steps, first: Straggler, ranks: Sequence[int]) -> str:
@@ -89,10 +95,10 @@ def step_facts(steps: Steps, straggler: Straggler) -> list[Evidence]:
             f" {duration(other_s)} (medians)"
         )
     latest = ", ".join(
-        f"step {late.step} by {duration(late.lateness_s)} (it took {duration(late.step_s)})"
+        f"step {late.step}, late by {duration(late.lateness_s)} (the step took {duration(late.step_s)})"
         for late in straggler.latest
     )
-    facts.append(f"the steps in which it is latest: {latest}")
+    facts.append(f"the steps in which rank {straggler.rank} is latest: {latest}")
     return [Evidence(text=fact, source=log_of_rank(steps, straggler.rank)) for fact in facts]
 
 
@@ -127,24 +133,26 @@ def lateness_fact(steps: Steps, straggler: Straggler) -> Evidence:
     compared = quantity(compared_steps(straggler), "compared step")
     when = f"between steps {straggler.first_step} and {straggler.last_step}"
     late_in = f"{straggler.steps_late} of {compared}, {when}, by {duration(straggler.lateness_s)} on average"
-    text = f"rank {straggler.rank} is late in {late_in}, because of {CAUSE_NAMES[straggler.cause]}"
+    text = f"rank {straggler.rank} is late in {late_in}{because_of(straggler.cause)}"
     return Evidence(text=text, source=log_of_rank(steps, straggler.rank))
 
 
 NEXT_BY_PATTERN = {
-    Pattern.ROTATING: "make all ranks do this in the same step, or spread it over more steps",
+    Pattern.ROTATING: "make all ranks do this work in the same steps, so that they wait once instead of in turns",
     Pattern.HOST: "check this machine: other processes, clock speed, temperature, network and storage",
 }
 NEXT_BY_CAUSE = {
-    Cause.COMPUTE: "compare the trace of this rank with that of a rank that is not late (`workbench trace`). If it runs"
-    " more kernels, it has more work. If its kernels take longer, its device is slower or its inputs are larger",
+    Cause.COMPUTE: "record profiler traces of this rank and of one that is not late, and compare them (`workbench"
+    " compare OTHER LATE`). If the late rank runs more kernels, it has more work. If its kernels take longer, its"
+    " device is slower or its inputs are larger",
     Cause.DATA: "find out why loading is slow on this rank only: its storage, the CPUs of its host, or its part of the"
     " data. More workers (num_workers) or a higher prefetch_factor can hide it",
     Cause.GC: "collect garbage in the same step on all ranks: call gc.disable() once, and gc.collect() every N steps",
-    Cause.CHECKPOINT: "save checkpoints asynchronously (checkpoint.async_mode), or check this rank's storage",
+    Cause.CHECKPOINT: "save checkpoints asynchronously (torchtitan: checkpoint.async_mode), or check this rank's"
+    " storage",
     Cause.EVALUATION: "evaluate in the same step on all ranks",
     Cause.LOGGING: "log less often on this rank",
-    Cause.UNRECORDED: "look at what this rank does between the phases, such as reading, logging or sleeping:"
-    " `py-spy dump --pid PID` shows it",
+    Cause.UNRECORDED: "look at what this rank does between the recorded phases, such as reading, logging or sleeping:"
+    " while the job runs, `py-spy dump --pid PID` shows it",
     Cause.MIXED: "check this rank's machine: other processes, clock speed, temperature",
 }

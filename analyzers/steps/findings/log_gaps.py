@@ -10,8 +10,8 @@ from analyzers.steps.table import Steps
 from analyzers.words import quantity, rank_names
 
 CHART = (
-    "look at its bars in Perfetto; for kernels and communication record a profiler trace"
-    " (--profiler.enable_profiling in torchtitan 0.3), and read that with workbench trace"
+    "to see kernels and communication, too, record a profiler trace (--profiler.enable_profiling in torchtitan 0.3),"
+    " and read it with `workbench trace`"
 )
 
 
@@ -29,14 +29,20 @@ def log_notes(steps: Steps) -> list[Finding]:
             f"the job has {quantity(steps.world_size, 'rank')}, and late ranks can only be found among those with a log"
         )
         notes.append(
-            note("steps.missing_ranks", title, why, "look for the missing logs in other folders", ranks=missing)
+            note(
+                "steps.missing_ranks",
+                title,
+                why,
+                "look for the missing logs on the other nodes of the job, and copy them into the same folder",
+                ranks=missing,
+            )
         )
     if ranks := steps.truncated:
         notes.append(torn_note(steps, ranks))
     last = steps.table.groupby("rank")["step"].max()
     if ranks := [int(str(rank)) for rank in last[last < last.max()].index]:
-        stops = f"stops at step {int(last.min())}, that of other ranks at step {int(last.max())}"
-        title = f"the log of {rank_names(ranks)} {stops}"
+        stops = f"stops at step {int(last.min())}, those of other ranks at step {int(last.max())}"
+        title = f"the step log of {rank_names(ranks)} {stops}"
         why = "ranks that train together finish the same steps, so these ranks ended earlier or stopped logging"
         advice = "look at how these ranks ended (`workbench inspect` on the folder of the run)"
         notes.append(note("steps.unequal_steps", title, why, advice, int(last.min()), ranks))
@@ -53,7 +59,7 @@ def torn_note(steps: Steps, ranks: list[int]) -> Finding:
             f"the step log of {rank_names(ranks)} ends in the middle of a line",
             "the process ended while it wrote the line, or the file was copied while the job ran. That line is left"
             " out: the numbers of this report end with the line before it",
-            "if the job ended by itself, look at how: `workbench inspect` on the folder of the run. If it was still"
+            "if the job has ended, find out how: `workbench inspect` on the folder of the run. If it is still"
             " running, copy the file again",
             ranks=ranks,
         ),
@@ -69,5 +75,8 @@ def unanswered(steps: Steps, late: Lateness) -> list[str]:
         return []
     if not late.is_known:
         return ["which rank is late: these logs do not record what each rank does before it meets the others"]
-    slow = "a rank with a slow backward, or slow sharded forward: only traces or processor times show when it arrives"
+    slow = (
+        "whether a rank is slow in its backward pass, or in the forward pass of sharded layers: all ranks wait there,"
+        " so only profiler traces or processor times show which one they wait for"
+    )
     return [] if late.by_processor else [slow]

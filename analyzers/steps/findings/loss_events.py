@@ -64,12 +64,12 @@ def recovered_finding(steps: Steps, broken: NonFinite) -> Finding:
     return Finding(
         id=f"{Problem.NONFINITE_LOSS.finding_id}_recovered",
         severity=Severity.INFO,
-        title=f"the {broken.quantity} of {rank_names(broken.ranks)} was NaN or infinite first at step {broken.step},"
-        f" and is finite from step {broken.finite_from} on",
+        title=f"the {broken.quantity} of {rank_names(broken.ranks)} was NaN or infinite in some steps from step"
+        f" {broken.step} on, and is finite again from step {broken.finite_from} on",
         why="the weights stayed finite, as later values show: the optimizer skipped the update of these steps, or the"
         f" {broken.quantity} was not used for it",
-        next="nothing, if it is only a few steps: a gradient scaler skips some while it finds its loss scale. If such"
-        " steps come back, check their batches, or train in bfloat16",
+        next="nothing to do if it is only a few steps: a gradient scaler skips some while it looks for its loss scale."
+        " If such steps come back, check their batches, or train in bfloat16",
         ranks=broken.ranks,
         step=broken.step,
         evidence=nonfinite_facts(steps, broken),
@@ -112,9 +112,9 @@ def spike_finding(steps: Steps, spike: Event, jumps: Sequence[Event]) -> Finding
         title=f"the loss jumps from {spike.before:.4g} to {spike.value:.4g} at step {spike.step}",
         why=f"in the steps before step {spike.step} the loss varies far less, as the evidence shows."
         + (f" It is back to normal at step {spike.until}" if spike.until else " It stays high until the last step"),
-        next=f"check the batch and the gradient norm of step {spike.step}. If `workbench launch --config` made the run,"
-        " `workbench inspect RUN --prove` runs that step again from the last checkpoint, and names the layer whose"
-        " gradient jumped first",
+        next=f"check the batch and the gradient norm of step {spike.step}. If the run was started with `workbench"
+        " launch --config`, `workbench inspect RUN --prove` runs that step again from the last checkpoint, and names"
+        " the layer whose gradient jumped first",
         ranks=steps.ranks,
         step=spike.step,
         evidence=[losses_around(steps, spike), *(Evidence(text=jump_text(jump)) for jump in led)],
@@ -137,7 +137,7 @@ def rise_finding(steps: Steps, rise: Event) -> Finding:
         id=Problem.LOSS_RISE.finding_id,
         severity=Severity.WARNING,
         title=f"the loss rises from {rise.before:.4g} to {rise.value:.4g}, from about step {rise.step} on",
-        why=f"the loss was about {rise.before:.4g} before that step, and stays higher until the last step",
+        why=f"after step {rise.step} the loss stays higher until the last step, so this is no short spike",
         next=f"check the data and the gradient norm around step {rise.step}. Then resume from a checkpoint before it,"
         " with a lower learning rate or clipped gradients",
         ranks=steps.ranks,
@@ -167,5 +167,11 @@ def jump_text(jump: Event) -> str:
 def plateau_note(event: Event) -> Finding:
     """Return the note on a loss that no longer falls."""
     title = f"the loss no longer falls: it stays at {event.value:.4g} from step {event.step} on"
-    why = "up to the last step the loss varies only around this value"
-    return note("steps.plateau", title, why, "change the learning rate, or stop the run", event.step)
+    why = "from that step to the last one the loss only varies around this value"
+    return note(
+        "steps.plateau",
+        title,
+        why,
+        "if this loss is good enough, stop the run; otherwise change the learning rate, or check the data",
+        event.step,
+    )

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.steps.answers.overhead import Overhead, Part
-from analyzers.steps.findings.common import CAUSE_NAMES, SAME_MOMENT, confidence
+from analyzers.steps.findings.common import SAME_MOMENT, because_of, confidence
 from analyzers.steps.model import Cause, Change, ChangeKind, GlobalStall, LongStep, Pattern, Problem, Straggler
 from analyzers.steps.table import Steps
-from analyzers.words import duration, percent, percent_change, rank_names
+from analyzers.words import duration, percent, percent_change, quantity, rank_names
 
 PHASES_NAMED = 3
 LONG_STEP_COST = 0.01
@@ -20,11 +20,11 @@ def stall_finding(steps: Steps, stall: GlobalStall) -> Finding:
     return Finding(
         id=Problem.GLOBAL_STALL.finding_id,
         severity=Severity.WARNING,
-        title=f"all ranks stalled together in {stall.steps} steps {between}: {duration(stall.lost_s)} lost"
-        f" in total, by {CAUSE_NAMES[stall.cause]}",
+        title=f"all ranks were slow in the same {quantity(stall.steps, 'step')} {between}{because_of(stall.cause)}:"
+        f" {duration(stall.lost_s)} lost in total",
         why="in these steps even the fastest rank took far longer than in other steps. The lost time is"
         f" {percent(stall.share)} of the time of all steps",
-        next=STALL_NEXT.get(stall.cause, "check what all ranks share, such as storage and network"),
+        next=STALL_NEXT.get(stall.cause, "check what all ranks share, such as storage and network, in these steps"),
         ranks=steps.ranks,
         step=stall.first_step,
         confidence=confidence(steps),
@@ -38,15 +38,14 @@ def long_step_finding(steps: Steps, stall: LongStep) -> Finding:
     """
     times = stall.duration_s / stall.usual_s if stall.usual_s else 0.0
     waited = f"; the others waited for {rank_names(stall.ranks)}" if len(stall.ranks) < len(steps.ranks) else ""
-    where = f"most of its extra time is in phase {stall.phase}" if stall.phase else "no recorded phase explains it"
+    where = f"most of its extra time is in the phase {stall.phase}" if stall.phase else "no recorded phase explains it"
     return Finding(
         id=Problem.LONG_STEP.finding_id,
         severity=Severity.WARNING if stall.share >= LONG_STEP_COST else Severity.INFO,
         title=f"step {stall.step} takes {duration(stall.duration_s)}, {times:.0f} times the usual"
         f" {duration(stall.usual_s)}{waited}",
         why=f"no step near step {stall.step} takes so long; {where}. The extra time is {percent(stall.share)} of the"
-        " time"
-        " of all steps",
+        " time of all steps",
         next="check what happened at that time: a checkpoint, recompilation, garbage collection, other jobs on the"
         " machine, or slow storage or network",
         ranks=stall.ranks,
@@ -56,9 +55,10 @@ def long_step_finding(steps: Steps, stall: LongStep) -> Finding:
 
 
 STALL_NEXT = {
-    Cause.DATA: "check the storage of the data; let the loader read further ahead (prefetch_factor)",
-    Cause.CHECKPOINT: "save checkpoints asynchronously (checkpoint.async_mode), or to faster storage",
-    Cause.GC: "collect less often, or only the young generations: gc.collect(1)",
+    Cause.DATA: "check the storage of the data, and let the DataLoader read further ahead (prefetch_factor)",
+    Cause.CHECKPOINT: "save checkpoints asynchronously (torchtitan: checkpoint.async_mode), or to faster storage",
+    Cause.GC: "run Python's garbage collector less often, or only on young objects: gc.disable(), and gc.collect(1)"
+    " every N steps",
 }
 
 
@@ -77,14 +77,14 @@ def is_explained(change: Change, stragglers: Sequence[Straggler]) -> bool:
 
 
 GRADUAL_NEXT = (
-    "look for what grows with the number of steps: a list or cache that is searched, logs that are written whole,"
-    " memory"
-    " that is not freed, or a device that gets hotter. Compare a trace of an early step with one of a late step"
-    " (`workbench compare A B`)"
+    "look for what grows with the number of steps: a list or cache that is searched, a log file that is rewritten"
+    " in each step, memory that is not freed, or a device that gets hotter. If you have a profiler trace of an early"
+    " step and one of a late step, compare them (`workbench compare EARLY LATE`)"
 )
 SUDDEN_NEXT = (
-    "check what changed at that step: other jobs on the machine, the data, or the clock speed of the device. Compare a"
-    " trace from before with one from after it (`workbench compare A B`)"
+    "check what changed at step {step}: other jobs on the machine, the data, or the clock speed of the device. If you"
+    " have a profiler trace from before this step and one from after it, compare them (`workbench compare BEFORE"
+    " AFTER`)"
 )
 NOTABLE_SHARE = 0.01
 """A phase is evidence for a slowdown if it grew by more than this share of it."""
@@ -96,11 +96,12 @@ def slowdown_reason(change: Change, *, gradual: bool) -> str:
     If the rise is not `gradual` but sudden, the clause adds that it lasted, so that a few slow steps do not explain
     it.
     """
-    rise = f"the median step time rose by {duration(change.after_s - change.before_s)}"
+    rise = duration(change.after_s - change.before_s)
     return (
-        f"{rise} from the first to the last steps"
+        f"steps got longer little by little: the median of the last steps is {rise} above that of the first ones"
         if gradual
-        else f"{rise} and stayed there, so a few slow steps are not the reason"
+        else f"from step {change.step} on the median is {rise} higher and stays there, so this is not due to a few slow"
+        " steps"
     )
 
 
@@ -114,13 +115,16 @@ def slowdown_finding(steps: Steps, change: Change) -> Finding:
     return Finding(
         id=Problem.SLOWDOWN.finding_id,
         severity=Severity.WARNING,
-        title=f"steps slow down {when}: {duration(change.before_s)} -> {duration(change.after_s)} ({more})",
+        title=f"steps became slower {when}: median step time {duration(change.before_s)} ->"
+        f" {duration(change.after_s)} ({more})",
         why=slowdown_reason(change, gradual=gradual),
-        next=GRADUAL_NEXT if gradual else SUDDEN_NEXT,
+        next=GRADUAL_NEXT if gradual else SUDDEN_NEXT.format(step=change.step),
         ranks=steps.ranks,
         step=change.step,
         evidence=[
-            Evidence(text=f"{name} takes {duration(extra)} more per step") for name, extra in largest if extra > notable
+            Evidence(text=f"the phase {name} takes {duration(extra)} more per step")
+            for name, extra in largest
+            if extra > notable
         ],
         confidence=0.8,
     )
@@ -128,11 +132,11 @@ def slowdown_finding(steps: Steps, change: Change) -> Finding:
 
 def overhead_finding(steps: Steps, overhead: Overhead) -> Finding:
     """Return the finding on a part of the wall time that costs too much, such as checkpoints."""
-    activity, scope, why, advice = OVERHEADS[overhead.part]
+    activity, whole, scope, why, advice = OVERHEADS[overhead.part]
     return Finding(
         id=f"steps.{overhead.part}_time",
         severity=Severity.WARNING,
-        title=f"{activity} {percent(overhead.share)} of the time: {duration(overhead.seconds)} {scope}",
+        title=f"{activity} {percent(overhead.share)} of {whole}: {duration(overhead.seconds)} {scope}",
         why=why,
         next=advice,
         ranks=steps.ranks,
@@ -143,24 +147,30 @@ def overhead_finding(steps: Steps, overhead: Overhead) -> Finding:
 OVERHEADS = {
     Part.DATA: (
         "waiting for data takes",
+        "the time of a step",
         "per step on most ranks",
         "a rank does not train while it waits for its next batch",
-        "give the loader more workers and let it read ahead (num_workers, prefetch_factor); profile its transforms",
+        "raise num_workers and prefetch_factor of the DataLoader, and find out which of its transforms take the time",
     ),
     Part.CHECKPOINT: (
         "saving checkpoints takes",
+        "the time of the run",
         "in total",
         "no rank trains while a checkpoint is saved",
-        "save asynchronously (checkpoint.async_mode), less often (checkpoint.interval), or to faster storage",
+        (
+            "save asynchronously (torchtitan: checkpoint.async_mode), less often (checkpoint.interval), or to faster"
+            " storage"
+        ),
     ),
     Part.RESTART: (
-        "restarts and the steps they lost take",
+        "restarts, with the steps that were trained again, take",
+        "the time of the run",
         "in total",
         "no rank trains between two attempts, and steps after the last checkpoint are trained again",
         (
             "find out what ended the earlier attempts (`workbench inspect` on the folder of the run), and save"
-            " checkpoints more often (checkpoint.interval)"
+            " checkpoints more often (torchtitan: checkpoint.interval)"
         ),
     ),
 }
-"""{part of the wall time: (activity, the time over which its seconds are measured, why it costs time, advice)}."""
+"""{part of the wall time: (activity, what its share is of, what its seconds are measured over, why, advice)}."""

@@ -139,7 +139,7 @@ def numbering_note(log: MappedLog) -> Finding:
         "steps.numbered_by_line",
         title,
         why,
-        "name the column: `workbench steps PATH --map step=COLUMN`, or log the step",
+        "name the column that holds the step: `workbench steps PATH --map step=COLUMN`. If there is none, log the step",
     )
 
 

@@ -16,9 +16,11 @@ def count_finding(mismatch: CountMismatch) -> Finding:
         severity=Severity.ERROR,
         title=f"{rank_names(mismatch.ranks)} issued {quantity(count, 'collective')} {less} than the others by the end"
         f" of step {step}",
-        why=f"the sequence number of the last collective in process group {mismatch.group} differs between ranks at the"
-        f" end of step {step}; it is the same on all ranks that issued the same collectives",
-        next=f"look for a condition around a collective that is true only on some ranks in step {step} or before it",
+        why=f"PyTorch numbers the collectives of a process group on each rank. At the end of step {step} the last"
+        f" number in process group {mismatch.group} is not the same on all ranks, so they did not issue the same"
+        " collectives",
+        next="look for a collective that only some ranks reach, such as in `if rank == 0:`, and for a loop that ends"
+        f" earlier on one rank, in step {step} or before it",
         ranks=mismatch.ranks,
         step=step,
         confidence=0.9,
@@ -33,7 +35,8 @@ def growth_finding(growth: Growth) -> Finding:
         title=f"the memory of rank {growth.rank} grows by {size(growth.bytes_per_step)} per step",
         why=f"the memory rises in nearly every step from step {growth.step} on; after the warm-up it should stay the"
         " same",
-        next="compare the memory snapshots of two steps (`workbench compare A B`) to see which blocks are new and stay",
+        next="record memory snapshots after two steps of this rank (torch.cuda.memory._record_memory_history and"
+        " _dump_snapshot), and compare them (`workbench compare A B`): this names the lines whose memory stays",
         ranks=[growth.rank],
         step=growth.step,
         confidence=0.7,

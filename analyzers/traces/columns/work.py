@@ -64,7 +64,10 @@ class Work:
 
     @cached_property
     def phase(self) -> Integers:
-        """For each event, the phase in which it was launched, as an index into `phases.PHASE_NAMES`; -1 if unknown."""
+        """The phase of the step (such as forward) that launched each event, as an index into `phases.PHASE_NAMES`.
+
+        It is -1 if the trace does not show which code launched the event.
+        """
         return np.where(self.linked, self.trace.columns["phase"][self.launch], -1)
 
     def step(self) -> Integers:

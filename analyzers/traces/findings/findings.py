@@ -148,16 +148,17 @@ def graph_break_finding(account: RankTrace, compiled: CompiledCode) -> Finding:
     return account_finding(
         account,
         "trace.graph_breaks",
-        f"The graphs of torch.compile break {times(compiled.breaks)}, which takes"
-        f" {share(compiled.between_ns, timed)} of the recorded time",
-        "At a graph break the host leaves the compiled code, runs plain Python, and checks the guards of the next"
-        f" graph. This took {duration_ns(compiled.between_ns)} in total.",
+        f"torch.compile could not compile the code as one graph: it was interrupted {times(compiled.breaks)} (graph"
+        f" breaks), which takes {share(compiled.between_ns, timed)} of the recorded time",
+        "At a graph break the host leaves the compiled code, runs plain Python, and checks whether the next compiled"
+        f" part fits its inputs. This took {duration_ns(compiled.between_ns)} in total.",
         "Set TORCH_LOGS=graph_breaks to see the reason of each break, or torch.compile(fullgraph=True) to make it an"
-        " error. Usual reasons are print, .item() and calls into C extensions.",
+        " error. Usual reasons are print(), .item() and calls into C extensions: move them out of the compiled code.",
         severity=Severity.WARNING if costly else Severity.INFO,
         confidence=0.9,
         facts=[
-            f"{frame.broken_at or frame_name(frame)}: breaks {times(frame.breaks)}, {duration_ns(frame.between_ns)}"
+            f"{frame.broken_at or frame_name(frame)}: {quantity(frame.breaks, 'graph break')},"
+            f" {duration_ns(frame.between_ns)} in total"
             for frame in frames[:FACTS_AT_MOST]
         ],
     )
@@ -223,8 +224,8 @@ def cpu_finding(account: RankTrace) -> Finding:
         account,
         "trace.cpu_only",
         "The trace has no GPU work: it records only what ran on the CPU",
-        "All times in this report are therefore times of the CPU: operators count as compute, gloo collectives as"
-        " communication. When a GPU was busy or idle is not known.",
+        "All times in this report are therefore times of the CPU: operators count as compute, collectives as"
+        " communication. If the job used GPUs, it is not known when they were busy or idle.",
         record_device(account),
         severity=Severity.INFO,
         confidence=1.0,

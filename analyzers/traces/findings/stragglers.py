@@ -12,6 +12,8 @@ from analyzers.words import duration_change_ns, duration_ns, percent
 
 EVIDENCE_AT_MOST = 8
 NAME_AT_MOST = 60
+NOTABLE_SHARE = 0.01
+"""A part of a straggler's extra time is named in the evidence if it is more than this share of it."""
 # Excess, as part of the recorded time, from which on its size takes nothing from the confidence.
 CERTAIN_EXCESS_SHARE = 0.1
 # The part of a rank's work that each cause stands for, as a noun; a mix has none.
@@ -133,9 +135,13 @@ def evidence(straggler: Straggler, waits: Sequence[RankWaits], sources: Mapping[
     parts = sorted(straggler.causes_ns.items(), key=lambda part: -part[1])
     listed = [(PART_NAMES[Cause(name)], ns) for name, ns in parts if Cause(name) in PART_NAMES]
     rest = straggler.excess_ns - sum(ns for _, ns in listed)
-    named = [f"{name} {duration_change_ns(ns)}" for name, ns in [*listed, ("everything else", rest)] if ns]
+    # Parts that are less than a hundredth of the excess are noise, such as +191 ns.
+    notable = NOTABLE_SHARE * abs(straggler.excess_ns)
+    named = [
+        f"{name} {duration_change_ns(ns)}" for name, ns in [*listed, ("everything else", rest)] if abs(ns) > notable
+    ]
     compared = f"rank {straggler.rank} compared with {the_others(straggler.rank, waits)}, over the whole profile"
-    text = f"{compared}: {duration_change_ns(straggler.excess_ns)} outside of collectives = {', '.join(named)}"
+    text = f"{compared}: {duration_change_ns(straggler.excess_ns)} outside of collectives, of which {', '.join(named)}"
     facts = [Evidence(text=text, source=sources.get(straggler.rank, ""))] if listed else []
     rows = sorted(waits, key=lambda row: row.rank != straggler.rank)
     facts += [Evidence(text=waiting(row), source=sources.get(row.rank, "")) for row in rows]

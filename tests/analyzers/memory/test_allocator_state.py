@@ -142,7 +142,7 @@ def test_pools_streams_and_retries(crowded):
     assert "in private pool (3, 0). Private" in found["memory.dead_pool"].why
     assert "torch.cuda.empty_cache(): until then the 300.0 MiB stay reserved" in found["memory.dead_pool"].next
     assert "300.0 MiB" in found["memory.dead_pool"].title
-    assert found["memory.retries"].evidence[0].text.endswith(": 50.0 MiB given back")
+    assert found["memory.retries"].evidence[0].text.endswith(": 50.0 MiB given back to the driver")
     # Only fully unused segments are given back, and no setting does so by itself.
     assert "but not the 100.0 MiB in segments that also hold tensors" in found["memory.reserved"].next
     assert "garbage_collection_threshold" not in found["memory.reserved"].next

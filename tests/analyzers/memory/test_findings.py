@@ -257,7 +257,7 @@ def test_a_batch_far_larger_than_before_is_checked_first():
     ]
     [finding] = [finding for finding in memory.analyze([snapshot]).findings if finding.id == "memory.oom"]
     assert finding.title.endswith("; the inputs were about 130 times as large as in earlier steps")
-    assert finding.next.startswith("First check why this batch is so large")
+    assert finding.next.startswith("First check why the batch of the failing step is so large")
 
 
 def test_memory_outside_of_the_allocator_is_accounted_for(maker):
@@ -277,7 +277,7 @@ def test_memory_outside_of_the_allocator_is_accounted_for(maker):
     assert (parts["tensors"], parts["workspaces"], parts["free"]) == (512 * MIB, 32 * MIB, 20 << 30)
     assert parts["context"] + parts["outside"] == (60 << 30) - (1 << 30)
     finding = next(finding for finding in report.findings if finding.id == "memory.untracked")
-    assert "59.0 GiB of the device" in finding.title
+    assert "59.0 GiB of GPU memory" in finding.title
 
 
 @pytest.fixture

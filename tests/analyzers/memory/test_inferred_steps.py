@@ -45,7 +45,7 @@ def test_a_leak_is_found_without_marks_on_the_rank_that_has_it(recorded, maker):
     [leak] = [finding for finding in leaking.findings if finding.id == "memory.leak"]
     assert leak.title == "Memory grows by 640.0 KiB per step in forward (trainer/models/llama3/model.py:105)"
     assert leak.step is None
-    assert leak.why.endswith("The recording marks no steps: they were inferred from stacks that recur.")
+    assert leak.why.endswith("The recording does not mark steps: they were inferred from stacks that repeat.")
 
 
 def loop(recording, maker, steps, *, kept=0, every=1, layers=()):

@@ -89,7 +89,7 @@ def test_expandable_segments_are_not_advised_where_a_replay_frees_nothing(maker)
     [estimate] = report.data.devices[0].savings
     assert estimate.frees_bytes == 0
     [finding] = [f for f in report.findings if f.id == "memory.fragmentation"]
-    assert "Expandable segments would free nothing here" in finding.next
+    assert "expandable_segments would free nothing here" in finding.next
 
 
 def test_neighbours_that_were_segments_of_their_own_join_when_segments_expand(maker):

@@ -53,7 +53,7 @@ def test_the_planted_cause_is_found(maker, planted, name, title):
     assert findings[name].next
     assert findings[name].evidence
     if name == "memory.kept":
-        assert "still allocated at the end of the recording after step 5." in findings[name].why
+        assert "still allocated at the end of the recording, after step 5." in findings[name].why
 
 
 def test_the_loss_in_pieces_frees_all_but_one(maker):
@@ -86,7 +86,7 @@ def test_activations_that_are_most_of_the_peak(maker):
         "Activations are 83 % of peak allocated memory on rank 0",
     )
     # Every layer's input stays, 8 MiB, and one layer at a time has its other 8.
-    assert "free about 24.0 MiB of the 40.0 MiB" in finding.next
+    assert "free about 24.0 MiB of these 40.0 MiB" in finding.next
 
 
 def test_who_holds_what_at_the_end_of_each_step(maker):

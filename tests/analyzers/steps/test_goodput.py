@@ -135,12 +135,12 @@ def test_parts_that_cost_too_much(job):
     }
     report = steps.analyze(simulated.written())
     assert (report.verdict.kind, report.verdict.ranks) == ("data_time", [0, 1])
-    assert "33 % of the time: 1.00 s per step" in report.verdict.sentence
+    assert "33 % of the time of a step: 1.00 s per step" in report.verdict.sentence
     saving = [row(step, 4.0 * step, work=3.0, ckpt_save=0.7) for step in range(1, 31)]
     simulated.rows = {0: saving, 1: saving}
     (found,) = steps.analyze(simulated.written()).findings
     assert found.id == "steps.checkpoint_time"
-    assert "16 % of the time: 21.0 s in total" in found.title
+    assert "16 % of the time of the run: 21.0 s in total" in found.title
 
 
 def test_restarts_that_cost_too_much(job):

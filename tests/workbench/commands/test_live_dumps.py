@@ -130,7 +130,7 @@ def test_the_sets_of_two_nodes_are_read_together(tmp_path: Path) -> None:
         together = json.loads(workbench("hang", *nodes, "--json").stdout)
         os.killpg(job.pid, signal.SIGKILL)
     assert "Ranks 2-3 left no dump" in alone.stdout
-    assert "give all their folders at once" in " ".join(alone.stdout.split())
+    assert "give the folders of all nodes to one" in " ".join(alone.stdout.split())
     assert (together["verdict"]["class"], together["verdict"]["ranks"]) == ("host_stuck", [3])
     assert "loop (fixtures/stalled_job.py:" in together["verdict"]["sentence"]
     assert together["data"]["culprits"][0]["victims"] == [0, 1, 2]

@@ -35,7 +35,8 @@ NO_PY_SPY = "pip install 'torch-workbench[stacks]', which brings py-spy; or add 
 def stacks_of_job(pid: int) -> Path | None:
     """Write the stacks of all ranks of a job on this machine to a new folder, and return it.
 
-    `pid` is a rank or the launcher of the job. The result is None if it belongs to no job.
+    `pid` is the number of a process of the job: that of a rank or of its launcher. The result is None if no PyTorch job
+    has this process.
 
     Raises:
         MissingExtra: py-spy is not installed.

@@ -78,7 +78,8 @@ def latest_arrivals(late: "pd.DataFrame") -> Table:
 def time_by_rank(ranks: Sequence[RankTrace]) -> Table:
     """Return a table that divides the recorded time of each rank into parts, such as computing and idle time."""
     heads = (
-        "rank> | device> | steps> | recorded> | compute> | communication> | exposed communication> | memory> | idle>"
+        "rank> | device> | step numbers> | recorded> | compute> | communication> | exposed communication> | memory> |"
+        " idle>"
     )
     rows = (
         (
@@ -165,7 +166,7 @@ def idle_causes(ranks: Sequence[RankTrace]) -> Table:
         )
         for r in ranks
     )
-    return table("Why the device does not compute", f"rank> | device> | steps> | {causes}", rows)
+    return table("Why the device does not compute", f"rank> | device> | step numbers> | {causes}", rows)
 
 
 def floating_point_work(ranks: Sequence[RankTrace]) -> Table:
@@ -173,7 +174,9 @@ def floating_point_work(ranks: Sequence[RankTrace]) -> Table:
 
     Only operators with recorded shapes count.
     """
-    heads = "rank> | device> | steps> | work> | recomputed> | rate> | peak rate (dense)> | counted> | MFU> | HFU>"
+    heads = (
+        "rank> | device> | step numbers> | work> | recomputed> | rate> | peak rate (dense)> | counted> | MFU> | HFU>"
+    )
     rows = (
         (
             *identity(r),
