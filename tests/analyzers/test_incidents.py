@@ -76,8 +76,7 @@ def test_only_the_rank_that_lacks_memory_gets_advice_to_save_memory():
     assert (memory.id, gone.id) == ("memory.oom", "hang.dead")
     assert "use a smaller batch" in memory.next
     # One layer holds nearly all of it, and is needed as a whole when it is computed again.
-    assert "Activation checkpointing would not help: it computes one layer at a time again" in memory.next
-    assert "layers.0 alone needs" in memory.next
+    assert "Activation checkpointing would not help: layers.0 alone needs" in memory.next
     assert "read the log" not in gone.next
     oom = next(device.oom for device in report.data.memory.devices if device.oom)
     assert oom.device_free_bytes < oom.requested_bytes

@@ -15,14 +15,15 @@ LARGE_REQUEST_SHARE = 0.25
 LARGER_INPUTS_RATIO = 1.5
 CROWDED_SHARE = 0.7
 """From this share of the allocated bytes on, recomputing the layer that holds them needs as much again."""
+# Checkpointing computes the activations of one layer at a time again: those of one layer must fit in any case.
 ONE_LAYER = (
-    f"Use a smaller batch ({BATCH}) or sequence ({SEQUENCE}). Activation checkpointing would not help: it computes one"
-    " layer at a time again, and {module} alone needs {held} of activations at once."
+    f"Use a smaller batch ({BATCH}) or sequence ({SEQUENCE}). Activation checkpointing would not help: {{module}} alone"
+    " needs {held} of activations at once."
 )
 INPUT_LABEL = re.compile(r"input (\d+)")
 MODULES_SHOWN = POOLS_SHOWN = 3
 CHECK_BATCH = (
-    "First check why the batch of the failing step is so large (collation, packing, long samples that are not"
+    "First check why the failing step's batch is so large (collation, packing, long samples that are not"
     " truncated), and cap the sequence length. If the size is intended:"
 )
 

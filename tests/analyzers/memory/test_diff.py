@@ -125,7 +125,7 @@ def test_the_rank_that_runs_out_first_is_named_with_the_reason(maker):
     assert finding.ranks == [2]
     assert finding.title.startswith("Rank 2 peaks 30.0 MiB above the median of the other ranks, so it would run out")
     assert (
-        "activations: 50.0 MiB on rank 2, 20.0 MiB on the median of the other ranks (100 %" in finding.evidence[0].text
+        "activations: 50.0 MiB on rank 2, 20.0 MiB in the median of the other ranks (100 %" in finding.evidence[0].text
     )
     table = memory.matrix(report.data.devices)
     assert table["rank"].tolist()[0] == 2

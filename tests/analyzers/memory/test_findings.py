@@ -257,7 +257,7 @@ def test_a_batch_far_larger_than_before_is_checked_first():
     ]
     [finding] = [finding for finding in memory.analyze([snapshot]).findings if finding.id == "memory.oom"]
     assert finding.title.endswith("; the inputs were about 130 times as large as in earlier steps")
-    assert finding.next.startswith("First check why the batch of the failing step is so large")
+    assert finding.next.startswith("First check why the failing step's batch is so large")
 
 
 def test_memory_outside_of_the_allocator_is_accounted_for(maker):

@@ -109,7 +109,7 @@ class RankProcess:
 
     @property
     def heartbeat(self) -> Beat | None:
-        """The last sign of progress that the rank's current process wrote to its heartbeat file; None if it wrote none."""
+        """The last progress that the rank's current process wrote to its heartbeat file; None if it wrote none."""
         heartbeat = read_beat(self._beat_file)
         return heartbeat if heartbeat and self.side_file and heartbeat.pid == self.side_file["pid"] else None
 
