@@ -116,7 +116,8 @@ def load(
         if isinstance(columns, WorkbenchError):
             failures.append((artefact, columns))
         else:
-            share_equal(columns.meta, known)
+            if len(artefacts) > 1:
+                share_equal(columns.meta, known)
             recordings += recordings_of(artefact, Trace(columns), options.peak_flops)
             # The recordings have all else, which would be kept twice.
             columns.meta["accounts"] = [{"device": account["device"]} for account in columns.meta["accounts"]]

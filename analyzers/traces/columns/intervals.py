@@ -83,6 +83,8 @@ def union_lengths(start: Column, end: Column, group: Column, count: int) -> Inte
     """
     if not len(start):
         return np.zeros(count, np.int64)
+    if count == 1:
+        return np.array([union_length(start, end)], np.int64)
     low = int(start.min())
     stretch = int(end.max()) - low + 2
     if stretch * count >= TIMES_BELOW:
@@ -120,6 +122,8 @@ def break_down(start: Column, end: Column, kind: Column, group: Column, count: i
 
 def spans(start: Column, end: Column, group: Column, count: int) -> Integers:
     """Return, for each group, the time from its first start to its last end in ns; 0 for a group without intervals."""
+    if count == 1 and len(start):
+        return np.array([int(end.max()) - int(start.min())], np.int64)
     first, last = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
     np.minimum.at(first, group, start)
     np.maximum.at(last, group, end)

@@ -103,3 +103,22 @@ def test_texts_are_numbered_in_the_order_of_their_use():
     kept, place = order_of_use([np.array([2, 0, 2]), np.array([3, 0])], 5)
     assert kept == [2, 0, 3]
     assert place.tolist() == [1, -1, 0, 2, -1]
+
+
+def test_one_group_has_the_same_lengths_as_among_others():
+    rng = np.random.default_rng(3)
+    for size in (1, 2, 50):
+        start = rng.integers(0, 1000, size)
+        end, alone = start + rng.integers(0, 90, size), np.zeros(size, np.int64)
+        for lengths in (union_lengths, spans):
+            assert lengths(start, end, alone, 1).tolist() == lengths(start, end, alone, 2).tolist()[:1]
+    for lengths in (union_lengths, spans):
+        assert lengths(start[:0], end[:0], alone[:0], 1).tolist() == [0]
+
+
+def test_innermost_selected_climbs_over_deep_chains():
+    parent = np.array([-1, *range(99)], np.int32)
+    for chosen in ([], [0], [99], [3, 40, 41], range(100)):
+        selected = np.isin(np.arange(100), list(chosen))
+        expected = [max((row for row in chosen if row <= event), default=-1) for event in range(100)]
+        assert innermost_selected(selected, parent).tolist() == expected
