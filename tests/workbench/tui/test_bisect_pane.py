@@ -41,3 +41,17 @@ async def test_equal_runs_have_no_first_difference(tmp_path):
     async with app.run_test(size=(220, 40)) as pilot:
         await settle(app, pilot)
         assert "operation 1 of 1 … 8   the input of embed: agrees, 0" in await press(app, pilot, "v")
+
+
+async def test_texts_of_one_chart_end_before_those_of_the_next(tmp_path):
+    """They ran into each other where both charts are narrow."""
+    app = WorkbenchApp(BisectSubject(*map(discover, recordings(tmp_path)), Options()))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(app, pilot)
+        await press(app, pilot, "2")
+        charts = [chart for chart in app.query(LineChart) if chart.size.height]
+        for chart in charts:
+            for y in (0, chart.size.height - 1):
+                line = chart.render_line(y).text
+                assert line.endswith(" ")
+                assert line.rstrip().endswith("…") or len(line.rstrip()) < chart.size.width - 1

@@ -21,8 +21,9 @@ from workbench.tui.panes.steps import StepsPane
 from workbench.tui.panes.trace import TracePane
 from workbench.tui.source_screen import SourceScreen
 from workbench.tui.subject import ComparisonSubject
-from workbench.tui.widgets.charts.gantt import Gantt, fitted
+from workbench.tui.widgets.charts.gantt import Gantt
 from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
+from workbench.tui.widgets.cut_text import fitted
 from workbench.tui.widgets.row_list import RowList
 from workbench.tui.widgets.tables import Grid
 from workbench.tui.widgets.trees.stack_tree import StackTree

@@ -13,9 +13,9 @@ from textual.strip import Strip
 from analyzers.words import duration_ns, tick_durations
 from workbench.colours import EVENT_KIND_SIGNS, EVENT_KINDS, text_colour
 from workbench.console import clean
-from workbench.present.run_names import CUT
 from workbench.tui.widgets.charts.time_zoom import TimeZoom
 from workbench.tui.widgets.charts.value_axis import round_distance
+from workbench.tui.widgets.cut_text import fitted
 from workbench.tui.widgets.key_bindings import SCROLL_KEYS
 from workbench.tui.widgets.widget_options import WidgetOptions
 
@@ -109,11 +109,6 @@ class Gantt(ScrollView, TimeZoom, can_focus=True):
         names = [block_name(count, name) for count, name in zip(events["count"], events["name"], strict=True)]
         kinds = events["kind"].tolist()
         return [piece(names, kinds, number, length) for number, length in runs(owner)]
-
-
-def fitted(label: str, width: int) -> str:
-    """Return a label in at most `width` characters; a sign at its end says that it goes on."""
-    return label if len(label) <= width else label[: width - 1] + CUT
 
 
 def block_name(count: int, name: str) -> str:

@@ -18,6 +18,7 @@ from workbench.console import clean
 from workbench.present.parity_lines import Lines
 from workbench.tui.widgets.charts.stacked_chart import NO_DATA
 from workbench.tui.widgets.charts.value_axis import round_distance
+from workbench.tui.widgets.cut_text import fitted
 from workbench.tui.widgets.new_size import call_on_new_size
 from workbench.tui.widgets.widget_options import WidgetOptions
 
@@ -114,11 +115,11 @@ class LineChart(Widget, can_focus=True):
 
     def _line(self, y: int) -> list[Segment]:
         if y == 0:
-            return [Segment(clean(self._lines.title), Style(bold=True))]
+            return [Segment(fitted(clean(self._lines.title), self.size.width - 1), Style(bold=True))]
         if not self._scale.steps:
             return [Segment(NO_DATA if y == 1 else "", Style(dim=True))]
         if y == self.size.height - 1:
-            return [Segment(self._ruler(), Style(dim=True))]
+            return [Segment(fitted(self._ruler(), self.size.width - 1), Style(dim=True))]
         return [Segment(f"{self._label(y - 1):>{LABEL - 1}} ", Style(dim=True)), *self._cells(y - 1)]
 
     def _label(self, row: int) -> str:
