@@ -18,7 +18,8 @@ TITLES = {
     Cause.BACKWARD: "{module} gets the same gradient in step {step} and passes on a different one (backward pass)",
     Cause.WEIGHT_GRADIENT: "{tensor} differs in step {step}, although all activations and their gradients agree",
     Cause.OPTIMIZER: "{tensor} differs in step {step}, although all gradients agree",
-    Cause.UPDATE: "{tensor} differs after the update before step {step}, although gradients and optimizer agree",
+    Cause.UPDATE: "{tensor} differs after the update before step {step}, although all tensors compared before it agree",
+    Cause.BUFFER: "{tensor} differs before step {step}, although all tensors compared before it agree",
     Cause.DRIFT: "{tensor} differs in step {step} by {difference}; the differences grew gradually up to there",
 }
 NEXT = {
@@ -40,6 +41,9 @@ NEXT = {
     " of the learning-rate schedule from the checkpoint.",
     Cause.UPDATE: "Look at what changes {name} between the gradients and the next step: clipping, the optimizer's"
     " implementation (fused, foreach), weight averaging.",
+    Cause.BUFFER: "Compare how the forward passes of the step before update {name}: momentum, train() or eval(), how"
+    " many passes there are (gradient accumulation, recomputation), and what ranks exchange (SyncBatchNorm,"
+    " broadcast_buffers of DDP).",
     Cause.DRIFT: "Rounding alone can do this. Start both runs from one checkpoint and record fewer steps, or use"
     " deterministic kernels; then see whether the difference jumps at one module.",
 }

@@ -12,6 +12,7 @@ class Cause(StrEnum):
 
     `DATA`: the batch. `WEIGHTS`: the weights before the first step. `BETWEEN`: code between two modules.
     `WEIGHT_GRADIENT`: summing or clipping the gradients of parameters. `UPDATE`: the weights after an optimizer step.
+    `BUFFER`: a buffer after a step, such as the running mean of a BatchNorm, which forward passes update.
     `PRECISION`: only the dtypes differ. `DRIFT`: there is no single origin, differences have grown little by little.
     """
 
@@ -25,6 +26,7 @@ class Cause(StrEnum):
     WEIGHT_GRADIENT = "weight_gradient"
     OPTIMIZER = "optimizer"
     UPDATE = "update"
+    BUFFER = "buffer"
     DRIFT = "drift"
 
 

@@ -207,7 +207,8 @@ def cause_of(compared: Compared, index: int) -> Cause:
         return Cause.DATA
     if phase == Phase.STATE:
         # Nothing was updated before the first recorded step; later, the last update is at fault.
-        return Cause.WEIGHTS if int(row["step"]) == int(both["step"].iloc[0]) else Cause.UPDATE
+        updated = Cause.BUFFER if kind == BUFFER else Cause.UPDATE
+        return Cause.WEIGHTS if int(row["step"]) == int(both["step"].iloc[0]) else updated
     if phase == Phase.FORWARD:
         return Cause.BETWEEN if kind == INPUT else Cause.MODULE
     if phase == Phase.BACKWARD:

@@ -60,12 +60,20 @@ def coloured_sequences(data: object) -> Text:
     return coloured_tokens(data.rows) if isinstance(data, TokensData) and data.statistics else Text()
 
 
+def is_beside_verdict(report: Report[object]) -> bool:
+    """Return whether the first finding is not what the verdict says, as with a warning about a run that is healthy."""
+    first = report.lead()
+    return first is not None and report.verdict.kind not in first.id and first.title not in report.verdict.sentence
+
+
 def head(report: Report[object]) -> Group:
     """Return the verdict, its reason, the next step and the missing evidence, laid out in two columns."""
     verdict, first = report.verdict, report.lead()
     colour = STATUSES[verdict.status]
     name = f"{STATUS_SIGNS[verdict.status]} {verdict.kind.replace('_', ' ')}"
     rows = [("Verdict", Text.assemble((name, f"bold {colour}"), "  ", clean(verdict.sentence)))]
+    if first and is_beside_verdict(report):
+        rows += [("Finding", Text(clean(first.title)))]
     if first:
         rows += [
             ("Why", Text.assemble(clean(first.why), (f"  [{first.id}]", "dim"))),

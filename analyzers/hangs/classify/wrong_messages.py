@@ -127,11 +127,10 @@ def find_excesses(context: HangContext, cause: Cause, known: AllCounts) -> Itera
 
 
 def calls_of_other_pairs(context: HangContext, known: AllCounts, pair: set[int], message: MessageName) -> set[int]:
-    """Return how often pairs of ranks other than `pair` issued a send (or recv) like `message`: each distinct number
-    once.
+    """Return the distinct numbers of sends (of recvs, if `message` is a recv) that other pairs of ranks issued.
 
-    Only the same process group counts. -1 stands for pairs whose send and recv were not issued equally often. `known`
-    has the counts of all ranks.
+    These are all pairs in the process group of `message` but `pair`. -1 stands for a pair that did not issue its send
+    and its recv equally often. `known` has the counts of all ranks.
     """
     verb = message.name.partition(" ")[0]
     halves = [

@@ -26,7 +26,7 @@ SLOWER = 1.5
 def evidence(context: HangContext, cause: Cause) -> list[Evidence]:
     """Return the facts behind a cause that the title and the explanation of its finding do not state."""
     side = context.side
-    times = [] if cause.kind is HangClass.DEAD else timing(side, cause.ranks[0])
+    times = [] if cause.kind is HangClass.DEAD else timing(side, cause)
     log = log_end(side, cause) if cause.kind in (HangClass.DEAD, HangClass.HOST_STUCK) else []
     own = (
         stack(side, cause),
@@ -152,18 +152,29 @@ def child_process(child: Child, path: Path, rank: int) -> Evidence:
     return Evidence(text=f"child process {child.pid} of rank {rank} {does}", line=at, source=str(path))
 
 
-def timing(side: SideFiles, rank: int) -> list[Evidence]:
-    """Return evidence of when a rank last reported progress (by its heartbeat), and how long its earlier steps took.
+def timing(side: SideFiles, cause: Cause) -> list[Evidence]:
+    """Return evidence of when the first culprit reported progress (by heartbeats), and how long its earlier steps took.
 
     The list is empty if neither is known.
     """
+    rank = cause.ranks[0]
     log = side.step_logs.get(rank)
-    stay, steps = measure_phase(side, rank), read_step_times(log)
-    beat = side.last_beat(rank)
-    where = part_of_step(beat.phase, beat.step) if beat else ""
-    parts = [f"rank {rank} last reported progress {duration(stay)} before its dump{where}"] if stay else []
-    parts += [earlier_steps(steps) if stay else f"rank {rank}: {earlier_steps(steps)}"] if steps else []
+    told, steps = progress(side, cause), read_step_times(log)
+    parts = [told] if told else []
+    parts += [earlier_steps(steps) if told else f"rank {rank}: {earlier_steps(steps)}"] if steps else []
     return [Evidence(text="; ".join(parts), source=str(log or ""))] if parts else []
+
+
+def progress(side: SideFiles, cause: Cause) -> str:
+    """Return a clause on when the first culprit reported progress before its dump, or after it; empty if unknown."""
+    rank = cause.ranks[0]
+    stay, beat, asked_ns = measure_phase(side, rank), side.last_beat(rank), side.asked_ns(rank)
+    where = part_of_step(beat.phase, beat.step) if beat else ""
+    if cause.reason is Reason.MOVED_ON and beat and asked_ns and beat.time_ns > asked_ns:
+        before = f" had reported no progress for {duration(stay)} when its dump was requested, and" if stay else ""
+        after = duration((beat.time_ns - asked_ns) / 1e9)
+        return f"rank {rank}{before} reported progress {after} after the request{where}"
+    return f"rank {rank} last reported progress {duration(stay)} before its dump{where}" if stay else ""
 
 
 def earlier_steps(steps: list[float]) -> str:

@@ -182,16 +182,15 @@ def unmatched_p2p(cause: Cause) -> str:
     return f"{rank_names(cause.ranks)} never issued the matching send or recv: {sides}"
 
 
-INDEXES = " (indices among the parameters that require a gradient, from 0)"
-
-
 def unused_parameters(cause: Cause) -> str:
     """Return the title for parameters that got no gradient."""
     lead = first_with(cause, "name")
     name = lead.facts.name or ""
-    which = f": {name}{INDEXES if name[:1].isdigit() else ''}" if name else ""
     place_of = next((place(e) for e in cause.failure.events if e.source), "")
-    return f"parameters got no gradient on {who(cause.ranks)}{place_of}{at_step(lead)}{which}"
+    numbers = ", ".join(name.split()) if name[:1].isdigit() else ""
+    which = f" (number {numbers} of the parameters that require a gradient, counted from 0)" if numbers else ""
+    named = f": {name}" if name and not numbers else ""
+    return f"parameters{which} got no gradient on {who(cause.ranks)}{place_of}{at_step(lead)}{named}"
 
 
 def collective_timeout(cause: Cause) -> str:

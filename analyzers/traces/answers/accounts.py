@@ -132,8 +132,9 @@ def idle_times(work: Work) -> IdleTimes:
 def arithmetic(attribution: Attribution, formulas: Formulas, span_ns: int) -> Arithmetic:
     """Return the floating-point operations of a device or host, how many per second, and the peak rate of the device.
 
-    The rate is over its recorded steps, or over the time of its events if no steps are marked, or if the file is only
-    an excerpt of them (see `EXCERPT`).
+    The rate is over its recorded steps, or over the time of its events, `span_ns`, if no steps are marked, if the file
+    is only an excerpt of them (see `EXCERPT`), or if the events take longer: steps are marked on the host, which may be
+    far ahead of the device.
     """
     trace = attribution.trace
     # Of several devices each did what launched kernels on it; a single one also did what was launched unseen.
@@ -141,7 +142,7 @@ def arithmetic(attribution: Attribution, formulas: Formulas, span_ns: int) -> Ar
     operations, recomputed = formulas.total(on_this_device)
     told = coverage(attribution.work, formulas)
     steps_ns = sum(end - start for _, start, end in trace.steps)
-    timed = steps_ns if span_ns >= EXCERPT * steps_ns > 0 else span_ns
+    timed = max(steps_ns, span_ns) if span_ns >= EXCERPT * steps_ns else span_ns
     return Arithmetic(
         flops=operations,
         recomputed_flops=recomputed,

@@ -69,9 +69,10 @@ def test_ranks_that_went_on_after_the_dumps_were_slow(folder, recorder):
     asked_ns = one_is_missing(folder, recorder)
     for rank in range(3):
         beat(folder, rank, asked_ns + 3 * SECOND)
-    verdict = folder.report().verdict
-    assert (verdict.kind, verdict.ranks, verdict.status) == ("slow", [0], "warning")
-    assert "went on after the dumps" in verdict.sentence
+    report = folder.report()
+    assert (report.verdict.kind, report.verdict.ranks, report.verdict.status) == ("slow", [0], "warning")
+    assert "went on after the dumps" in report.verdict.sentence
+    assert any("reported progress 3.00 s after the request" in fact.text for fact in report.findings[0].evidence)
 
 
 def test_a_job_whose_ranks_ended_cleanly_is_healthy_whatever_dumps_show(folder, recorder):

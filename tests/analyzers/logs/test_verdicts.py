@@ -69,6 +69,13 @@ def test_a_parameter_that_is_ready_twice_is_not_said_to_be_unused(log_of):
     assert "use_reentrant=False" in finding.next
 
 
+def test_parameters_without_a_gradient_are_numbered(log_of):
+    finding = logs.analyze(log_of(next(case for case in RECORDED if case.name == "unused"))).findings[0]
+    assert finding.title.startswith(
+        "Parameters (number 2, 3 of the parameters that require a gradient, counted from 0) got no gradient on rank 1"
+    )
+
+
 def test_all_numbers_of_cuda_out_of_memory_are_read(log_of):
     case = next(case for case in COMPOSED if case.name == "cuda_oom_one_rank")
     facts = logs.analyze(log_of(case)).data.events[0].facts

@@ -55,6 +55,25 @@ def test_not_finite_in_both_runs_agrees_and_in_one_run_does_not(tmp_path):
     assert "instead of NaN or infinite" in report.findings[0].why
 
 
+def test_a_buffer_is_blamed_on_the_forward_passes_that_update_it(tmp_path):
+    """BatchNorm with another momentum: the weights, activations and gradients of the first step agree."""
+    for name, momentum in (("a", 0.1), ("b", 0.2)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8, momentum=momentum), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        recorder = record_tensors(model, tmp_path / name, steps=2)
+        for _ in range(2):
+            model(torch.randn(16, 8)).pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        recorder.close()
+    report = bisect(tmp_path / "a", tmp_path / "b")
+    assert report.verdict.kind == "buffer"
+    [finding] = report.findings
+    assert "the buffer 1.running_mean differs before step 2" in finding.title
+    assert "momentum" in finding.next
+
+
 def test_weights_that_the_last_update_left_are_no_step_of_their_own(tmp_path):
     rows = [(1, "parameter", "w", 1.0, "float32"), (1, "activation", "model", 2.0, "float32")]
     weights = (2, "parameter", "w", 1.5, "float32")

@@ -222,6 +222,17 @@ def test_the_rate_is_over_the_step_unless_the_file_is_an_excerpt_of_it(maker, on
     assert one(made).flops_per_s == round(operations / timed_ns * 1e9)
 
 
+def test_the_rate_is_over_the_work_where_the_host_is_far_ahead_of_the_device(maker, one):
+    """The steps end after 20 ns on the host; their two products keep the device busy from 100 to 700."""
+    dims, operations = FORMULAS["aten::mm"]
+    made = maker.Tracing()
+    for number in (0, 1):
+        made.step(number + 1, 10 * number, 10)
+        made.event("aten::mm", "cpu_op", 10 * number, 8, **{"Input Dims": dims, "Input type": ["float"] * 2})
+        made.kernel(GEMM, 100 + 300 * number, 300, launch=(10 * number + 2, 3))
+    assert one(made).flops_per_s == round(2 * operations / 600 * 1e9)
+
+
 def test_a_convolution_is_counted_once_however_deep_its_operators_nest(maker, one):
     made, dims = maker.Tracing(), [[2, 3, 9, 9], [4, 3, 3, 3], [4], [], [], [], [], [], []]
     concrete = ["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]

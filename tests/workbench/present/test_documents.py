@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from command_line import run
 
@@ -95,6 +96,15 @@ def test_a_healthy_run_has_nothing_to_explain():
     ended = run("inspect", str(FIXTURES / "healthy_2ranks"))
     assert "✓ healthy" in ended.stdout
     assert "\nWhy" not in ended.stdout
+
+
+def test_a_warning_about_a_run_without_a_failure_is_told_whole(oom, report):
+    """The verdict says that nothing failed, so the headline of the only warning must stand beside it."""
+    warning = msgspec.structs.replace(report.findings[0], id="memory.kept", title="6.0 MiB stay allocated")
+    verdict = msgspec.structs.replace(report.verdict, kind="healthy", sentence="Nothing failed.")
+    quiet = msgspec.structs.replace(report, verdict=verdict, findings=[warning])
+    assert "\nFinding  6.0 MiB stay allocated" in render(quiet, Format.TEXT, oom)
+    assert "\nFinding " not in render(report, Format.TEXT, oom)
 
 
 @pytest.mark.parametrize("form", [Format.TEXT, Format.MARKDOWN, Format.HTML])
