@@ -597,7 +597,7 @@ def test_the_dumps_of_one_node_leave_the_others_open(folder, recorder):
         "Ranks 2-3 left no dump, so nothing shows whether they are culprits or victims; ranks 0-1 wait for them"
     )
     assert report.verdict.missing == ["no dump of ranks 2-3"]
-    assert "folders at once" in report.findings[0].next
+    assert "give the folders of all nodes to one" in report.findings[0].next
 
 
 @pytest.mark.parametrize("state", ["completed", "scheduled"])
