@@ -18,6 +18,7 @@ class OpportunityKind(StrEnum):
     ALLOCATION = "allocation"
     COMPILATION = "compilation"
     PYTHON = "python"
+    BUFFER_BROADCAST = "buffer_broadcast"
     SYNCHRONISING_CALL = "synchronising_call"
     LAUNCH = "launch"
     UNFUSED_ATTENTION = "unfused_attention"

@@ -67,6 +67,15 @@ WORDS = {
         " collection in the step call gc.disable() once, and gc.collect() every n steps.",
         "Leave the work out for a few steps, and compare their times.",
     ),
+    OpportunityKind.BUFFER_BROADCAST: Words(
+        "The device waits while DistributedDataParallel broadcasts buffers",
+        "Before each forward pass, DistributedDataParallel joins the model's buffers (such as the running means of"
+        " BatchNorm) to one tensor, broadcasts it from rank 0 and copies each buffer back. The device had no work while"
+        " the host launched these small copies.",
+        "Pass broadcast_buffers=False to DistributedDataParallel. BatchNorm's running statistics then differ between"
+        " ranks: evaluate with those of rank 0, and save those.",
+        "It helped if the next trace has no c10d::broadcast_ inside DistributedDataParallel.forward.",
+    ),
     OpportunityKind.SYNCHRONISING_CALL: Words(
         "Calls that wait for the device leave it without work",
         "In such a call the host waits until all launched kernels have ended. After it the device has nothing to do"
@@ -191,6 +200,7 @@ ACTIVITIES = {
     OpportunityKind.ALLOCATION: "allocating and freeing memory in the driver",
     OpportunityKind.COMPILATION: "compiling or loading code",
     OpportunityKind.PYTHON: "other work",
+    OpportunityKind.BUFFER_BROADCAST: "broadcasting DDP's buffers",
     OpportunityKind.SYNCHRONISING_CALL: "calls that wait for the device",
     OpportunityKind.LAUNCH: "running operators and launching kernels",
 }
@@ -321,11 +331,13 @@ def name_with_time(name: NamedTime, steps: str) -> str:
 def opportunity_findings(rows: Sequence[Advice], host_bound: bool) -> Iterator[Finding]:
     """Yield a finding for each advice in `rows` that saves enough, unless another finding already reports it.
 
-    `host_bound` says that there is a finding `trace.host_bound`, which reports all opportunities in which the device
-    waits for the host.
+    `host_bound` says that there is a finding `trace.host_bound`, which reports the opportunities in which the device
+    waits for the host, except the broadcast of buffers.
     """
     for row in rows:
-        told = row.kind in TOLD_ELSEWHERE or (host_bound and row.kind in WAITS)
+        # The broadcast of buffers has a remedy of its own, which the advice on the largest wait does not name.
+        waits = host_bound and row.kind in WAITS and row.kind is not OpportunityKind.BUFFER_BROADCAST
+        told = row.kind in TOLD_ELSEWHERE or waits
         if row.saved_share >= TELLING and not told:
             yield opportunity_finding(row)
 

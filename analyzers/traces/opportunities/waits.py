@@ -33,6 +33,9 @@ DRIVER_MEMORY = re.compile(
 SYNCHRONISING = re.compile(
     r"Synchronize$|^aten::(item|_local_scalar_dense|nonzero|is_nonzero|_unique2?|masked_select)$"
 )
+DDP_FORWARD = re.compile(r"^DistributedDataParallel\.forward$")
+BROADCAST = re.compile(r"^(c10d::broadcast_|aten::(un)?flatten_dense_tensors)$")
+"""Operators by which DistributedDataParallel broadcasts buffers: it joins them, broadcasts, and divides the result."""
 OWN_WORK = ("gc", "checkpoint", "eval", "log", "profiler")
 """Phases in which the host runs Python or calls that launch nothing."""
 RAMP_NS, STRETCH_NS, LAUNCH_AT_MOST_NS = 200_000, 500_000, 5_000_000
@@ -139,6 +142,10 @@ class Host:
             OpportunityKind.ALLOCATION: trace.rows_named(trace.text_matches(DRIVER_MEMORY), LAUNCHES),
             OpportunityKind.COMPILATION: trace.rows_named(trace.text_matches(COMPILATION), ANNOTATIONS),
             OpportunityKind.PYTHON: trace.rows_named(names_in_phases(trace, OWN_WORK), ANNOTATIONS),
+            OpportunityKind.BUFFER_BROADCAST: self.inside(
+                trace.rows_named(trace.text_matches(BROADCAST), OPS),
+                trace.rows_named(trace.text_matches(DDP_FORWARD), ANNOTATIONS),
+            ),
         }
 
     def busy(self, kind: OpportunityKind, lanes: Sequence[int]) -> Intervals:
