@@ -290,8 +290,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     Allocated bytes are *requested* bytes, summed over the live blocks. `top_stacks` allocated most of the bytes alive
     at the peak, `end_stacks` most of those alive after the last entry. `steps` are the last annotated steps.
     `listed_bytes` is the sum of the snapshot's list of blocks, where it differs from `end_allocated_bytes`. `account`
-    has the parts of the whole device's memory at the snapshot; empty if its total was not recorded. `limit_name` says
-    which limit of the process `limit_bytes` is, such as `RLIMIT_DATA`; empty for the memory of a device, or if unknown.
+    has the parts of the whole device's memory at the snapshot; empty if its total was not recorded. `nccl_groups` is
+    the number of process groups of this rank that use NCCL. `limit_name` says which limit of the process `limit_bytes`
+    is, such as `RLIMIT_DATA`; empty for the memory of a device, or if unknown.
     """
 
     path: str
@@ -326,6 +327,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     unusual: list[UnusualUse] = msgspec.field(name="notable")
     savings: list[Saving] = msgspec.field(name="estimates")
     account: list[MemoryPart] = []
+    nccl_groups: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class SettingChange(msgspec.Struct, frozen=True):

@@ -68,6 +68,7 @@ def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
         unusual=[*unusual_uses(replay, guess), *(larger_steps(replay, steps, loop) if not oom else [])],
         savings=savings(replay, guess, oom.index if oom else index),
         account=device_account(replay, guess),
+        nccl_groups=snapshot.recorded_number("nccl_groups") or msgspec.UNSET,
     )
 
 

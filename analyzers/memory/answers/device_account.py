@@ -17,12 +17,16 @@ def device_account(replay: Replay, guess: Guess) -> list[MemoryPart]:
     at_end = replay.lifetimes.alive(len(trace) - 1)
     categories: Mapping[str, int] = guess.sums(replay.lifetimes, at_end)
     allocated = int(trace.block("size")[trace.block("state") != BlockState.INACTIVE].sum())
+    process = snapshot.recorded_number("device_process_bytes")
+    # What the driver counts for this process must hold at least what the allocator has from it.
+    known = process is not None and trace.reserved_bytes <= process <= used
     return account_for(
         KnownMemory(
             total=total,
             free=total - used,
             allocated=allocated,
             cached=trace.reserved_bytes - allocated,
+            process=process if known else None,
             workspaces=categories["workspace"],
             communication=categories["communication"],
         )

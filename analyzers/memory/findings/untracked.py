@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from analyzers.device_memory import (
+    Holder,
     in_words,
     is_large,
     untracked_advice,
@@ -12,7 +13,8 @@ from analyzers.device_memory import (
 )
 from analyzers.memory.findings.evidence import fact, ranks_of
 from analyzers.memory.model import Device
-from analyzers.report import Finding, Severity
+from analyzers.report import Evidence, Finding, Severity
+from analyzers.words import size
 
 
 def untracked_findings(device: Device) -> Iterator[Finding]:
@@ -36,6 +38,18 @@ def untracked_findings(device: Device) -> Iterator[Finding]:
         next=untracked_advice(device.account),
         ranks=ranks_of(device),
         step=device.step,
-        evidence=[fact(device, in_words(part)) for part in device.account],
+        evidence=[*(fact(device, in_words(part)) for part in device.account), *communicators(device)],
         confidence=0.6,
     )
+
+
+def communicators(device: Device) -> Iterator[Evidence]:
+    """Yield the number of process groups that share NCCL's memory, and the largest average share of one."""
+    groups = device.nccl_groups or 0
+    holders = (Holder.LIBRARIES, Holder.OUTSIDE)
+    for part in device.account if groups else ():
+        if part.holder in holders:
+            each = size(part.high_bytes // groups)
+            yield fact(
+                device, f"process groups of this rank with NCCL: {groups}, so at most {each} for each on average"
+            )

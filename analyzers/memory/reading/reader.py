@@ -46,6 +46,8 @@ RECORDER_KEYS: dict[str, type] = {
     "phase": str,
     "process_bytes": int,
     "device_used_bytes": int,
+    "device_process_bytes": int,
+    "nccl_groups": int,
 }
 
 

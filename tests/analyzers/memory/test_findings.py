@@ -13,6 +13,7 @@ from analyzers.memory.findings.trust import uncategorised_finding
 from analyzers.memory.findings.unused_memory import unused_memory_findings
 from analyzers.memory.findings.verdict import state_sentence
 from analyzers.report import Status
+from analyzers.words import size
 
 MIB = 1 << 20
 RECORDED = Path(__file__).parents[2] / "fixtures"
@@ -278,6 +279,29 @@ def test_memory_outside_of_the_allocator_is_accounted_for(maker):
     assert parts["context"] + parts["outside"] == (60 << 30) - (1 << 30)
     finding = next(finding for finding in report.findings if finding.id == "memory.untracked")
     assert "59.0 GiB of GPU memory" in finding.title
+
+
+def test_what_the_driver_counts_for_the_process_separates_it_from_others(maker):
+    """Of 60 GiB in use this process has 20: 1 GiB is reserved, the rest is the context, NCCL and other libraries."""
+    made = maker.Recording()
+    made.alloc(512 * MIB, [maker.frame("forward", "/job/model.py")], category="activations")
+    made.ours = OURS | {
+        "exact": False,
+        "made_up_segments": False,
+        "limit_bytes": 80 << 30,
+        "device_used_bytes": 60 << 30,
+        "device_process_bytes": 20 << 30,
+        "nccl_groups": 4,
+    }
+    report = memory.analyze(maker.save(made.snapshot()).path)
+    device = report.data.devices[0]
+    parts = {part.holder.value: part.bytes for part in device.account}
+    assert parts["other_processes"] == 40 << 30
+    assert parts["context"] + parts["libraries"] == 19 << 30
+    libraries = next(part for part in device.account if part.holder == "libraries")
+    finding = next(finding for finding in report.findings if finding.id == "memory.untracked")
+    told = f"process groups of this rank with NCCL: 4, so at most {size(libraries.high_bytes // 4)} for each on average"
+    assert told in [fact.text for fact in finding.evidence]
 
 
 @pytest.fixture

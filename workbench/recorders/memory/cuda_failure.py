@@ -10,6 +10,7 @@ import torch
 
 from workbench.recorders.files import RankInfo, write_bytes
 from workbench.recorders.hang.rank_exit import is_out_of_memory
+from workbench.recorders.memory.device_use import device_use
 from workbench.recorders.memory.limits import resident_bytes
 
 MAX_ENTRIES = 100_000
@@ -31,7 +32,7 @@ def save(folder: Path, error: BaseException, *, finished_step: int) -> None:
     if not is_out_of_memory(error) or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return
     snapshot = torch.cuda.memory._snapshot()  # noqa: SLF001
-    free, total = torch.cuda.mem_get_info()
+    _, total = torch.cuda.mem_get_info()
     rank = RankInfo.here().rank
     snapshot["workbench"] = {
         "schema": "workbench.snapshot/1",
@@ -43,7 +44,7 @@ def save(folder: Path, error: BaseException, *, finished_step: int) -> None:
         "exact": False,
         "made_up_segments": False,
         "lost_notes": 0,
-        "device_used_bytes": total - free,
+        **device_use(),
     }
     path = folder / f"iteration_{finished_step}_exit" / f"rank{rank}_memory_snapshot.pickle"
     write_bytes(path, pickle.dumps(snapshot, protocol=4))

@@ -6,6 +6,7 @@ from heapq import merge
 import torch
 
 from workbench.recorders.memory.block_categories import Block, BlockCategories
+from workbench.recorders.memory.device_use import device_use
 from workbench.recorders.memory.profiler_events import Span
 from workbench.recorders.memory.snapshot import Details, Snapshot, TraceEntry, first_entry
 from workbench.recorders.memory.tensor_hooks import TEMPORARY, Note, TensorHooks
@@ -54,12 +55,11 @@ class CudaHistory:
 
     def details(self) -> Details:
         """Return the fields of a snapshot's entry `workbench` that differ between CPU and CUDA, for CUDA."""
-        free, total = torch.cuda.mem_get_info()
         return {
             "made_up_segments": False,
             "lost_notes": self._hooks.lost,
             "blocks": self._older,
-            "device_used_bytes": total - free,
+            **device_use(),
         }
 
 

@@ -83,7 +83,8 @@ class Details(TypedDict, total=False):
     `limit_bytes` is the memory of the device, or on a CPU the limit of the process that `limit_name` names, such as
     `RLIMIT_DATA`. `step` is the last finished step, and `exact` says whether hooks recorded the categories of blocks.
     `blocks` is {address: [category, label]} of blocks that were allocated before the trace begins. `lost_notes` counts
-    the notes of hooks that were dropped or whose block is unknown.
+    the notes of hooks that were dropped or whose block is unknown. Of `device_used_bytes` this process has
+    `device_process_bytes`, if the driver tells it; `nccl_groups` counts the rank's process groups that use NCCL.
     """
 
     schema: str
@@ -99,6 +100,8 @@ class Details(TypedDict, total=False):
     lost_notes: int
     blocks: dict[int, list[str]]
     device_used_bytes: int
+    device_process_bytes: int
+    nccl_groups: int
 
 
 class Snapshot(TypedDict, total=False):

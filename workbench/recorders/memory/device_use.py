@@ -1,0 +1,76 @@
+"""Ask the driver how much of a GPU's memory is in use, and how much of that belongs to this process."""
+
+import ctypes
+import os
+
+import torch
+from torch import distributed
+
+from workbench.recorders.memory.snapshot import Details
+
+PROCESSES_AT_MOST = 256
+NOT_AVAILABLE = (1 << 64) - 1
+"""What NVML returns as the memory of a process if the driver does not tell it."""
+
+
+class RunningProcess(ctypes.Structure):
+    """NVML's `nvmlProcessInfo_t`: a process that has a context on a device."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("used_bytes", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+def device_use() -> Details:
+    """Return the fields of a snapshot's entry `workbench` on the memory in use on the current CUDA device."""
+    free, total = torch.cuda.mem_get_info()
+    use: Details = {"device_used_bytes": total - free, "nccl_groups": nccl_groups()}
+    own = process_bytes(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
+    return use if own is None else {**use, "device_process_bytes": own}
+
+
+def nccl_groups() -> int:
+    """Return how many process groups of this rank use NCCL; each that was used has a communicator."""
+    if not distributed.is_available() or not distributed.is_initialized():
+        return 0
+    groups = distributed.distributed_c10d._world.pg_map.values()  # noqa: SLF001
+    return sum("nccl" in backend for backend, _ in groups)
+
+
+def process_bytes(uuid: str) -> int | None:
+    """Return the bytes that this process has on the GPU `uuid`, its context included; None if NVML does not tell.
+
+    In a container NVML counts processes by the numbers of the host, which this process does not know: then a single
+    process on the device is taken to be this one.
+    """
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        processes = running_processes(nvml, uuid)
+    except (OSError, AttributeError):
+        return None
+    own = [one for one in processes if one.pid == os.getpid()] or (processes if len(processes) == 1 else [])
+    known = [one.used_bytes for one in own if one.used_bytes != NOT_AVAILABLE]
+    return sum(known) if known else None
+
+
+def running_processes(nvml: ctypes.CDLL, uuid: str) -> list[RunningProcess]:
+    """Return the processes with a context on the GPU `uuid`; empty if NVML answers with an error.
+
+    Raises:
+        AttributeError: This version of NVML lacks a function.
+    """
+    device, count = ctypes.c_void_p(), ctypes.c_uint(PROCESSES_AT_MOST)
+    found = (RunningProcess * PROCESSES_AT_MOST)()
+    name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    if nvml.nvmlInit_v2():
+        return []
+    try:
+        if nvml.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(device)):
+            return []
+        failed = nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), found)
+        return [] if failed else list(found[: count.value])
+    finally:
+        nvml.nvmlShutdown()
