@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Integers
+from analyzers.memory.answers.freed_results import freed_result
 from analyzers.memory.answers.stack_names import base_name, distinct_names
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.model import TopStack
@@ -66,4 +67,8 @@ def top_stacks(snapshot: Snapshot, lives: Lifetimes, guess: Guess, rows: Integer
         for k, stack, label in zip(largest, stacks, labels, strict=True)
     ]
     names = distinct_names(snapshot.frames, stacks, named)
-    return [msgspec.structs.replace(row, name=name) for row, name in zip(named, names, strict=True)]
+    freed = [freed_result(snapshot.frames, lives, rows, stack) for stack in stacks]
+    told = [
+        f"{name}, which frees the result of {line}" if line else name for name, line in zip(names, freed, strict=True)
+    ]
+    return [msgspec.structs.replace(row, name=name) for row, name in zip(named, told, strict=True)]

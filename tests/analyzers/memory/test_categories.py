@@ -209,6 +209,26 @@ def test_rows_of_the_largest_stacks_have_different_names(maker):
     ]
 
 
+def test_a_backward_operation_is_named_with_the_saved_tensor_that_it_frees(maker):
+    """Autograd frees what the forward pass saved as soon as the operation has run; much later is another operation."""
+    made = maker.Recording()
+    softmax, norm = (frames(maker, (name, f"/job/{name}.py")) for name in ("softmax", "norm"))
+    exp, mul = made.alloc(4 * KIB, softmax), made.alloc(3 * KIB, norm)
+
+    def backward(operator, size):
+        return made.alloc(size, frames(maker, (f"torch::autograd::generated::{operator}Backward0::apply()", "??")))
+
+    gradient = backward("Exp", 9 * KIB)
+    made.free(exp)
+    backward("Mul", 8 * KIB)
+    for _ in range(4):
+        made.free(backward("Sum", KIB))
+    made.free(mul)
+    names = views.top_stacks(maker.save(made.snapshot()))["name"].tolist()
+    assert names[:2] == ["backward of exp, which frees the result of job/softmax.py:1 softmax", "backward of mul"]
+    made.free(gradient)
+
+
 def test_workspace_of_cublas_is_known_by_its_size(maker):
     """Without native frames, it would be attributed to the line of the first matrix product."""
     made = maker.Recording()
