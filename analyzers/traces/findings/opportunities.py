@@ -43,7 +43,7 @@ WORDS = {
         "Nothing was computed while the program waited in the data loader for the next batch.",
         "Raise num_workers and prefetch_factor of the DataLoader, set persistent_workers=True, and move work on the"
         " samples into the workers.",
-        "Use the same batch in every step: if the loader is the cause, each step gets shorter by about that time.",
+        "Use the same batch in every step. If the loader is the cause, each step gets shorter by about that time.",
     ),
     OpportunityKind.ALLOCATION: Words(
         "The device waits for allocations by the driver",
@@ -57,7 +57,7 @@ WORDS = {
         "The device had no work while the host compiled code, or launched a kernel for the first time, which loads it.",
         "Begin the recording after some warm-up steps. If code is still compiled then, set TORCH_LOGS=recompiles to see"
         " why, and mark sizes that vary with torch._dynamo.mark_dynamic.",
-        "Record some steps later: if nothing is compiled then, it was only the warm-up.",
+        "Record some steps later. If nothing is compiled then, it was only the warm-up.",
     ),
     OpportunityKind.PYTHON: Words(
         "The device waits while the host does other work",
@@ -89,7 +89,7 @@ WORDS = {
         "The host needs longer to launch each kernel than the device needs to run it.",
         "Launch fewer and larger kernels: use torch.compile or CUDA graphs, a foreach or fused optimizer, or a larger"
         " batch.",
-        "Double the batch: if a step takes as long as before, launching was the limit.",
+        "Double the batch. If a step takes as long as before, launching was the limit.",
     ),
     OpportunityKind.UNFUSED_ATTENTION: Words(
         "Attention runs as separate matrix products and softmax",
@@ -162,7 +162,7 @@ WORDS = {
         "Nothing is computed during this communication, although the next kernels were launched already.",
         "Prefetch the next layer (FSDP2: set_modules_to_forward_prefetch), or reduce gradients in buckets during the"
         " backward pass (DDP: bucket_cap_mb).",
-        "Run one rank alone without communication: its step is the shortest that overlap can reach.",
+        "Run one rank alone without communication. Its step is the shortest that overlap can reach.",
     ),
     OpportunityKind.IMBALANCE: Words(
         "The other ranks wait for one",
@@ -177,11 +177,11 @@ TF32 = (
 )
 FLOAT16 = " with dtype=torch.float16 and a torch.amp.GradScaler: the tensor cores of this GPU support no other type"
 IMBALANCE_CHECKS = {
-    Cause.GC: "Call gc.disable() on all ranks for some steps: if garbage collection is the cause, the delay is gone.",
-    Cause.DATA: "Use the same batch in every step on all ranks: if loading is the cause, the delay is gone.",
-    Cause.CHECKPOINT: "Leave checkpoints out for some steps: if they are the cause, the delay is gone.",
-    Cause.EVAL: "Leave the evaluation out for some steps: if it is the cause, the delay is gone.",
-    Cause.LOG: "Leave logging out for some steps: if it is the cause, the delay is gone.",
+    Cause.GC: "Call gc.disable() on all ranks for some steps. If garbage collection is the cause, the delay is gone.",
+    Cause.DATA: "Use the same batch in every step on all ranks. If loading is the cause, the delay is gone.",
+    Cause.CHECKPOINT: "Leave checkpoints out for some steps. If they are the cause, the delay is gone.",
+    Cause.EVAL: "Leave the evaluation out for some steps. If it is the cause, the delay is gone.",
+    Cause.LOG: "Leave logging out for some steps. If it is the cause, the delay is gone.",
 }
 """{main cause of an imbalance: how to check it}, where moving the rank's data or host would show nothing."""
 EVENTS = dict.fromkeys(WAITS, "interval without work") | {

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from analyzers import traces
+from analyzers.traces.findings.opportunities import WORDS, check_text
 
 MS, MIB, GIB = 1_000_000, 1 << 20, 1 << 30
 NVIDIA, AMD = "NVIDIA H100 80GB HBM3", "AMD Instinct MI300X"
@@ -108,3 +109,8 @@ def test_advice_on_fragmentation_is_a_setting_of_the_device(maker, device, first
     assert "garbage_collection_threshold" not in finding.next  # it has no effect without a memory fraction
     assert "7.0 GiB of the memory that PyTorch reserved on cuda device 0 (88 % of it)" in finding.title
     assert finding.evidence[0].text == "highest reserved size: 8.0 GiB of the 80.0 GiB of cuda device 0"
+
+
+@pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
+def test_how_to_check_an_advice_has_one_colon_per_sentence(words):
+    assert all(sentence.count(": ") <= 1 for sentence in check_text(words.check).split(". "))
