@@ -12,12 +12,14 @@ class CountMismatch:
     """The ranks that had issued more or fewer collectives of a process group than most ranks by the end of `step`.
 
     `difference` is how many more collectives the first of `ranks` had issued than most ranks; negative for fewer.
+    `numbers` has, for each rank, the sequence number of the last collective that it had issued in `group` by then.
     """
 
     step: int
     ranks: list[int]
     difference: int
     group: str
+    numbers: dict[int, int]
 
 
 def count_mismatches(steps: Steps) -> list[CountMismatch]:
@@ -47,4 +49,5 @@ def mismatch(group: str, numbers: "pd.Series[float]", step: int) -> CountMismatc
     usual = numbers.mode().max()
     unusual = numbers[numbers != usual]
     ranks = [int(str(rank)) for rank in unusual.index]
-    return CountMismatch(step, ranks, int((unusual - usual).iloc[0]), group)
+    by_rank = {int(str(rank)): int(number) for rank, number in numbers.items()}
+    return CountMismatch(step, ranks, int((unusual - usual).iloc[0]), group, by_rank)

@@ -1,10 +1,13 @@
 """Write the findings on ranks that differ from the others: growing memory, unequal counts of collectives."""
 
-from analyzers.report import Finding, Severity
+from analyzers.report import Evidence, Finding, Severity
 from analyzers.steps.answers.collective_counts import CountMismatch
 from analyzers.steps.answers.memory_growth import Growth
 from analyzers.steps.model import Problem
-from analyzers.words import quantity, rank_names, size
+from analyzers.words import number, quantity, rank_names, size
+
+NUMBERS_AT_MOST = 8
+"""The most different sequence numbers that the evidence lists."""
 
 
 def count_finding(mismatch: CountMismatch) -> Finding:
@@ -14,8 +17,8 @@ def count_finding(mismatch: CountMismatch) -> Finding:
     return Finding(
         id=Problem.COLLECTIVE_COUNT.finding_id,
         severity=Severity.ERROR,
-        title=f"{rank_names(mismatch.ranks)} issued {quantity(count, 'collective')} {less} than the others by the end"
-        f" of step {step}",
+        title=f"{rank_names(mismatch.ranks)} issued {quantity(count, 'collective')} {less} than"
+        f" {others(mismatch)} by the end of step {step}",
         why=f"PyTorch numbers the collectives of a process group on each rank. At the end of step {step} the last"
         f" number in process group {mismatch.group} is not the same on all ranks, so they did not issue the same"
         " collectives",
@@ -23,8 +26,30 @@ def count_finding(mismatch: CountMismatch) -> Finding:
         f" earlier on one rank, in step {step} or before it",
         ranks=mismatch.ranks,
         step=step,
+        evidence=count_evidence(mismatch),
         confidence=0.9,
     )
+
+
+def others(mismatch: CountMismatch) -> str:
+    """Return the ranks that issued the usual number of collectives: the name of a single rank, else `the others`."""
+    ranks = [rank for rank in mismatch.numbers if rank not in mismatch.ranks]
+    return rank_names(ranks) if len(ranks) == 1 else "the others"
+
+
+def count_evidence(mismatch: CountMismatch) -> list[Evidence]:
+    """Return the sequence number of each rank's last collective; the ranks that differ from most ranks come first.
+
+    Ranks with the same number share a line. At most `NUMBERS_AT_MOST` numbers are listed.
+    """
+    ranks_of: dict[int, list[int]] = {}
+    for rank in sorted(mismatch.numbers, key=lambda rank: (rank not in mismatch.ranks, rank)):
+        ranks_of.setdefault(mismatch.numbers[rank], []).append(rank)
+    where = f"last collective in process group {mismatch.group}"
+    return [
+        Evidence(text=f"{rank_names(ranks)}: {where} is number {number(last)}")
+        for last, ranks in list(ranks_of.items())[:NUMBERS_AT_MOST]
+    ]
 
 
 def growth_finding(growth: Growth) -> Finding:

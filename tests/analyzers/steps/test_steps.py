@@ -136,6 +136,12 @@ def test_spike_drift_growth_and_collective_counts(logs):
     assert found["steps.slowdown"][1] == 21
     assert found["steps.memory_growth"][0] == [1]
     assert found["steps.collective_count"] == ([1], 7)
+    [mismatch] = [finding for finding in report.findings if finding.id == "steps.collective_count"]
+    assert mismatch.title == "Rank 1 issued 1 collective fewer than rank 0 by the end of step 7"
+    assert [fact.text for fact in mismatch.evidence] == [
+        "rank 1: last collective in process group 0 is number 20",
+        "rank 0: last collective in process group 0 is number 21",
+    ]
     assert report.verdict.kind == "collective_count"
 
 
