@@ -92,16 +92,27 @@ def problem_finding(rows: Rows, problem: Problem, mask: Mask) -> Finding:
     """Return the finding on one kind of mistake (`problem`); `mask` marks the rows that have it."""
     count, total = int(np.count_nonzero(mask)), len(mask)
     where = f"{count} of {quantity(total, 'row')}"
-    title = shift_title(rows, mask, where) if problem is Problem.SHIFT else TITLES[problem].format(rows=where)
     return Finding(
         id=f"tokens.{problem}",
         severity=severity(problem, count / total),
-        title=title,
+        title=title_of(rows, problem, mask, where),
         why=why(rows, problem, mask),
         next=shift_next(rows) if problem is Problem.SHIFT else NEXT[problem],
         evidence=[Evidence(text=f"rows {row_numbers(rows, mask)} (counted from 0){how_to_show(rows, mask)}")],
         confidence=0.95 if problem in ALWAYS_ERROR else 0.85,
     )
+
+
+def title_of(rows: Rows, problem: Problem, mask: Mask, where: str) -> str:
+    """Return the title of a finding; it names the tokens by the name that the table of roles gives them.
+
+    `mask` marks the rows with the mistake; `where` says how many they are, such as `12 of 40 rows`.
+    """
+    if problem is Problem.SHIFT:
+        return shift_title(rows, mask, where)
+    if problem is Problem.TEMPLATE_TRAINED and not rows["template_trained"][mask].any():
+        return f"tokens that start an answer are trained in {where}"
+    return TITLES[problem].format(rows=where)
 
 
 def severity(problem: Problem, part: float) -> Severity:
@@ -240,14 +251,14 @@ def masked_text(sums: Mapping[str, int]) -> str:
 
 
 def template_text(sums: Mapping[str, int]) -> str:
-    """Return how many tokens of the chat template are trained, as a sentence: those that open an answer, and others.
+    """Return how many tokens of the chat template are trained, as a sentence: those that start an answer, and others.
 
     `sums` has each fact, added up over the rows with the mistake.
     """
     opening, others = sums["opener_trained"], sums["template_trained"]
-    counts = [f"{quantity(opening, 'token')} that open an answer" if opening else ""]
+    counts = [f"{quantity(opening, 'token')} that start an answer" if opening else ""]
     counts += [f"{quantity(others, 'other token')} of the chat template" if others else ""]
-    return f"{' and '.join(filter(None, counts))} have labels, although the template always provides them"
+    return f"{' and '.join(filter(None, counts))} have labels, although the chat template always provides them"
 
 
 REASONS: dict[Problem, Callable[[Mapping[str, int]], str]] = {

@@ -106,6 +106,8 @@ def test_mistakes_in_other_formats(specials, make, fault, expected, tmp_path):
     report = tokens.analyze(tokens.find_files([tmp_path / "rows.jsonl"], tmp_path), Options(cache=False))
     found = [finding.id for finding in report.findings if finding.severity is not Severity.INFO]
     assert (found[:1] or [None]) == [expected], report.verdict.sentence
+    if expected == "tokens.template_trained":
+        assert report.findings[0].title == "Tokens that start an answer are trained in 20 of 20 rows"
     if expected == "tokens.end_not_trained":
         rows, token = [fact.text for fact in report.findings[0].evidence]
         assert rows.endswith("; `workbench tokens` with `--row 0` shows the tokens and labels of row 0")
