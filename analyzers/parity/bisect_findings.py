@@ -90,8 +90,8 @@ def rounding(one: Divergence) -> Finding:
     return Finding(
         id="bisect.rounding",
         severity=Severity.INFO,
-        title=f"The runs agree but for rounding; {value_name_of(one.kind, one.tensor)} in step {one.step} is the first"
-        " tensor that is not identical",
+        title=f"Runs A and B agree except for rounding; {value_name_of(one.kind, one.tensor)} in step {one.step} is"
+        " the first tensor that is not identical",
         why=f"{capitalised(SUMMARIES)} differ by up to {difference}; rounding in"
         f" {one.dtype_b or 'its dtype'} explains up to {tolerance}{margin(one)}."
         f" {agreed_text(one.agreed, 0.0)}".rstrip(),

@@ -91,7 +91,7 @@ def test_the_dtype_decides_what_is_rounding(tmp_path, dtype, difference, kind):
     report = bisect(a, b)
     assert report.verdict.kind == kind
     for note in (finding for finding in report.findings if finding.id == "bisect.rounding"):
-        assert note.title.startswith("The runs agree but for rounding")
+        assert note.title.startswith("Runs A and B agree except for rounding")
         assert note.title.endswith("activation of module model in step 1 is the first tensor that is not identical")
         assert "random vector differ by up to 0.07 %; rounding in bfloat16 explains up to 1.6 %, which" in note.why
         assert note.next.endswith("can cause a difference this small, too.")
