@@ -254,7 +254,12 @@ def consequences_of(answer: Answer) -> str:
     if not ranks or answer.cause is None or set(ranks) <= set(answer.cause.ranks):
         return ""
     others = [rank for rank in ranks if rank not in answer.cause.ranks]
-    return f"the errors of {rank_names(others)} follow from this failure" if others else ""
+    if not others:
+        return ""
+    # A process that ended before breaks its connections, too, so that this failure may itself be a consequence.
+    if answer.cause.kind is LogClass.NETWORK:
+        return f"the errors of {rank_names(others)} follow from this failed connection, or from the cause of both"
+    return f"the errors of {rank_names(others)} follow from this failure"
 
 
 def root_cause_of(cause: Cause, logs: Logs) -> str:

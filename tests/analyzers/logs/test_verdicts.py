@@ -366,3 +366,12 @@ def test_the_hint_in_the_error_file_of_a_worker_is_the_next_step(tmp_path):
     stack = f'Traceback (most recent call last):\n  File "/home/me/train.py", line 3, in <module>\n{text}\n'
     file.write_text(json.dumps({"message": {"message": text, "extraInfo": {"py_callstack": stack, "timestamp": "17"}}}))
     assert logs.analyze(file).findings[0].next == "Give more text, or lower training.seq_len."
+
+
+def test_a_failed_connection_is_not_said_to_be_the_certain_cause_of_other_errors(log_of):
+    text = next(case.text for case in COMPOSED if case.name == "infiniband").replace(
+        "[rank18]: torch", "[rank18]: torch.distributed.DistBackendError: NCCL error\n[rank19]: torch"
+    )
+    finding = logs.analyze(log_of(Case("two_ranks", "network", [], text=text))).findings[0]
+    assert finding.id == "logs.network"
+    assert "or from the cause of both" in finding.why
