@@ -45,7 +45,10 @@ def shown_progress(options: Options, *runs: Run) -> Iterator[Options]:
 
 
 class WatchedReading(Progress):
-    """The progress of an analysis as a line of text; what the first files say is printed when it changes."""
+    """The progress of an analysis as a line of text.
+
+    It also prints the preliminary answer from the files that have been read so far, whenever that changes.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -177,11 +177,21 @@ def undecided(changes: Sequence[MeasureChange], gate: Mapping[str, float]) -> li
             severity=Severity.WARNING,
             title=f"{MEASURE_NAMES[name]} cannot be judged: {doubt_text(known.get(name))}",
             why="`--fail-on` names this measure, and passes only if the measure was compared",
-            next=f"log at least {STEPS_AT_LEAST} steps in both runs that neither record a trace nor save a checkpoint",
+            next=log_more(known.get(name)),
             confidence=1.0,
         )
         for name in names
     ]
+
+
+def log_more(change: MeasureChange | None) -> str:
+    """Return the advice on a measure that cannot be judged; `change` is None if one of the runs does not have it."""
+    if change is None:
+        return (
+            "log it in both runs; `workbench steps` on each of them says which of its columns were not understood, and"
+            " --map names the column of a measure"
+        )
+    return f"log in each run at least {STEPS_AT_LEAST} steps in which no trace is recorded and no checkpoint saved"
 
 
 def doubt(change: MeasureChange | None) -> Doubt:
@@ -194,7 +204,7 @@ def doubt(change: MeasureChange | None) -> Doubt:
 def doubt_text(change: MeasureChange | None) -> str:
     """Return a phrase on why a measure cannot be judged with certainty, such as `4 steps are too few`."""
     if change is None or doubt(change) is Doubt.NOT_IN_BOTH:
-        return "only one of the runs records it"
+        return "it is not in the logs of both runs"
     steps = quantity(change.samples, "step")
     if doubt(change) is Doubt.FEW_STEPS:
         return f"{steps} are too few"

@@ -24,19 +24,19 @@ WHOLE = {"(model)": "the whole model", "model": "module model"}
 NEXT_STEPS = {
     ValueKind.DATA: "Give all runs the same sequences in each step: the same text, seed and sequence length, and the"
     " same product of batch size and data-parallel degree.",
-    ValueKind.ACTIVATION: "Look at the forward pass of {name} on this mesh: all that comes before it agrees.",
-    ValueKind.ACTIVATION_GRADIENT: "Look at the backward pass of what takes the output of {name} on this mesh: the"
+    ValueKind.ACTIVATION: "Look at the forward pass of {name} in this run: all that comes before it agrees.",
+    ValueKind.ACTIVATION_GRADIENT: "Look at the backward pass of what takes the output of {name} in this run: the"
     " whole forward pass agrees.",
     ValueKind.BUFFER: "Look at what changes the buffer {name}.",
-    ValueKind.INPUT: "Look at the code that calls {name} on this mesh: all that comes before it agrees.",
-    ValueKind.INPUT_GRADIENT: "Look at the backward pass of {name} on this mesh: the whole forward pass agrees.",
+    ValueKind.INPUT: "Look at the code that calls {name} in this run: all that comes before it agrees.",
+    ValueKind.INPUT_GRADIENT: "Look at the backward pass of {name} in this run: the whole forward pass agrees.",
     ValueKind.OPTIMIZER: "Give all runs the same settings and state of the optimizer.",
-    ValueKind.GRADIENT: "Look at how the gradient of {name} is computed and summed over ranks on this mesh: all"
+    ValueKind.GRADIENT: "Look at how the gradient of {name} is computed and summed over ranks in this run: all"
     " activations and their gradients agree.",
 }
 FIRST_PARAMETER = "Start all runs from the same weights: one seed checkpoint, or one seed."
 LATER_PARAMETER = (
-    "Look at the optimizer's step on this mesh: the gradients of the step before agree, so clipping, the learning rate"
+    "Look at the optimizer's step in this run: the gradients of the step before agree, so clipping, the learning rate"
     " or the optimizer's state differ."
 )
 NO_VALUES = "tensors of both runs (debug.record_values), to name the first one that differs"
@@ -91,8 +91,8 @@ def value_title(first: RunParity, run: RunParity) -> str:
     """
     assert run.first
     return (
-        f"{run.name} logs the same losses and gradient norms as {first.name}, but {value_name(run.first)} differs"
-        f" in step {run.first.step}"
+        f"losses and gradient norms of {run.name} agree with those of {first.name} within the tolerance, but"
+        f" {value_name(run.first)} differs in step {run.first.step}"
     )
 
 

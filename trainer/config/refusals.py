@@ -34,7 +34,7 @@ PIPELINE, EXPERT = "parallelism.pipeline_parallel_degree", "parallelism.expert_p
 HUGGING_FACE = Refusal(
     (*OFF, True) if is_installed("safetensors") else OFF,
     "the package safetensors is not installed",
-    "pip install safetensors, or use a checkpoint of PyTorch",
+    "install safetensors (pip install safetensors), or use a checkpoint of PyTorch",
 )
 DIVISION = "layers are divided evenly, and microbatches follow one of PyTorch's schedules"
 LAYERS = "divide the layers with parallelism.pipeline_parallel_layers_per_stage"
@@ -71,8 +71,9 @@ REFUSED: dict[str, Refusal] = {
     "checkpoint.last_save_in_hf": HUGGING_FACE,
     "comm.mode": Refusal(
         ("default", "fake_backend", "local_tensor"),
-        "there are no other groups",
-        "set comm.mode to fake_backend, or train on processes of a CPU: --nproc N",
+        "the trainer has only the modes default, fake_backend and local_tensor",
+        "set comm.mode to default to train, on a GPU or on processes of a CPU (--nproc N), or to fake_backend to"
+        " rehearse one step in a single process",
     ),
     "debug.batch_invariant": Refusal(
         OFF, "there are no batch-invariant kernels", "set debug.deterministic: equal batches give equal results"
@@ -88,7 +89,7 @@ REFUSED: dict[str, Refusal] = {
     "metrics.enable_wandb": Refusal(
         (*OFF, True) if is_installed("wandb") else OFF,
         "the package wandb is not installed",
-        "pip install wandb, or set metrics.enable_tensorboard, which writes the same values",
+        "install wandb (pip install wandb), or set metrics.enable_tensorboard, which writes the same values",
     ),
     "model.attn_mask_type": Refusal(("causal",), "attention is causal"),
     "model.converters": Refusal(RegisteredNames(([],)), NO_CONVERTER, OWN_CONVERTER),

@@ -133,6 +133,12 @@ def next_step(report: trainer_config.KeyReport) -> str:
     return f"write {report.suggestion}" if report.suggestion else "remove the key"
 
 
+def written(report: trainer_config.KeyReport) -> str:
+    """Return a key as it was written, with its line: `comm.mode = 'x' (line 8)`; an unknown key without its value."""
+    line = f" (line {report.line})" if report.line else ""
+    return f"{report.key} = {report.value!r}{line}" if report.refused else f"{report.key}{line}"
+
+
 def document(reports: Sequence[trainer_config.KeyReport]) -> Report[ConfigData]:
     """Return the report for `config explain --json`, on how each key is handled.
 
@@ -142,7 +148,7 @@ def document(reports: Sequence[trainer_config.KeyReport]) -> Report[ConfigData]:
         Finding(
             id=f"config.{'refused' if report.refused else 'unknown'}.{report.key}",
             severity=Severity.ERROR,
-            title=f"the trainer cannot honour {report.source or report.key}",
+            title=f"the trainer cannot honour {report.source or written(report)}",
             why=f"{report.reason}",
             next=next_step(report),
             confidence=1.0,
@@ -150,7 +156,8 @@ def document(reports: Sequence[trainer_config.KeyReport]) -> Report[ConfigData]:
         for report in reports
         if report.refused or report.cls == "unknown"
     )
-    counts = {cls: sum(report.cls == cls for report in reports) for cls in SIGNS}
+    classes = ["refused" if report.refused else report.cls for report in reports]
+    counts = {cls: classes.count(cls) for cls in [*SIGNS, *(["refused"] if "refused" in classes else [])]}
     sentence = f"{len(reports)} keys: " + ", ".join(f"{count} {cls}" for cls, count in counts.items())
     return Report(
         schema="workbench.config/1",

@@ -164,9 +164,10 @@ def find_ranks_dumped_early(job: Job) -> set[int]:
 
 
 def find_absent_members(job: Job, node: OpNode, dead: set[int]) -> list[int]:
-    """Return the members of a process group that have not arrived in the collective `node`, or that died in it.
+    """Return the members of the process group of the collective `node` that are not seen to have arrived in it.
 
-    `dead` are the ranks that ended by their own fault.
+    Those are also the members without a dump, and those that died before they completed it. `dead` are the ranks that
+    ended by their own fault.
     """
     members = job.groups[node.group].ranks
     return [

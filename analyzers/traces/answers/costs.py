@@ -135,12 +135,12 @@ class Attribution:
         return np.where(outer >= 0, np.searchsorted(rows, outer), NONE)
 
     def pairs(self, what: str) -> tuple[Column, Column, Column, Column]:
-        """Return number and time of the kernels for each pair of a kernel's name and that of the code that launched it.
+        """Group the kernels by their name and the code that launched them; return the time and count of each group.
 
-        `what` is the kind of that code: "operator", "module" and so on. The result is four columns with a row per
-        pair, in ascending order of time: the index of the kernel's name in `trace.names`, that of the launching
-        event's name, the time of these kernels in ns, and how many were launched. The columns are empty if no device
-        worked.
+        `what` is the kind of that code: "operator", "module" and so on; kernels that were launched outside of any are
+        left out. The result is four columns with a row per group, in ascending order of time: the index of the
+        kernel's name in `trace.names`, the index there of the name of the innermost `what` around the launch, the time
+        of the kernels in ns, and their number. The columns are empty if no device worked.
         """
         c = self.trace.columns
         if self.work.device is None:

@@ -118,6 +118,13 @@ def test_what_cannot_be_judged_is_neither_healthy_nor_a_pass(pair):
     assert not any("too few" in gap for gap in report.verdict.missing)
     gated = compare.analyze(*runs, limits={"step_time": 0.05})
     assert [f.id for f in gated.findings] == ["compare.step_time_undecided"]
+    assert "in which no trace is recorded" in gated.findings[0].next
+
+
+def test_a_measure_that_no_log_has_is_not_said_to_be_in_one(pair):
+    [finding] = compare.analyze(*pair(steps=40), limits={"processor_time": 0.05}).findings
+    assert finding.title == "Processor time cannot be judged: it is not in the logs of both runs"
+    assert "--map names the column of a measure" in finding.next
 
 
 def test_a_few_steps_tell_a_large_change(pair):

@@ -100,7 +100,7 @@ def test_the_report_says_which_step_and_tensor_differ_and_what_to_do(planted: Re
     # One per cent in one of four layers moves the loss by less than the tolerance: the curves alone do not show it.
     finding = next(f for f in planted.findings if "scale_output" in f.title)
     assert (finding.id, finding.severity, finding.step) == ("parity.value", Severity.WARNING, 1)
-    assert "logs the same losses and gradient norms as dp_shard=2, but the activation of" in finding.title
+    assert "agree with those of dp_shard=2 within the tolerance, but the activation of" in finding.title
     assert "layers.2.feed_forward differs" in finding.title
     assert "the activation of layers.2.feed_forward in step 1: its norm is " in finding.why
     assert "norm or sums of elements differ by up to 1 %. All " in finding.why
