@@ -4,8 +4,7 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Integers
-from analyzers.memory.answers.freed_results import freed_result
-from analyzers.memory.answers.stack_names import base_name, distinct_names
+from analyzers.memory.answers.stack_names import base_name, distinct_names, freed_result
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.model import TopStack
 from analyzers.memory.reading.frames import frame_text
