@@ -62,7 +62,7 @@ class Killer(threading.Thread):
         self.number = number
 
     def run(self):
-        while self.left and not self.ended.wait(self.dice.uniform(0.05, 0.4)):
+        while self.left and not self.ended.wait(self.dice.uniform(0.01, 0.1)):
             below = family(os.getpid())
             if below:
                 os.kill(victim := self.dice.choice(below), self.number)
