@@ -104,7 +104,7 @@ def test_the_report_says_which_step_and_tensor_differ_and_what_to_do(planted: Re
     assert "layers.2.feed_forward differs" in finding.title
     assert "the activation of layers.2.feed_forward in step 1: its norm is " in finding.why
     assert "norm or sums of elements differ by up to 1 %. All " in finding.why
-    assert "the forward pass of layers.2.feed_forward on this mesh" in finding.next
+    assert "the forward pass of layers.2.feed_forward in this run" in finding.next
     for kind in (Format.TEXT, Format.MARKDOWN, Format.HTML):
         text = render(planted, kind, Run(Path("folder"), ()))
         assert "layers.1.attention.wk" in text
