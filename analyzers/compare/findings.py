@@ -248,12 +248,17 @@ def time_causes(a: MeasuredRun, b: MeasuredRun) -> list[Evidence]:
 
 
 def verdict(
-    findings: Sequence[Finding], lines: Sequence[Line], changes: Sequence[MeasureChange], parity: LossParity | None
+    findings: Sequence[Finding],
+    open_gates: Sequence[Finding],
+    lines: Sequence[Line],
+    changes: Sequence[MeasureChange],
+    parity: LossParity | None,
 ) -> Verdict:
     """Return the verdict of a comparison: a regression, healthy, or unknown if the evidence decides neither.
 
-    Any of the `findings` makes it a regression. `lines` are the compared quantities, `changes` the changes of
-    measures with their intervals, and `parity` says whether the losses agree (None: not compared).
+    Any of the `findings` makes it a regression. `open_gates` are the findings on measures with a limit that cannot be
+    judged. `lines` are the compared quantities, `changes` the changes of measures with their intervals, and `parity`
+    says whether the losses agree (None: not compared).
     """
     unsure = [change for change in changes if is_open(change)]
     missing = [f"{MEASURE_NAMES[change.measure]}: {doubt_text(change)}" for change in unsure]
@@ -266,6 +271,9 @@ def verdict(
             missing=missing,
         )
     comparable = [line for line in lines if line.is_comparable]
+    if open_gates:
+        sentence = joined_sentences([finding.title for finding in open_gates])
+        return Verdict(status=Status.UNKNOWN, kind="unknown", sentence=sentence, confidence=0.2, missing=missing)
     if unsure or not comparable:
         sentence = "; ".join(map(unsure_text, unsure)) or "the runs have no measurement in common"
         # The sentence already says why each measure is uncertain.

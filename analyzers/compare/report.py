@@ -1,6 +1,6 @@
 """The entry point for comparisons: `analyze` returns a report of what changed from one run to another."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from os import PathLike
 
 from analyzers import run, store
@@ -15,7 +15,6 @@ from analyzers.memory import compare as compare_memory
 from analyzers.report import Finding, Input, Report, ranked, tool_version
 from analyzers.run import Kind, Run
 from analyzers.steps.diff.loss_parity import LossParity, loss_parity
-from analyzers.steps.diff.measures import MeasureChange
 from analyzers.steps.diff.phase_changes import PhaseChange, phase_changes
 from analyzers.traces.diff import diff as trace_diff
 from analyzers.traces.diff.diff import TraceDiff
@@ -53,15 +52,16 @@ def analyze(
     if not lines and not config:
         raise InputError(f"{a.root} and {b.root}: nothing to compare", "give two runs, or two artefacts of one kind")
     memory, memory_findings = memory_diff(a, b, options)
-    worse = regression_findings(first, second, changes, gate)
-    findings = ranked([*worse, *memory_findings, *trace_findings(traces)])
+    worse = [*nonfinite_loss(first.steps, second.steps), *regressions(changes, gate, time_causes(first, second))]
+    findings = [*worse, *memory_findings, *trace_findings(traces)]
+    open_gates = undecided(changes, gate)
     parity, phases = step_differences(first, second)
     return Report(
         schema=SCHEMA,
         version=tool_version(),
         inputs=[*first.inputs, *second.inputs, *trace_inputs(a, b, traces)],
-        verdict=verdict(findings, lines, changes, parity),
-        findings=findings,
+        verdict=verdict(ranked(findings), open_gates, lines, changes, parity),
+        findings=ranked([*findings, *open_gates]),
         data=CompareData(
             a=first.measures,
             b=second.measures,
@@ -74,17 +74,6 @@ def analyze(
             traces=traces,
         ),
     )
-
-
-def regression_findings(
-    a: MeasuredRun, b: MeasuredRun, changes: Sequence[MeasureChange], gate: Mapping[str, float]
-) -> list[Finding]:
-    """Return findings on measures that certainly became worse, and on measures with a limit that cannot be judged.
-
-    `gate` maps the names of measures to the relative increase that the user allows.
-    """
-    worse = regressions(changes, gate, time_causes(a, b))
-    return [*nonfinite_loss(a.steps, b.steps), *worse, *undecided(changes, gate)]
 
 
 def step_differences(a: MeasuredRun, b: MeasuredRun) -> tuple[LossParity | None, list[PhaseChange]]:

@@ -119,6 +119,8 @@ def test_what_cannot_be_judged_is_neither_healthy_nor_a_pass(pair):
     gated = compare.analyze(*runs, limits={"step_time": 0.05})
     assert [f.id for f in gated.findings] == ["compare.step_time_undecided"]
     assert "in which no trace is recorded" in gated.findings[0].next
+    assert (gated.verdict.status, gated.verdict.kind) == ("unknown", "unknown")
+    assert gated.findings[0].title in gated.verdict.sentence
 
 
 def test_a_measure_that_no_log_has_is_not_said_to_be_in_one(pair):
