@@ -243,12 +243,14 @@ def untracked_title(account: Sequence[MemoryPart]) -> str:
     return f"{size(outside)} of GPU memory ({share(outside, total)}) is in use, but not by PyTorch's allocator"
 
 
-def untracked_reason(account: Sequence[MemoryPart]) -> str:
-    """Return a sentence on what uses a device's memory outside PyTorch's allocator, with the bounds of each size.
+def untracked_reason(account: Sequence[MemoryPart], *, decisive: bool) -> str:
+    """Return what uses a device's memory outside PyTorch's allocator, as text, with the bounds of each size.
 
-    `account` has all parts of the device's memory.
+    `account` has all parts of the device's memory. `decisive`: a request that failed would have fitted into it.
     """
-    return f"It consists of {'; '.join(in_words(part) for part in account if part.holder in UNTRACKED)}."
+    parts = f"It consists of {'; '.join(in_words(part) for part in account if part.holder in UNTRACKED)}."
+    request = " The request that failed would have fitted into the memory that libraries and other processes use."
+    return parts + request * decisive
 
 
 def in_words(part: MemoryPart) -> str:

@@ -30,12 +30,7 @@ def untracked_findings(accounts: Sequence[LogMemory]) -> Iterator[Finding]:
         id="logs.untracked_memory",
         severity=Severity.WARNING if decisive else Severity.INFO,
         title=untracked_title(worst.parts),
-        why=untracked_reason(worst.parts)
-        + (
-            " The request that failed would have fitted into the memory that libraries and other processes use."
-            if decisive
-            else ""
-        ),
+        why=untracked_reason(worst.parts, decisive=decisive),
         next=untracked_advice(worst.parts),
         ranks=sorted({account.rank for account in large if account.rank is not None}),
         evidence=[Evidence(text=in_words(part), source=worst.path) for part in worst.parts],

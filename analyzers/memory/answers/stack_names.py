@@ -8,7 +8,7 @@ import numpy as np
 from analyzers.columns import Integers
 from analyzers.memory.model import TopStack
 from analyzers.memory.reading.frames import Frame, Frames, frame_text
-from analyzers.memory.reading.operations import called_operators
+from analyzers.memory.reading.operations import called_operators, runs_backward_node
 from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes
 
 NO_STACK, OLDER = "no stack recorded", "allocated before the recording began"
@@ -102,8 +102,8 @@ def first_differences(stacks: Sequence[Sequence[str]]) -> list[str]:
     return [""] * len(stacks)
 
 
-def freed_result(frames: Frames, lives: Lifetimes, rows: Integers, stack: int) -> str:
-    """Return the line and operation of a saved tensor that is freed after a block of a backward operation, as text.
+def freed_next(frames: Frames, lives: Lifetimes, rows: Integers, stack: int) -> str:
+    """Return the line and operation of the tensor that is freed next after a block of a backward operation, as text.
 
     The backward pass runs in a thread of its own, whose stacks have no line of the user's code. But when an operation
     of it has run, autograd frees the tensors that the forward pass saved for it. Their stacks have the line that made
@@ -111,8 +111,7 @@ def freed_result(frames: Frames, lives: Lifetimes, rows: Integers, stack: int) -
     It is looked for after the largest block of `stack` among the `rows` of `lives`. The text is empty if the stack has
     a line of its own or shows no backward operation, or if no tensor with a line is freed soon.
     """
-    operation = frames.operation(stack)
-    if not operation.startswith("backward of") or frames.line(stack) != operation:
+    if frames.has_user_line(stack) or not runs_backward_node(frames.native_names(stack)):
         return ""
     own = rows[lives.allocating_stack[rows] == stack]
     born = int(lives.born[own[lives.size[own].argmax()]])

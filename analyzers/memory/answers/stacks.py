@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Integers
-from analyzers.memory.answers.stack_names import base_name, distinct_names, freed_result
+from analyzers.memory.answers.stack_names import base_name, distinct_names, freed_next
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.model import TopStack
 from analyzers.memory.reading.frames import frame_text
@@ -66,8 +66,8 @@ def top_stacks(snapshot: Snapshot, lives: Lifetimes, guess: Guess, rows: Integer
         for k, stack, label in zip(largest, stacks, labels, strict=True)
     ]
     names = distinct_names(snapshot.frames, stacks, named)
-    freed = [freed_result(snapshot.frames, lives, rows, stack) for stack in stacks]
-    told = [
-        f"{name}, which frees the result of {line}" if line else name for name, line in zip(names, freed, strict=True)
+    freed = [freed_next(snapshot.frames, lives, rows, stack) for stack in stacks]
+    return [
+        msgspec.structs.replace(row, name=f"{name}, after which the result of {line} is freed" if line else name)
+        for row, name, line in zip(named, names, freed, strict=True)
     ]
-    return [msgspec.structs.replace(row, name=name) for row, name in zip(named, told, strict=True)]

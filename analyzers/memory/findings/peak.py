@@ -137,15 +137,14 @@ def spike_finding(device: Device, use: UnusualUse) -> Finding:
     larger, compared = use.larger_steps or 1, use.compared_steps or 1
     others = quantity(compared - larger, "other step")
     one = f"Step {use.step}" if use.step is not None else "One step"
-    which = one if larger == 1 else f"{larger} of {compared} steps"
+    which, these = (one, "this step") if larger == 1 else (f"{larger} of {compared} steps", "these steps")
     how = "" if use.step is not None else " The recording marks no steps: they were inferred from stacks that recur."
     most = "" if larger == 1 else " at most"
     return Finding(
         id="memory.spike",
         severity=Severity.INFO,
         title=f"{which}{on_rank(device)} needed{most} {size(highest)}, the {others} at most {size(usual)}",
-        why=f"The job needs {size(use.bytes)} more memory than all its other steps, because of"
-        f" {'this step' if larger == 1 else 'these steps'} alone."
+        why=f"Without {these} the job would need {size(use.bytes)} less memory."
         + (f" The largest difference is in {innermost(use.frames)}." if use.frames else "")
         + how,
         next="Find what is special about it: a long sequence or a large batch, an evaluation or a checkpoint. Limit the"

@@ -14,7 +14,7 @@ from analyzers.device_memory import (
 from analyzers.memory.findings.evidence import fact, ranks_of
 from analyzers.memory.model import Device
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.words import size
+from analyzers.words import quantity, size
 
 
 def untracked_findings(device: Device) -> Iterator[Finding]:
@@ -29,12 +29,7 @@ def untracked_findings(device: Device) -> Iterator[Finding]:
         id="memory.untracked",
         severity=Severity.WARNING if decisive else Severity.INFO,
         title=untracked_title(device.account),
-        why=untracked_reason(device.account)
-        + (
-            " The request that failed would have fitted into the memory that libraries and other processes use."
-            if decisive
-            else ""
-        ),
+        why=untracked_reason(device.account, decisive=decisive),
         next=untracked_advice(device.account),
         ranks=ranks_of(device),
         step=device.step,
@@ -51,5 +46,6 @@ def communicators(device: Device) -> Iterator[Evidence]:
         if part.holder in holders:
             each = size(part.high_bytes // groups)
             yield fact(
-                device, f"process groups of this rank with NCCL: {groups}, so at most {each} for each on average"
+                device,
+                f"this rank is in {quantity(groups, 'process group')} of NCCL: on average at most {each} for each",
             )

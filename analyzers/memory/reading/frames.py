@@ -74,6 +74,11 @@ class Frames:
         operation = self.operation(stack)
         return [(operation, "", 0), *native] if operation else native
 
+    def has_user_line(self, stack: int) -> bool:
+        """Return whether a frame of the stack is in the user's code."""
+        start, end = self._bounds(stack)
+        return bool(self._is_user[self._stack_frames[start:end]].any())
+
     def operation(self, stack: int) -> str:
         """Return the operation that the user's innermost frame called in PyTorch or a library: `backward of bmm`.
 

@@ -14,11 +14,15 @@ LIBRARY_USES = (
 )
 BACKWARD_NODE = re.compile(r"\b(?P<node>\w+?)Backward\d*(_apply_functional|::apply\b|\b(?!::))")
 ENGINE = re.compile(r"autograd::(python::Python)?[Ee]ngine")
+NODES = (
+    (re.compile(r"\bCopySlices\b"), "backward of an in-place change of a view"),
+    (re.compile(r"\bPyNode::apply\b"), "backward of a custom autograd function"),
+)
+"""Nodes of the autograd graph that do not have the name of an operator."""
 ENGINE_USES = (
     (re.compile(r"\bAccumulateGrad\b"), "gradient of a parameter (AccumulateGrad)"),
     (re.compile(r"InputBuffer::"), "sum of gradients from several uses"),
-    (re.compile(r"\bCopySlices\b"), "backward of an in-place change of a view"),
-    (re.compile(r"\bPyNode::apply\b"), "backward of a custom autograd function"),
+    *NODES,
     (re.compile(r"\bRegisterPostBackwardFunction"), "FSDP after the backward pass of a module"),
 )
 CALL = re.compile(r"^at::_ops::(?P<dispatched>\w+)::call\b|^aten::(?P<recorded>\w+)$")
@@ -66,6 +70,15 @@ def backward_of(names: Sequence[str]) -> str:
         if node := BACKWARD_NODE.search(name):
             return f"backward of {operator_name(node['node'])}"
     return "backward pass" if any(map(ENGINE.search, names)) else ""
+
+
+def runs_backward_node(names: Sequence[str]) -> bool:
+    """Return whether a stack belongs to the backward of an operation, not to a library or to a sum of gradients.
+
+    `names` are as in `operation_of`.
+    """
+    patterns = [BACKWARD_NODE, *(pattern for pattern, _ in NODES)]
+    return any(pattern.search(name) for name in names for pattern in patterns) and not library_use(names)
 
 
 def operator_name(node: str) -> str:

@@ -225,7 +225,10 @@ def test_a_backward_operation_is_named_with_the_saved_tensor_that_it_frees(maker
         made.free(backward("Sum", KIB))
     made.free(mul)
     names = views.top_stacks(maker.save(made.snapshot()))["name"].tolist()
-    assert names[:2] == ["backward of exp, which frees the result of job/softmax.py:1 softmax", "backward of mul"]
+    assert names[:2] == [
+        "backward of exp, after which the result of job/softmax.py:1 softmax is freed",
+        "backward of mul",
+    ]
     made.free(gradient)
 
 

@@ -300,8 +300,8 @@ def test_what_the_driver_counts_for_the_process_separates_it_from_others(maker):
     assert parts["context"] + parts["libraries"] == 19 << 30
     libraries = next(part for part in device.account if part.holder == "libraries")
     finding = next(finding for finding in report.findings if finding.id == "memory.untracked")
-    told = f"process groups of this rank with NCCL: 4, so at most {size(libraries.high_bytes // 4)} for each on average"
-    assert told in [fact.text for fact in finding.evidence]
+    groups = f"this rank is in 4 process groups of NCCL: on average at most {size(libraries.high_bytes // 4)} for each"
+    assert groups in [fact.text for fact in finding.evidence]
 
 
 @pytest.fixture
