@@ -11,7 +11,7 @@ from pathlib import Path
 
 from analyzers.logs.findings.next_steps import STARTUP
 from analyzers.steps.model import Problem
-from analyzers.traces.findings.opportunities import TOLD_ELSEWHERE
+from analyzers.traces.findings.opportunities import REPORTED_ELSEWHERE
 from analyzers.traces.opportunity_model import OpportunityKind
 
 ROOT = Path(__file__).parents[1]
@@ -27,7 +27,7 @@ FAMILIES: dict[str, tuple[str, ...] | str] = {
     "f'compare.memory.{verb}'": ("compare.memory.grew", "compare.memory.shrank"),
     "f'steps.{overhead.part}_time'": "steps.answers.overhead.Part",
     "f'{Problem.NONFINITE_LOSS.finding_id}_recovered'": ("steps.nonfinite_loss_recovered",),
-    "f'trace.{row.kind}'": tuple(f"trace.{kind}" for kind in OpportunityKind if kind not in TOLD_ELSEWHERE),
+    "f'trace.{row.kind}'": tuple(f"trace.{kind}" for kind in OpportunityKind if kind not in REPORTED_ELSEWHERE),
     "f'{analyzer}.unreadable'": tuple(f"{room}.unreadable" for room in ("hang", "logs", "memory", "steps", "trace")),
     "f\"config.{('refused' if report.refused else 'unknown')}.{report.key}\"": (
         "config.refused.KEY",

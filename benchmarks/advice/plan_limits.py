@@ -46,10 +46,10 @@ def row(case: Case) -> str:
     request = Request(config=str(ROOT / f"configs/{case.config}.toml"), nproc=case.ranks, overrides=case.flags)
     data = plan(request, case.limit, MARGIN, "cpu", 1).data
     job = f"{case.ranks} ranks of {case.limit:,} {' '.join(case.flags)}".strip()
-    return f"| {job} | {told(case, data.plans[0] if data.plans else None)} | {told(case, data.next_larger)} |"
+    return f"| {job} | {outcome(case, data.plans[0] if data.plans else None)} | {outcome(case, data.next_larger)} |"
 
 
-def told(case: Case, planned: PlannedSettings | None) -> str:
+def outcome(case: Case, planned: PlannedSettings | None) -> str:
     """Return what was planned, its peak, and whether it ran under the limit; `not named` if there is no such plan."""
     if planned is None:
         return "not named"

@@ -60,7 +60,7 @@ def coloured_sequences(data: object) -> Text:
     return coloured_tokens(data.rows) if isinstance(data, TokensData) and data.statistics else Text()
 
 
-def is_beside_verdict(report: Report[object]) -> bool:
+def differs_from_verdict(report: Report[object]) -> bool:
     """Return whether the first finding is not what the verdict says, as with a warning about a run that is healthy."""
     first = report.lead()
     return first is not None and report.verdict.kind not in first.id and first.title not in report.verdict.sentence
@@ -72,7 +72,7 @@ def head(report: Report[object]) -> Group:
     colour = STATUSES[verdict.status]
     name = f"{STATUS_SIGNS[verdict.status]} {verdict.kind.replace('_', ' ')}"
     rows = [("Verdict", Text.assemble((name, f"bold {colour}"), "  ", clean(verdict.sentence)))]
-    if first and is_beside_verdict(report):
+    if first and differs_from_verdict(report):
         rows += [("Finding", Text(clean(first.title)))]
     if first:
         rows += [

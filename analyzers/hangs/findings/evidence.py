@@ -159,9 +159,9 @@ def timing(side: SideFiles, cause: Cause) -> list[Evidence]:
     """
     rank = cause.ranks[0]
     log = side.step_logs.get(rank)
-    told, steps = progress(side, cause), read_step_times(log)
-    parts = [told] if told else []
-    parts += [earlier_steps(steps) if told else f"rank {rank}: {earlier_steps(steps)}"] if steps else []
+    reported, steps = progress(side, cause), read_step_times(log)
+    parts = [reported] if reported else []
+    parts += [earlier_steps(steps) if reported else f"rank {rank}: {earlier_steps(steps)}"] if steps else []
     return [Evidence(text="; ".join(parts), source=str(log or ""))] if parts else []
 
 

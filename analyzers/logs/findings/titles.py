@@ -188,7 +188,7 @@ def unused_parameters(cause: Cause) -> str:
     name = lead.facts.name or ""
     place_of = next((place(e) for e in cause.failure.events if e.source), "")
     numbers = ", ".join(name.split()) if name[:1].isdigit() else ""
-    which = f" (number {numbers} of the parameters that require a gradient, counted from 0)" if numbers else ""
+    which = f" {numbers} (counted from 0 among those that require a gradient)" if numbers else ""
     named = f": {name}" if name and not numbers else ""
     return f"parameters{which} got no gradient on {who(cause.ranks)}{place_of}{at_step(lead)}{named}"
 

@@ -19,13 +19,15 @@ WARNING = 0.1
 """A finding about an opportunity is a warning if it can save at least this share of a step's time."""
 CONFIDENCE = 0.7
 NAME_AT_MOST = 120
-TOLD_ELSEWHERE = {
+REPORTED_ELSEWHERE = {
     OpportunityKind.EXPOSED_COMMUNICATION, OpportunityKind.ALLOCATION, OpportunityKind.COMPILATION,
     OpportunityKind.IMBALANCE,
 }  # fmt: skip
 """Kinds of opportunities about which other findings are made, such as trace.driver_allocations and trace.straggler."""
 WAITS = tuple(OpportunityKind)[: tuple(OpportunityKind).index(OpportunityKind.LAUNCH) + 1]
-"""Kinds in which the device waits for the host; `trace.host_bound` reports them if they are large together."""
+"""Kinds in which the device waits for the host."""
+IN_HOST_BOUND = {*WAITS} - {OpportunityKind.BUFFER_BROADCAST}
+"""Waits that `trace.host_bound` reports if they are large together; the broadcast of buffers has its own remedy."""
 
 
 class Words(NamedTuple):
@@ -332,13 +334,11 @@ def opportunity_findings(rows: Sequence[Advice], host_bound: bool) -> Iterator[F
     """Yield a finding for each advice in `rows` that saves enough, unless another finding already reports it.
 
     `host_bound` says that there is a finding `trace.host_bound`, which reports the opportunities in which the device
-    waits for the host, except the broadcast of buffers.
+    waits for the host.
     """
+    elsewhere = REPORTED_ELSEWHERE | IN_HOST_BOUND if host_bound else REPORTED_ELSEWHERE
     for row in rows:
-        # The broadcast of buffers has a remedy of its own, which the advice on the largest wait does not name.
-        waits = host_bound and row.kind in WAITS and row.kind is not OpportunityKind.BUFFER_BROADCAST
-        told = row.kind in TOLD_ELSEWHERE or waits
-        if row.saved_share >= TELLING and not told:
+        if row.saved_share >= TELLING and row.kind not in elsewhere:
             yield opportunity_finding(row)
 
 

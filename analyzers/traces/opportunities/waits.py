@@ -35,7 +35,7 @@ SYNCHRONISING = re.compile(
 )
 DDP_FORWARD = re.compile(r"^DistributedDataParallel\.forward$")
 BROADCAST = re.compile(r"^(c10d::broadcast_|aten::(un)?flatten_dense_tensors)$")
-"""Operators by which DistributedDataParallel broadcasts buffers: it joins them, broadcasts, and divides the result."""
+"""Operators by which DistributedDataParallel broadcasts buffers, joined into one tensor that is split up again."""
 OWN_WORK = ("gc", "checkpoint", "eval", "log", "profiler")
 """Phases in which the host runs Python or calls that launch nothing."""
 RAMP_NS, STRETCH_NS, LAUNCH_AT_MOST_NS = 200_000, 500_000, 5_000_000

@@ -72,7 +72,7 @@ def test_a_parameter_that_is_ready_twice_is_not_said_to_be_unused(log_of):
 def test_parameters_without_a_gradient_are_numbered(log_of):
     finding = logs.analyze(log_of(next(case for case in RECORDED if case.name == "unused"))).findings[0]
     assert finding.title.startswith(
-        "Parameters (number 2, 3 of the parameters that require a gradient, counted from 0) got no gradient on rank 1"
+        "Parameters 2, 3 (counted from 0 among those that require a gradient) got no gradient on rank 1"
     )
 
 
