@@ -224,6 +224,17 @@ def rank_names(ranks: Sequence[int]) -> str:
     return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {rank_ranges(ranks)}"
 
 
+def process_group(label: str | None) -> str:
+    """Return a process group as a noun: `process group dp`, or `process group 3` for the label `group 3`."""
+    name = (label or "").removeprefix("group ").strip()
+    return f"process group {name}" if name else "a process group"
+
+
+def numbered(operation: str, seq: int | None) -> str:
+    """Return an operation with its sequence number, `all_reduce #6`; without it if `seq` is None or negative."""
+    return operation if seq is None or seq < 0 else f"{operation} #{seq}"
+
+
 def ranks_label(ranks: object) -> str:
     """Return the label of a row or column of ranks: `rank 3` for 3, `ranks 0-2, 5` for the text `0-2, 5`."""
     return f"{'rank' if str(ranks).isdigit() else 'ranks'} {ranks}"

@@ -3,7 +3,7 @@
 `Frame`, `Group`, `Wait`, `Culprit` and `HangData` are structs of the JSON document `workbench.hang/1`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -203,12 +203,22 @@ class Signature:
     @property
     def shape(self) -> str:
         """The input's shapes and types as text: `4x4 float32`."""
-        # A tensor without dimensions has an empty shape.
-        sizes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in self.input_sizes)
-        return f"{sizes} {'/'.join(dtype_name(dtype) for dtype in sorted(set(self.input_dtypes)))}".strip()
+        return tensors_text(self.input_sizes, self.input_dtypes)
+
+    @property
+    def output_shape(self) -> str:
+        """The output's shapes and types as text: `8x4 float32`."""
+        return tensors_text(self.output_sizes, self.output_dtypes)
 
     def __str__(self) -> str:
         return operation_text(self.operation, self.shape)
+
+
+def tensors_text(sizes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> str:
+    """Return shapes and dtypes of tensors as text: `4x4, 8 float32`."""
+    # A tensor without dimensions has an empty shape.
+    shapes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in sizes)
+    return f"{shapes} {'/'.join(dtype_name(dtype) for dtype in sorted(set(dtypes)))}".strip()
 
 
 def operation_text(operation: str, shape: str) -> str:

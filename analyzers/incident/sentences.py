@@ -8,7 +8,17 @@ from analyzers.incident.chain import CRASHED, LOST, Event, Waiting
 from analyzers.incident.crash import Crash
 from analyzers.incident.model import IncidentClass, Link
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.words import agree, capitalised, exit_reason, joined_sentences, quantity, rank_names, source_line
+from analyzers.words import (
+    agree,
+    capitalised,
+    exit_reason,
+    joined_sentences,
+    numbered,
+    process_group,
+    quantity,
+    rank_names,
+    source_line,
+)
 
 
 class Outcome(StrEnum):
@@ -76,7 +86,7 @@ def waiting_text(waiting: Waiting, *, with_operation: bool = True) -> str:
     verb, whom = agree(victims, "waits", "wait"), agree(waiting.culprit.ranks, "it", "them")
     if operation is None or not with_operation:
         return f"{rank_names(victims)} {verb} for {whom}"
-    where = f"in {operation.operation} #{operation.seq} of process group {waiting.group}"
+    where = f"in {numbered(operation.operation, operation.seq)} of {process_group(waiting.group)}"
     if waiting.count < len(victims):
         return f"{rank_names(victims)} {verb} for {whom}, {waiting.count} of them {where}"
     return f"{rank_names(victims)} {verb} {where} for {whom}"

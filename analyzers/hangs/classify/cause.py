@@ -25,7 +25,7 @@ class RanksInOp:
 
     `shape` is the text of its input shapes and dtypes, `seq` its sequence number, and `group` the label of its
     process group. `line` is the user's line that issued it, where stacks were recorded. `root` is the root of a
-    broadcast, reduce, gather or scatter, where it was recorded.
+    broadcast, reduce, gather or scatter, where it was recorded, and `output` the text of its output shapes and dtypes.
     """
 
     ranks: list[int]
@@ -36,6 +36,7 @@ class RanksInOp:
     seq: int
     p2p: bool
     root: int | None = None
+    output: str = ""
 
 
 @dataclass(frozen=True)
@@ -180,8 +181,17 @@ def ranks_in_op(context: HangContext, ranks: list[int], op: Op) -> RanksInOp:
     """Return a `RanksInOp` for `ranks`, which issued the operation `op`."""
     job = context.job
     signature = job.signature(op)
-    label = job.groups[op.group].label
-    return RanksInOp(ranks, signature.operation, signature.shape, job.line(op), label, op.seq, op.p2p, signature.root)
+    return RanksInOp(
+        ranks=ranks,
+        operation=signature.operation,
+        shape=signature.shape,
+        line=job.line(op),
+        group=job.groups[op.group].label,
+        seq=op.seq,
+        p2p=op.p2p,
+        root=signature.root,
+        output=signature.output_shape,
+    )
 
 
 def ranks_at_node(context: HangContext, node: OpNode) -> RanksInOp:

@@ -14,7 +14,7 @@ from analyzers.hangs.reading.stacks.child_stacks import Child, read_children
 from analyzers.hangs.reading.step_times import measure_phase, read_step_times
 from analyzers.hangs.reading.torchrun_workers import read_last_lines
 from analyzers.report import Evidence
-from analyzers.words import agree, duration, rank_names
+from analyzers.words import agree, duration, numbered, process_group, rank_names
 
 MOST_LOCATIONS, MOST_CALLERS, MOST_PROCESSES, MOST_CHILDREN, MOST_FAULTS = 4, 5, 5, 2, 5
 RECENT_STEPS = 3
@@ -72,7 +72,8 @@ def recorded_operations(cause: Cause) -> list[Evidence]:
     return [
         Evidence(
             text=f"Flight Recorder: {rank_names(side.ranks)} issued {format_call(side)}"
-            f" as #{side.seq} of process group {side.group}",
+            f"{f' with an output of {side.output}' if cause.reason is Reason.SIZE_RULE and side.output else ''}"
+            f" as {numbered('collective', side.seq)} of {process_group(side.group)}",
             line=f"{side.line.filename}:{side.line.line}" if side.line else "",
         )
         for side in sides
@@ -119,11 +120,11 @@ def last_collective(job: Job, state: RankState, group: int) -> str:
     """Return a phrase on the last collective that a rank issued in a process group, and whether it completed."""
     label, seq = job.groups[group].label, state.enqueued(group)
     if seq < 0:
-        return f"no collective of process group {label} was issued"
+        return f"no collective of {process_group(label)} was issued"
     op = state.collective(group, seq)
     name = job.operation(op) if op else "collective"
     ended = "completed" if state.completed(group) >= seq else "not completed"
-    return f"the last collective that it issued in process group {label} is {name} #{seq} ({ended})"
+    return f"the last collective that it issued in {process_group(label)} is {numbered(name, seq)} ({ended})"
 
 
 def processes(side: SideFiles, cause: Cause) -> list[Evidence]:
@@ -222,6 +223,5 @@ def waits_at(context: HangContext, rank: int) -> tuple[str, str] | None:
     current = state.current
     # JSON dumps have no stacks; there the main thread's own one shows the line.
     line = job.line(current) or user_frame(context.side.main_stack(rank))
-    seq = "" if current.p2p else f" #{current.seq}"
-    name = f"{job.operation(current)}{seq} of process group {job.groups[current.group].label}"
-    return name, f"{line.filename}:{line.line}" if line else ""
+    name = numbered(job.operation(current), None if current.p2p else current.seq)
+    return f"{name} of {process_group(job.groups[current.group].label)}", f"{line.filename}:{line.line}" if line else ""

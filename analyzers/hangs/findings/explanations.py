@@ -13,6 +13,7 @@ from analyzers.hangs.findings.wording import (
     list_waiting,
     name_operation,
     part_of_step,
+    size_rule,
 )
 from analyzers.hangs.model import HangClass, Reason
 from analyzers.hangs.reading.exits import Ending
@@ -24,8 +25,8 @@ MECHANISMS = {
     " only with {whom}, so the others wait",
     HangClass.SKIPPED: "{name} completes only when every member joins it, but {ranks} went on without it",
     HangClass.ORDER_CYCLE: "each rank waits in an operation that another of them has not reached, so none can complete",
-    HangClass.LAGGING: "other members have completed {name}, so the network carried their part. All later operations"
-    " wait for {ranks}",
+    HangClass.LAGGING: "other members have completed {name}, so all ranks joined it and the network works. The later"
+    " operations of the others wait for {ranks}",
     HangClass.SLOW: "{ranks} went on, so the others only waited longer than usual",
     HangClass.UNMATCHED_P2P: "a send completes only with its recv, and one of the two was not issued",
     HangClass.UNKNOWN: "a rank without a dump may have caused the hang, or may only wait like the others",
@@ -240,8 +241,7 @@ def no_answer(cause: Cause) -> str:
 
 EVIDENCE: dict[Reason, str | Callable[[Cause], str]] = {
     Reason.MAJORITY: members_that_agree,
-    Reason.SIZE_RULE: "the sizes of its input and output do not fit together: one of them must hold the other once"
-    " for each member",
+    Reason.SIZE_RULE: lambda cause: f"the sizes of its input and output do not fit: {size_rule(cause)}",
     Reason.EMPTY_TENSOR: lambda cause: f"{agree(cause.ranks, 'its tensor is', 'their tensors are')} empty",
     Reason.EARLIER_STEPS: "in its earlier steps it called another operation at this point",
     Reason.SIMILAR_GROUPS: "other process groups of this kind issued the operation of the other ranks",

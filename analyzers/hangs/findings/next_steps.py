@@ -6,7 +6,7 @@ from collections.abc import Callable
 from analyzers.hangs.classify.cause import Cause
 from analyzers.hangs.findings.stuck_code import for_stuck_code, on_host, py_spy
 from analyzers.hangs.findings.titles import has_other_operation
-from analyzers.hangs.findings.wording import format_line
+from analyzers.hangs.findings.wording import format_line, size_rule
 from analyzers.hangs.model import HangClass, Reason, user_frame
 from analyzers.hangs.reading.exits import Ending, RankEnd
 from analyzers.hangs.reading.side_formats import ProcessState
@@ -26,7 +26,7 @@ def next_step(cause: Cause) -> str:
     if cause.reason is Reason.OTHER_GROUPS:
         return for_other_groups(cause)
     if cause.reason is Reason.DIFFERENT_TAGS:
-        return f"pass the same tag to {' and '.join(differing_lines(cause))}, or none"
+        return f"pass the same tag at {' and '.join(differing_lines(cause))}, or no tag"
     if cause.reason is Reason.CLOSED_GROUP:
         return f"call destroy_process_group() on {rank_names(cause.ranks)} only after the last collective"
     if cause.reason is Reason.KEPT_ALIVE:
@@ -51,7 +51,7 @@ def for_stuck(cause: Cause) -> str:
         fix = error.hint or f"fix the {error.error} raised{f' at {where}' if where else ''}"
         return f"{fix}: {'the error' if error.hint else 'it'} ended a thread of the rank"
     if not line:
-        return f"run {py_spy(cause.process)}: no stack of the rank was recorded"
+        return f"see where the rank is with {py_spy(cause.process)}, as no stack of it was recorded"
     if cause.host.holds_gil:
         return (
             f"look at the C function that {line} calls: it does not return and holds the GIL; while it hangs,"
@@ -166,6 +166,8 @@ def for_mismatch(cause: Cause) -> str:
         return f"compare {lines[0]} with {lines[1]}, and make every rank take the same branch"
     if has_other_operation(cause):
         return f"find out why ranks issue different operations{where}: make every rank take the same branch"
+    if cause.reason is Reason.SIZE_RULE:
+        return f"print the sizes of the input and the output{where} on {rank_names(cause.ranks)}: {size_rule(cause)}"
     return f"print the tensor's shape and dtype{where} on every rank, and make them equal"
 
 

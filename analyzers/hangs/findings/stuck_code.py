@@ -110,13 +110,13 @@ def for_stuck_code(frames: list[Frame], process: Process, number: int = 1) -> st
     code = format_function(frames)
     known = (wait for call in reversed(calls) for wait in WAITS if matches(wait, call))
     wait = min(known, key=WAITS.index, default=None)
-    first = " of the first of them" if number > 1 else ""
+    there, first = (" of the first of these ranks", "of the first of these ranks") if number > 1 else ("", "there")
     if wait:
         shows = "shows its stacks and those of its processes" if wait.options else "shows all its threads"
-        return f"{wait.advice.format(code=code)}; while it hangs, {py_spy(process, wait.options)} {shows}{first}"
+        return f"{wait.advice.format(code=code)}; while it hangs, {py_spy(process, wait.options)} {shows}{there}"
     called = f"what {calls[-1].name} ({format_line(calls[-1])}) waits for in {code}" if calls else ""
     where = called or in_own_code(line, code)
-    return f"find out {where}; while it hangs, {py_spy(process, '--locals')} shows the variables there{first}"
+    return f"find out {where}; while it hangs, {py_spy(process, '--locals')} shows the variables {first}"
 
 
 def matches(wait: LibraryWait, frame: Frame) -> bool:

@@ -19,7 +19,7 @@ from analyzers.hangs.findings.wording import (
 from analyzers.hangs.model import Frame, HangClass, Reason, operation_text, user_frame
 from analyzers.hangs.reading.exits import Ending
 from analyzers.nodes.gaps import named
-from analyzers.words import agree, rank_names
+from analyzers.words import agree, numbered, process_group, rank_names
 
 
 def title(cause: Cause) -> str:
@@ -135,7 +135,7 @@ DEEDS = {
 def mismatch(cause: Cause) -> str:
     """Return the title of a finding on different operations; it names each operation with its ranks and line."""
     ranks, step = rank_names(cause.ranks), at_step(cause)
-    number = f"collective #{cause.culprit.seq} of process group {cause.culprit.group_desc}"
+    number = collective_name(cause)
     if cause.reason is Reason.UNBALANCED:
         sent, received = cause.elements
         return f"{ranks} send {sent} elements in total and receive {received} in {name_operation(cause.culprit)}{step}"
@@ -152,6 +152,11 @@ def mismatch(cause: Cause) -> str:
     return passed(cause.issued, cause.expected, cause) if same_line else others
 
 
+def collective_name(cause: Cause) -> str:
+    """Return the collective in which the victims wait, by its number: `collective #6 of process group dp`."""
+    return f"{numbered('collective', cause.culprit.seq)} of {process_group(cause.culprit.group_desc)}"
+
+
 def passed(issued: RanksInOp, expected: RanksInOp, cause: Cause) -> str:
     """Return the title of a finding on ranks that passed different tensors to one operation at the same source line.
 
@@ -160,10 +165,10 @@ def passed(issued: RanksInOp, expected: RanksInOp, cause: Cause) -> str:
     and `expected` what the other ranks did.
     """
     mine, theirs = (tensor_name(side.shape) if side.shape else UNKNOWN_TENSOR for side in (issued, expected))
-    where = append_line(f"collective #{cause.culprit.seq} of process group {cause.culprit.group_desc}", issued.line)
+    where = append_line(collective_name(cause), issued.line)
     if cause.reason is Reason.SIZE_RULE and mine == theirs:
-        operation = f"{issued.operation}{at_step(cause)}, in {where}"
-        return f"{rank_names(issued.ranks)} passed an input and an output that do not fit together to {operation}"
+        call = f"{rank_names(issued.ranks)} called {issued.operation}{at_step(cause)}"
+        return f"{call} with an input and an output whose sizes do not fit, in {where}"
     first = f"{rank_names(issued.ranks)} passed {mine} to {issued.operation}{at_step(cause)}"
     return f"{first}, while {rank_names(expected.ranks)} passed {theirs}, in {where}"
 
@@ -290,7 +295,7 @@ def unmatched_p2p(cause: Cause) -> str:
     names = rank_names(ranks)
     match cause.reason:
         case Reason.BOTH_LACK_OTHER_HALF:
-            group = f"process group {cause.culprit.group_desc}"
+            group = process_group(cause.culprit.group_desc)
             where = f"{step}{in_function(cause)}: each waits for a send or recv that its peer has not issued"
             return f"{names} wait for each other in sends and receives of {group}{where}"
         case Reason.NEVER_ISSUED_OTHER_HALF:
@@ -300,7 +305,7 @@ def unmatched_p2p(cause: Cause) -> str:
         case Reason.OTHER_LAUNCH:
             return f"{names} issued {name}{step} in a different batch than {agree(ranks, 'its', 'their')} peers expect"
         case Reason.DEVIATION:
-            return f"{names} skipped {name}{step}: {both_sides(cause)}"
+            return f"{names} skipped {name}{step}: {choose_pronoun(ranks)} issued {both_sides(cause)}"
     waits = agree(ranks, "waits", "wait")
     return f"{names} {waits} in a send or recv{step}{in_function(cause)} whose other half was never issued"
 

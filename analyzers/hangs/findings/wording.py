@@ -9,7 +9,7 @@ from analyzers.hangs.model import Culprit, Frame, operation_text, user_frame
 from analyzers.hangs.reading.exits import Ending, RankEnd
 from analyzers.hangs.reading.side_formats import ExitFile
 from analyzers.log_signs.relayed_errors import first_error
-from analyzers.words import agree, exit_reason, rank_names, source_line
+from analyzers.words import agree, exit_reason, numbered, process_group, rank_names, source_line
 
 EXCEPTION_LENGTH = 200
 """The longest exception text in characters: messages of NCCL have pages, and their first words name the error."""
@@ -40,13 +40,18 @@ def name_operation(culprit: Culprit) -> str:
     """
     if culprit.seq is None:
         return ""
-    number = "" if is_message(culprit) else f" #{culprit.seq}"
-    return f"{culprit.operation or 'operation'}{number} of process group {culprit.group_desc}"
+    name = numbered(culprit.operation or "operation", None if is_message(culprit) else culprit.seq)
+    return f"{name} of {process_group(culprit.group_desc)}"
 
 
 def is_message(culprit: Culprit) -> bool:
     """Return whether the operation in which the victims wait for a culprit is a send or recv."""
     return (culprit.operation or "").startswith(("send ", "recv "))
+
+
+def issued_name(side: RanksInOp) -> str:
+    """Return the operation of some ranks with its sequence number, such as `all_reduce #412`; messages have none."""
+    return numbered(side.operation, None if side.p2p else side.seq)
 
 
 def format_operation(side: RanksInOp, *, with_group: bool = False) -> str:
@@ -66,6 +71,16 @@ def format_call(side: RanksInOp) -> str:
     return f"{text} {'from' if side.operation in FROM_ROOT else 'to'} rank {side.root}"
 
 
+def size_rule(cause: Cause) -> str:
+    """Return how the sizes of the input and output of a mismatched operation must fit, as a clause."""
+    name = cause.issued.operation if cause.issued else ""
+    if "all_gather" not in name and "reduce_scatter" not in name:
+        return "input and output must have the same size"
+    large, small = ("output", "input") if "all_gather" in name else ("input", "output")
+    how_often = f"{cause.members} times" if cause.members else "for each member"
+    return f"the {large} must have {how_often} as many elements as the {small}"
+
+
 def append_line(text: str, line: Frame | None) -> str:
     """Return a text followed by its source line in parentheses, if that is known."""
     return f"{text} ({format_line(line)})" if line else text
@@ -80,14 +95,14 @@ def list_waiting(sides: Sequence[RanksInOp]) -> str:
     """Return which ranks are in which operation: `rank 0 is in all_reduce #1 of process group tp (run.py:12), ...`."""
     return ", ".join(
         f"{rank_names(side.ranks)} {agree(side.ranks, 'is', 'are')} in "
-        + append_line(f"{side.operation}{'' if side.p2p else f' #{side.seq}'} of process group {side.group}", side.line)
+        + append_line(f"{issued_name(side)} of {process_group(side.group)}", side.line)
         for side in sides
     )
 
 
 def format_exception(end: ExitFile) -> str:
     """Return an exception and its line: `ValueError: no tokens in load (me/data.py:3)`, or `out of memory in ...`."""
-    own = first_error(end.message) or f"{end.error}: {end.message}"
+    own = first_error(end.message) or (f"{end.error}: {end.message}" if end.message.strip() else end.error)
     text = "out of memory" if end.out_of_memory else own[:EXCEPTION_LENGTH]
     where = format_function(end.traceback)
     return f"{text} in {where}" if where else text

@@ -2,7 +2,7 @@
 
 from analyzers.logs.answers.cause import Cause
 from analyzers.logs.model import LogEvent
-from analyzers.words import rank_names, source_line
+from analyzers.words import process_group, rank_names, source_line
 
 MESSAGE_LENGTH = 240
 TIME_PREFIX_LENGTH = 120
@@ -40,7 +40,7 @@ def operation_name(event: LogEvent) -> str:
     """Return the name of an event's collective, with what was logged: `ALLREDUCE #4411 of process group default_pg`."""
     name = event.facts.operation or "the collective"
     number = f" #{event.seq}" if event.seq is not None else ""
-    return name + number + (f" of process group {event.group}" if event.group else "")
+    return name + number + (f" of {process_group(event.group)}" if event.group else "")
 
 
 def first_with(cause: Cause, name: str) -> LogEvent:

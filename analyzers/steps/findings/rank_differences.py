@@ -4,7 +4,7 @@ from analyzers.report import Evidence, Finding, Severity
 from analyzers.steps.answers.collective_counts import CountMismatch
 from analyzers.steps.answers.memory_growth import Growth
 from analyzers.steps.model import Problem
-from analyzers.words import number, quantity, rank_names, size
+from analyzers.words import number, process_group, quantity, rank_names, size
 
 NUMBERS_AT_MOST = 8
 """The most different sequence numbers that the evidence lists."""
@@ -20,7 +20,7 @@ def count_finding(mismatch: CountMismatch) -> Finding:
         title=f"{rank_names(mismatch.ranks)} issued {quantity(count, 'collective')} {less} than"
         f" {others(mismatch)} by the end of step {step}",
         why=f"PyTorch numbers the collectives of a process group on each rank. At the end of step {step} the last"
-        f" number in process group {mismatch.group} is not the same on all ranks, so they did not issue the same"
+        f" number in {process_group(mismatch.group)} is not the same on all ranks, so they did not issue the same"
         " collectives",
         next="look for a collective that only some ranks reach, such as in `if rank == 0:`, and for a loop that ends"
         f" earlier on one rank, in step {step} or before it",
@@ -45,7 +45,7 @@ def count_evidence(mismatch: CountMismatch) -> list[Evidence]:
     ranks_of: dict[int, list[int]] = {}
     for rank in sorted(mismatch.numbers, key=lambda rank: (rank not in mismatch.ranks, rank)):
         ranks_of.setdefault(mismatch.numbers[rank], []).append(rank)
-    where = f"last collective in process group {mismatch.group}"
+    where = f"last collective in {process_group(mismatch.group)}"
     return [
         Evidence(text=f"{rank_names(ranks)}: {where} is number {number(last)}")
         for last, ranks in list(ranks_of.items())[:NUMBERS_AT_MOST]

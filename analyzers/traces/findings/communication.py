@@ -5,7 +5,7 @@ import re
 from analyzers.report import Finding, Severity
 from analyzers.traces.findings.common import account_finding, recorded_time
 from analyzers.traces.model import Collective, RankTrace
-from analyzers.words import duration_ns, quantity, share, size
+from analyzers.words import duration_ns, process_group, quantity, share, size
 
 COLLECTIVES_AT_MOST = 3
 LITTLE_COMPUTE = 0.25
@@ -145,4 +145,4 @@ def collective_text(collective: Collective) -> str:
     """Return a text with the name, process group and buffer size of a collective, as far as the trace has them."""
     label = collective.group_desc or collective.group
     each = f", {size(collective.bytes)} each" if collective.bytes else ", of unknown size"
-    return f"{collective.name}{f' of process group {label}' if label else ''}{each}"
+    return f"{collective.name}{f' of {process_group(label)}' if label else ''}{each}"

@@ -166,8 +166,8 @@ def test_a_tie_names_both_sides_and_says_so(folder, recorder):
     finding = report.findings[0]
     assert "Equally many ranks" in finding.why
     assert [fact.text for fact in finding.evidence[:2]] == [
-        "Flight Recorder: rank 0 issued all_reduce of 4x4 float32 as #1 of process group default_pg",
-        "Flight Recorder: rank 1 issued all_reduce of 8x4 float32 as #1 of process group default_pg",
+        "Flight Recorder: rank 0 issued all_reduce of 4x4 float32 as collective #1 of process group default_pg",
+        "Flight Recorder: rank 1 issued all_reduce of 8x4 float32 as collective #1 of process group default_pg",
     ]
 
 
@@ -178,8 +178,16 @@ def test_a_tie_is_broken_by_the_operations_own_rule(folder, recorder):
     assert (report.verdict.kind, report.verdict.ranks) == ("mismatch", [0])
     # Both passed inputs of one shape, so naming the shapes would contradict the verdict.
     assert report.verdict.sentence == (
-        "Rank 0 passed an input and an output that do not fit together to _all_gather_base, in collective #1 of process"
+        "Rank 0 called _all_gather_base with an input and an output whose sizes do not fit, in collective #1 of process"
         " group default_pg (me/train.py:1); rank 1 waits for it"
+    )
+    [finding] = report.findings
+    rule = "the output must have 2 times as many elements as the input."
+    assert finding.why.endswith(f"the sizes of its input and output do not fit: {rule}")
+    assert finding.next == f"Print the sizes of the input and the output at me/train.py:1 on rank 0: {rule}"
+    assert finding.evidence[0].text == (
+        "Flight Recorder: rank 0 issued _all_gather_base of 4x4 float32 with an output of 12x4 float32 as collective #1"
+        " of process group default_pg"
     )
 
 
