@@ -66,7 +66,7 @@ async def test_enter_on_a_rank_shows_what_names_it(fixtures):
         await pilot.press("down", "enter")
         await settle(app, pilot)
         assert app.query_one(TabbedContent).active == "trace"
-        assert "arrived last" in words(app)
+        assert "arrives last" in words(app)
 
 
 PICTURES = {

@@ -28,10 +28,7 @@ def trace_tables(data: TraceData) -> list[Table]:
         opportunities(data.opportunities),
         idle_causes([r for r in data.ranks if r.device is not None]),
         what_if(data.what_ifs, data.stages_unknown),
-        waiting(data.waits),
-        waiting_by_axis([a for a in data.axes if a.groups > 1]),
-        waiting_by_group(data.groups),
-        longest_waits(data.meetings),
+        *waiting_tables(data),
         bytes_sent(data.ranks),
         clock_offsets([c for c in data.clocks if not c.same_host]),
         floating_point_work([r for r in data.ranks if r.flops]),
@@ -229,6 +226,36 @@ def what_if(answers: Iterable[WhatIf], stages_unknown: str = "") -> Table:
     return table("What if (the ranks played again)", "if | saves a step> | of> | share>", rows, EVENTS)
 
 
+def waiting_tables(data: TraceData, collectives: int = 5) -> list[Table]:
+    """Return the tables of how long ranks wait in collectives: by rank, mesh axis, process group and collective.
+
+    The last table has at most `collectives` rows.
+    """
+    return [
+        waiting(data.waits),
+        waiting_by_axis([a for a in data.axes if a.groups > 1]),
+        waiting_by_group(data.groups),
+        longest_waits(data.meetings, collectives),
+    ]
+
+
+def why_no_waits(accounts: Sequence[RankTrace]) -> str:
+    """Return why a trace report does not tell how long ranks wait in collectives; `accounts` are its ranks.
+
+    To be called for a report without such numbers.
+    """
+    ranks = sorted({account.rank for account in accounts if account.rank is not None})
+    if not ranks:
+        return "The traces do not tell their ranks, so their collectives cannot be compared."
+    if len(ranks) == 1:
+        return (
+            f"Only {rank_names(ranks)} was traced: waiting shows in the traces of two or more ranks at the same step."
+        )
+    if not any(account.collectives for account in accounts):
+        return f"None of the {len(ranks)} traced ranks recorded a collective, so none waited in one."
+    return f"No two of the {len(ranks)} traced ranks recorded the same collective: trace all ranks at the same step."
+
+
 def waiting(waits: Iterable[RankWaits]) -> Table:
     """Return a table of how long each rank waits in collectives, and how long the other ranks wait for it."""
     heads = "rank> | waits> | others wait for it> | arrives last> | more work than others> | saved without that work>"
@@ -287,8 +314,8 @@ def waiting_by_group(groups: Iterable[GroupWaits]) -> Table:
     return table("Waiting by process group", heads, rows, 5)
 
 
-def longest_waits(meetings: Iterable[CollectiveWait]) -> Table:
-    """Return a table of the collectives in which ranks waited longest."""
+def longest_waits(meetings: Iterable[CollectiveWait], limit: int) -> Table:
+    """Return a table of the collectives in which ranks waited longest, at most `limit` of them."""
     heads = "collective | group | step> | last rank> | late by> | total waiting> | transfer>"
     rows = (
         (
@@ -303,7 +330,7 @@ def longest_waits(meetings: Iterable[CollectiveWait]) -> Table:
         for m in meetings
         if m.wait_ns
     )
-    return table("Collectives with the most waiting", heads, rows, 5)
+    return table("Collectives with the most waiting", heads, rows, limit)
 
 
 def clock_offsets(clocks: Iterable[Clock]) -> Table:

@@ -20,15 +20,19 @@ from analyzers.traces.kernel_names import without_middle
 from analyzers.words import rank_ranges
 from workbench.console import clean
 from workbench.evidence_link import EvidenceLink
+from workbench.present.table import Table
 from workbench.present.tables.hang import culprit_stacks, current_positions, hang_tables, operations
 from workbench.tui.background import ask_in_background
 from workbench.tui.picker import pick
 from workbench.tui.widgets.charts.collective_matrix import CollectiveMatrix, legend
-from workbench.tui.widgets.tables import Grid, TableList
+from workbench.tui.widgets.new_size import call_on_new_size
+from workbench.tui.widgets.tables import ChangingTableList, Grid
 from workbench.tui.widgets.trees.stack_tree import StackTree
 from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher
 
 COLLECTIVES = 60
+BROAD = 140
+"""Width of the views, in columns, from which on there is evidence beside the culprits."""
 ROWS_AT_MOST = 32
 """The most ranks that have a row each; if there are more, ranks with the same states share a row."""
 WIDEST_RANKS = 40
@@ -144,6 +148,17 @@ class HangViews(ViewSwitcher):
         super().__init__(TITLES)
         self._data, self._run, self._options = data, run, options
         self._group: str | None = None
+        self._with_evidence = False
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        call_on_new_size(self, self._change_evidence)
+
+    def _change_evidence(self) -> None:
+        """Load the view of the culprits anew if the screen now has room for evidence beside it, or no longer has."""
+        if self._with_evidence != (self.size.width >= BROAD):
+            self._with_evidence = not self._with_evidence
+            self.load()
 
     def show_group(self, group: str) -> None:
         """Show the data of the process group named `group`."""
@@ -152,17 +167,16 @@ class HangViews(ViewSwitcher):
 
     def widgets(self) -> Iterable[Widget]:
         """Yield the widget of each view in `TITLES`."""
-        chain = [*hang_tables(self._data)[:2], *culprit_stacks(self._data.culprits)]
-        yield TableList([content for content in chain if content.rows], id="chain")
+        yield ChangingTableList(id="chain")
         yield StackTree(id="stacks")
         yield Grid(id="operations")
         yield Grid(id="standing")
 
     def ask(self, view: str) -> Drawing | None:
-        """Compute the content of the view named `view`, and return a function that draws it.
-
-        Return None for the list of culprits and waiting ranks, which is drawn from the report alone.
-        """
+        """Compute the content of the view named `view`, and return a function that draws it."""
+        if view == "chain":
+            tables = [content for content in self._chain() if content.rows]
+            return partial(self.widget(view, ChangingTableList).show, tables)
         if view == "stacks":
             return partial(self.widget(view, StackTree).show, views.stacks(self._run, self._options))
         if view == "operations":
@@ -172,3 +186,15 @@ class HangViews(ViewSwitcher):
             frame = views.locations(self._run, self._options)
             return partial(self.widget(view, Grid).show, current_positions(frame))
         return None
+
+    def _chain(self) -> Iterator[Table]:
+        """Yield the tables of culprits and waiting ranks.
+
+        A broad screen has room for evidence: the operations of the ranks around the first difference, and where each
+        rank is.
+        """
+        yield from hang_tables(self._data)[:2]
+        yield from culprit_stacks(self._data.culprits)
+        if self._with_evidence:
+            yield operations(views.operations(self._run, self._group, options=self._options))
+            yield current_positions(views.locations(self._run, self._options))

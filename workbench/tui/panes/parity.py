@@ -48,7 +48,7 @@ class ParityPane(Vertical):
     def compose(self) -> ComposeResult:
         lines = curve_lines(self._data, Curve.LOSS)
         legend = Text("   ").join(
-            Text(f"{lines.sign(i)} {clean(name)}", style=lines.colour(i)) for i, name in enumerate(lines.names)
+            Text.assemble((lines.sign(i), lines.colour(i)), f" {clean(name)}") for i, name in enumerate(lines.names)
         )
         yield Static(legend, id="parity-legend")
         with Horizontal(id="parity-top", classes="top"):

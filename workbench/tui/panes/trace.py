@@ -1,6 +1,6 @@
 """The pane for traces: a bar for the time of each rank, and below it kernels, waits, steps, events and calls."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import ClassVar
 
@@ -14,13 +14,20 @@ from textual.widgets import Static
 
 from analyzers.run import Kind, Run
 from analyzers.store import Options
-from analyzers.traces import RankTrace, RankWaits, TraceData, critical_parts, views
+from analyzers.traces import RankTrace, TraceData, critical_parts, views
 from analyzers.traces.kernel_names import shortened
 from analyzers.words import duration_ns, share
 from workbench.colours import EVENT_KIND_SIGNS, EVENT_KINDS, text_colour
 from workbench.evidence_link import EvidenceLink
 from workbench.present.table import Table, table
-from workbench.present.tables.trace import critical_path, opportunities, rank_tables, step_numbers
+from workbench.present.tables.trace import (
+    critical_path,
+    opportunities,
+    rank_tables,
+    step_numbers,
+    waiting_tables,
+    why_no_waits,
+)
 from workbench.present.tables.trace_memory import device_name
 from workbench.tui.picker import pick
 from workbench.tui.widgets.charts.device_memory import DeviceMemoryChart
@@ -28,7 +35,7 @@ from workbench.tui.widgets.charts.gantt import Gantt
 from workbench.tui.widgets.charts.stacked_chart import AXIS_WIDTH
 from workbench.tui.widgets.charts.time_zoom import TimeZoom
 from workbench.tui.widgets.row_list import RowList
-from workbench.tui.widgets.tables import ChangingTableList, Grid
+from workbench.tui.widgets.tables import ChangingTableList, Grid, TableList
 from workbench.tui.widgets.trees.call_tree import CallTree
 from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher
 
@@ -36,7 +43,7 @@ TITLES = {
     "kernels": "longest kernels",
     "events": "events",
     "calls": "calls by",
-    "waits": "waiting in collectives, and who arrives last",
+    "waits": "how long each rank waits for others, and in which collectives",
     "steps": "profiled steps",
     "opportunities": "opportunities, in the best case",
     "critical": "critical path of the last step",
@@ -46,6 +53,8 @@ TITLES = {
 CALLS_BY = ("operator", "module", "function")
 BAR_HEADS = Text(f"{'rank':>6} {'step':>6} {'span':>9}", style="dim")
 BARS_AT_MOST = 8
+COLLECTIVES = 14
+"""The most collectives that the view of waits lists: as many as fit into a table without a scroll bar."""
 RANK_COLUMNS = 6
 OTHER_COLUMNS = 27
 """Width in columns of the rank, the steps and the recorded time before each bar."""
@@ -134,7 +143,7 @@ class TraceViews(ViewSwitcher):
         yield Grid(id="kernels")
         yield Gantt(id="events")
         yield CallTree(id="calls")
-        yield Grid(id="waits")
+        yield TableList(filled(waiting_tables(self._data, COLLECTIVES)), why_no_waits(self._data.ranks), id="waits")
         yield Grid(id="steps")
         yield Grid(id="critical")
         yield Grid(id="opportunities")
@@ -153,18 +162,22 @@ class TraceViews(ViewSwitcher):
         return self._data.ranks[self.at]
 
     def ask(self, view: str) -> Drawing | None:
-        """Compute the content of the view named `view`, and return a function that draws it."""
+        """Compute the content of the view named `view`, and return a function that draws it.
+
+        Return None for the waits, which are drawn from the report alone.
+        """
         rank, options = self._rank, self._options
+        if view == "waits":
+            return None
         answers: dict[str, Callable[[], Drawing]] = {
             "kernels": lambda: self._grid(view, kernels(rank)),
             "opportunities": lambda: self._grid(view, opportunities(self._data.opportunities)),
             "events": self._events,
             "calls": self._calls,
-            "waits": lambda: self._grid(view, waits(self._data.waits)),
             "steps": lambda: self._grid(view, steps(rank)),
             "critical": lambda: self._grid(view, critical_path(critical_parts(rank, options))),
             "held": self._memory,
-            "tables": lambda: partial(self.widget(view, ChangingTableList).show, filled_tables(rank)),
+            "tables": lambda: partial(self.widget(view, ChangingTableList).show, filled(rank_tables(rank))),
         }
         return answers[view]()
 
@@ -217,9 +230,9 @@ def account_name(rank: RankTrace) -> str:
     return name if rank.device is None else f"{name}, device {rank.device}"
 
 
-def filled_tables(rank: RankTrace) -> list[Table]:
-    """Return the tables of a rank that are not empty."""
-    return [content for content in rank_tables(rank) if content.rows]
+def filled(tables: Iterable[Table]) -> list[Table]:
+    """Return the tables that are not empty."""
+    return [content for content in tables if content.rows]
 
 
 def own_memory(rank: RankTrace, frame: pd.DataFrame) -> pd.DataFrame:
@@ -283,21 +296,6 @@ def kernels(rank: RankTrace) -> Table:
         for k in rank.kernels
     )
     return table("", "total> | of span> | count> | mean> | kind | name", rows, len(rank.kernels))
-
-
-def waits(ranks: Sequence[RankWaits]) -> Table:
-    """Return a table of how long each rank waited in collectives, and how often it arrived last."""
-    rows = (
-        (
-            rank.rank,
-            rank.collectives,
-            duration_ns(rank.wait_ns),
-            share(rank.wait_ns, rank.window_ns),
-            rank.last_arrivals,
-        )
-        for rank in ranks
-    )
-    return table("", "rank> | collectives> | waited> | of the time> | arrived last>", rows, len(ranks))
 
 
 def steps(rank: RankTrace) -> Table:

@@ -8,17 +8,21 @@ from rich.cells import cell_len
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.widget import Widget
-from textual.widgets import DataTable, Label
+from textual.widgets import DataTable, Label, Static
 
 from analyzers.traces.kernel_names import shortened, without_middle
 from workbench.console import clean
 from workbench.present.table import Table, without_empty
 from workbench.tui.widgets.key_bindings import CURSOR_KEYS, SEARCH_KEYS
+from workbench.tui.widgets.new_size import call_on_new_size
 from workbench.tui.widgets.widget_options import WidgetOptions
 
 HIGHEST_LINES = 16
+COLUMN_GAP = 2
+"""The width between two tables side by side, as in the style sheet of `TableList`."""
+CELL_PADDING = 1
 ROWS_AT_MOST = 2000
 """The most rows that a table shows: more take seconds to lay out, and `--json` prints all data."""
 NAMES = ("name", "measure", "module", "source line", "source lines", "operation", "ranks", "setting", "value")
@@ -31,18 +35,58 @@ SOURCE_LINE = re.compile(r"[^/\s,]+:\d+\b")
 
 
 class TableList(VerticalScroll):
-    """Several small tables, one below the other."""
+    """Several small tables, one below the other; side by side in two columns where both fit into the screen's width.
 
-    def __init__(self, tables: list[Table], **options: Unpack[WidgetOptions]) -> None:
+    Without any table, the text `absent` says why there is none.
+    """
+
+    DEFAULT_CSS = """
+    TableList.two-columns { layout: grid; grid-size: 2; grid-gutter: 0 2; grid-rows: auto; }
+    TitledTable { height: auto; }
+    TitledTable.wide { column-span: 2; }
+    """
+
+    def __init__(self, tables: list[Table], absent: str = "", **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
-        self._tables = tables
+        self._tables, self._absent = tables, absent
 
     def compose(self) -> ComposeResult:
-        yield from titled(self._tables)
+        if not self._tables and self._absent:
+            yield Static(Text(clean(self._absent)), classes="absent")
+        yield from map(TitledTable, self._tables)
+
+    def on_mount(self) -> None:
+        call_on_new_size(self, self._arrange)
+
+    def _arrange(self) -> None:
+        """Arrange the tables in one or two columns, as the width of the screen allows."""
+        room = (self.size.width - COLUMN_GAP) // 2
+        narrow = [titled_table for titled_table in self.query(TitledTable) if titled_table.natural_width <= room]
+        self.set_class(len(narrow) > 1, "two-columns")
+        for titled_table in self.query(TitledTable):
+            titled_table.set_class(titled_table not in narrow, "wide")
+
+
+class TitledTable(Vertical):
+    """A table below its title, as high as its rows but at most `HIGHEST_LINES`."""
+
+    def __init__(self, content: Table) -> None:
+        super().__init__()
+        self._content = content
+
+    def compose(self) -> ComposeResult:
+        yield from titled([self._content])
+
+    @property
+    def natural_width(self) -> int:
+        """The width in which all cells of the table are whole."""
+        content = without_empty(self._content)
+        columns = zip(content.columns, *content.rows, strict=True)
+        return sum(max(map(cell_len, cells)) + 2 * CELL_PADDING for cells in columns)
 
 
 class ChangingTableList(TableList):
-    """Several small tables, one below the other, whose content can be replaced."""
+    """A list of tables whose content can be replaced."""
 
     def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__([], **options)
@@ -51,6 +95,7 @@ class ChangingTableList(TableList):
         """Replace the tables."""
         self._tables = tables
         self.refresh(recompose=True)
+        self.call_after_refresh(self._arrange)
 
 
 class Grid(DataTable[Text]):

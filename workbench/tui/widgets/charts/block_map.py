@@ -20,6 +20,7 @@ from workbench.colours import CATEGORIES, CATEGORY_LETTERS, text_colour
 from workbench.console import clean
 from workbench.tui.widgets.new_size import call_on_new_size
 from workbench.tui.widgets.widget_options import WidgetOptions
+from workbench.tui.widgets.wrapped_pieces import wrapped
 
 LABEL_WIDTH = 24
 """Columns in front of the cells, for the size of the segment and how full it is."""
@@ -51,6 +52,7 @@ class BlockMap(ScrollView, can_focus=True):
         super().__init__(**options)
         self._state: tuple[pd.DataFrame, pd.DataFrame] | None = None
         self._rows = pd.DataFrame()
+        self._legend: list[Text] = []
 
     def show(self, segments: pd.DataFrame, blocks: pd.DataFrame) -> None:
         """Draw the results `segments` of `memory.views.segments` and `blocks` of `memory.views.live_blocks`."""
@@ -63,30 +65,35 @@ class BlockMap(ScrollView, can_focus=True):
     def _scale(self) -> None:
         if self._state is not None and self.size.width > LABEL_WIDTH:
             self._rows = block_map(*self._state, cells=self.size.width - LABEL_WIDTH, rows=SEGMENTS_AT_MOST)
-            self.virtual_size = Size(0, len(self._rows) + 2)
+            self._legend = list(legend(self._owners(), self.size.width).split("\n"))
+            self.virtual_size = Size(0, len(self._legend) + len(self._rows) + 1)
             self.refresh()
 
     def on_click(self, event: Click) -> None:
         """Post `BlockClicked` for the block that fills most of the clicked cell."""
-        line, column = self.scroll_offset.y + event.y - 1, event.x - LABEL_WIDTH
-        if self._state is None or event.y == 0 or line >= len(self._rows) or column < 0:
+        row, column = event.y - len(self._legend), event.x - LABEL_WIDTH
+        line = self.scroll_offset.y + row
+        if self._state is None or row < 0 or line >= len(self._rows) or column < 0:
             return
         blocks = self._rows["filled"].iloc[line]
         if column < len(blocks) and blocks[column] >= 0:
             self.post_message(self.BlockClicked(int(self._state[1]["address"].iloc[blocks[column]])))
 
     def render_line(self, y: int) -> Strip:
-        line = self._head() if y == 0 else self._line(self.scroll_offset.y + y - 1)
+        row = y - len(self._legend)
+        line = self._line(self.scroll_offset.y + row) if row >= 0 else self._head(y)
         return line.apply_style(self.rich_style)
 
-    def _head(self) -> Strip:
-        """Return the line with the legend."""
-        owners = (
+    def _head(self, y: int) -> Strip:
+        """Return the line of the legend with the index `y`."""
+        return Strip(self._legend[y].render(self.app.console)).adjust_cell_length(self.size.width)
+
+    def _owners(self) -> list[str]:
+        """Return the categories that have cells, those with the most cells first."""
+        cells = (
             Counter(owner for owners in self._rows["owners"] for owner in owners if owner) if len(self._rows) else {}
         )
-        return Strip(
-            legend(sorted(owners, key=owners.__getitem__, reverse=True)).render(self.app.console)
-        ).adjust_cell_length(self.size.width)
+        return sorted(cells, key=cells.__getitem__, reverse=True)
 
     def _line(self, line: int) -> Strip:
         width = self.size.width
@@ -110,12 +117,12 @@ def cell(owner: str) -> Segment:
     return Segment(CATEGORY_LETTERS[owner], Style(color=text_colour(CATEGORIES[owner]), bgcolor=CATEGORIES[owner]))
 
 
-def legend(names: Iterable[str]) -> Text:
-    """Return the legend of the map: the letter of each of these categories, in its colour."""
+def legend(names: Iterable[str], width: int) -> Text:
+    """Return the legend of the map in lines of `width`: the letter of each of these categories, in its colour."""
     parts = [
         Text.assemble(
             (CATEGORY_LETTERS[name], f"{text_colour(CATEGORIES[name])} on {CATEGORIES[name]}"), f" {clean(name)}"
         )
         for name in names
     ]
-    return Text("  ").join([Text(f"{FREE} free", style="dim"), *parts])
+    return wrapped([Text(f"{FREE} free", style="dim"), *parts], width)

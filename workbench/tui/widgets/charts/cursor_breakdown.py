@@ -3,18 +3,17 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rich.cells import cell_len
 from rich.text import Text
 from textual.widgets import Static
 
 from analyzers.words import share
 from workbench.console import clean
 from workbench.present.bar import bar
+from workbench.tui.widgets.wrapped_pieces import wrapped
 
 WIDE = 110
 """Screen width, in columns, from which on the parts are listed next to the chart."""
 SMALLEST_SHARE = 0.005
-GAP = "  "
 
 
 class Part(NamedTuple):
@@ -60,10 +59,4 @@ def below(head: Text, parts: Sequence[Part], written: Callable[[float], str], wi
         for part in parts
         if part.value >= SMALLEST_SHARE * total
     )
-    # Wrapped here: Textual would separate a name from its value, even at a no-break space.
-    line, used = head.copy(), cell_len(head.plain.splitlines()[-1])
-    for piece in pieces:
-        fits = used + len(GAP) + piece.cell_len <= width
-        line.append(GAP if fits else "\n").append(piece)
-        used = used + len(GAP) + piece.cell_len if fits else piece.cell_len
-    return line
+    return wrapped([head, *pieces], width)

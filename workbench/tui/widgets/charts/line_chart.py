@@ -10,25 +10,32 @@ from typing import Unpack
 import pandas as pd
 from rich.segment import Segment
 from rich.style import Style
+from rich.text import Text
 from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
 from workbench.console import clean
 from workbench.present.parity_lines import Lines
+from workbench.present.run_names import CUT
 from workbench.tui.widgets.charts.stacked_chart import NO_DATA
 from workbench.tui.widgets.charts.value_axis import round_distance
 from workbench.tui.widgets.cut_text import fitted
 from workbench.tui.widgets.new_size import call_on_new_size
 from workbench.tui.widgets.widget_options import WidgetOptions
+from workbench.tui.widgets.wrapped_pieces import wrapped
 
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bits of a Braille cell, by row and column."""
 BRAILLE = 0x2800
 LABEL = 10
 """Columns to the left of the lines, for the labels of the value axis."""
-HEAD_ROWS = 2
-"""Rows for the title above the chart and the text below it."""
+HEAD_ROWS = 1
+"""Rows for the title above the chart."""
+RULER_ROWS = 2
+"""The most rows for the text below the chart."""
+VALUE_WIDTH = 10
+"""The usual width of a sign and a value in the text below the chart."""
 SIGN_EVERY = 6
 """The smallest distance, in columns, between two signs on the same line."""
 LABEL_EVERY = 4
@@ -81,6 +88,7 @@ class LineChart(Widget, can_focus=True):
         self._dots: dict[Point, Counter[int]] = {}
         self._signs: dict[Point, int] = {}
         self._labels: list[float] = []
+        self._ruler_rows = 1
 
     def show(self, lines: Lines) -> None:
         """Draw these lines; the cursor keeps its row index, or moves to the last row if the new table is shorter."""
@@ -98,7 +106,8 @@ class LineChart(Widget, can_focus=True):
 
     def _draw(self) -> None:
         """Compute the dots of all lines, and the cells with their signs."""
-        room = max(1, self.size.width - LABEL), max(1, self.size.height - HEAD_ROWS)
+        self._ruler_rows = self._needed_ruler_rows()
+        room = max(1, self.size.width - LABEL), max(1, self.size.height - HEAD_ROWS - self._ruler_rows)
         low, high, self._labels = round_heights(self._lines, room[1])
         self._scale = Scale(*room, tuple(map(int, self._lines.table.index)), low, high)
         self._dots, self._signs = {}, {}
@@ -118,8 +127,8 @@ class LineChart(Widget, can_focus=True):
             return [Segment(fitted(clean(self._lines.title), self.size.width - 1), Style(bold=True))]
         if not self._scale.steps:
             return [Segment(NO_DATA if y == 1 else "", Style(dim=True))]
-        if y == self.size.height - 1:
-            return [Segment(fitted(self._ruler(), self.size.width - 1), Style(dim=True))]
+        if (row := y - self.size.height + self._ruler_rows) >= 0:
+            return self._ruler_segments(row)
         return [Segment(f"{self._label(y - 1):>{LABEL - 1}} ", Style(dim=True)), *self._cells(y - 1)]
 
     def _label(self, row: int) -> str:
@@ -153,15 +162,44 @@ class LineChart(Widget, can_focus=True):
             return Segment(chr(BRAILLE | bits), Style(color=self._lines.colour(number), reverse=reverse))
         return Segment(empty, Style(dim=True))
 
-    def _ruler(self) -> str:
-        """Return the line of text below the chart: the range of steps, and the value of each run at the cursor.
+    def _ruler(self) -> list[Text]:
+        """Return the lines of text below the chart: the range of steps, and the value of each run at the cursor.
 
         If the chart has a text for each step (`Lines.texts`), the text at the cursor takes the place of the values.
         """
-        steps, values = self._scale.steps, enumerate(self._lines.table.iloc[self.cursor].tolist())
-        signed = (f"{self._lines.sign(i)} {self._lines.exact(value)}" for i, value in values if not math.isnan(value))
-        text = clean(self._lines.texts[self.cursor]) if self._lines.texts else "  ".join(signed)
-        return f"{self._lines.axis} {steps[self.cursor]} of {steps[0]} … {steps[-1]}   {text}"
+        steps = self._step_text()
+        if self._lines.texts:
+            return [Text(f"{steps}   {clean(self._lines.texts[self.cursor])}", style="dim")]
+        values = enumerate(self._lines.table.iloc[self.cursor].tolist())
+        signed = (
+            Text.assemble((self._lines.sign(i), self._lines.colour(i)), f" {self._lines.exact(value)}")
+            for i, value in values
+            if not math.isnan(value)
+        )
+        lines = list(wrapped([Text(steps, style="dim"), *signed], self.size.width - 1).split("\n"))
+        if len(lines) > self._ruler_rows:
+            lines[self._ruler_rows - 1].append(f" {CUT}")
+        return lines[: self._ruler_rows]
+
+    def _ruler_segments(self, row: int) -> list[Segment]:
+        """Return the line of text with the index `row` below the chart."""
+        lines = self._ruler()
+        if row >= len(lines):
+            return []
+        lines[row].truncate(self.size.width - 1, overflow="ellipsis")
+        return list(lines[row].render(self.app.console))
+
+    def _needed_ruler_rows(self) -> int:
+        """Return how many rows the text below the chart usually takes; these are reserved before the cursor moves."""
+        if self._lines.texts or self._lines.table.empty:
+            return 1
+        usual = [Text(self._step_text()), *[Text(" " * VALUE_WIDTH)] * len(self._lines.names)]
+        return min(wrapped(usual, self.size.width - 1).plain.count("\n") + 1, RULER_ROWS)
+
+    def _step_text(self) -> str:
+        """Return the step at the cursor and the range of steps."""
+        steps = self._lines.table.index
+        return f"{self._lines.axis} {steps[self.cursor]} of {steps[0]} … {steps[-1]}"
 
 
 def round_heights(lines: Lines, rows: int) -> tuple[float, float, list[float]]:

@@ -1,0 +1,48 @@
+"""Lists of tables in the terminal app: two columns on broad screens, evidence beside culprits, reasons for no table."""
+
+from terminal import app_on, press, settle, shown, until
+from workbench.tui.widgets.tables import TableList
+
+
+async def test_a_broad_screen_shows_evidence_beside_the_culprits(fixtures):
+    """On a narrower screen the tables are below each other, and views of their own show the evidence."""
+    app = app_on(fixtures / "deadlock_4ranks", "hang")
+    async with app.run_test(size=(200, 50)) as pilot:
+        await until(pilot, lambda: "What each rank is doing" in shown(app))
+        text = shown(app)
+        heads = next(line for line in text.splitlines() if "Culprits" in line)
+        assert "Who waits for whom" in heads
+        assert "Operations around the first difference between ranks" in text
+        await pilot.resize_terminal(100, 50)
+        await settle(app, pilot)
+        await until(pilot, lambda: "Operations around" not in shown(app))
+        # The table of culprits is too wide for half a screen; the two below it are not.
+        assert "Culprits" in (line.strip() for line in shown(app).splitlines())
+        assert any("Who waits for whom" in line and "Stack of rank 3" in line for line in shown(app).splitlines())
+        await pilot.resize_terminal(60, 50)
+        await settle(app, pilot)
+        assert "Who waits for whom" in (line.strip() for line in shown(app).splitlines())
+
+
+async def test_steps_of_a_straggler_have_all_tables_on_a_broad_screen(fixtures):
+    app = app_on(fixtures / "straggler_4ranks")
+    async with app.run_test(size=(200, 50)) as pilot:
+        text = await press(app, pilot, "", "5")
+        assert "Steps left out of the medians" in text
+        assert not app.query_one(TableList).show_vertical_scrollbar
+
+
+async def test_waits_are_listed_by_rank_and_by_collective(fixtures):
+    app = app_on(fixtures / "straggler_data_4ranks", "trace")
+    async with app.run_test(size=(120, 40)) as pilot:
+        text = await press(app, pilot, "", "v", "v", "v")
+        assert "Waiting in collectives by rank" in text
+        assert "gloo:all_gather" in text[text.index("Collectives with the most waiting") :]
+
+
+async def test_a_trace_without_waits_says_why(fixtures):
+    app = app_on(fixtures / "traces" / "allocating", "trace")
+    async with app.run_test(size=(120, 40)) as pilot:
+        text = await press(app, pilot, "", "v", "v", "v")
+        assert "Only rank 0 was traced: waiting shows in the traces of two or more ranks at the same step." in text
+        assert "profiled steps" in await press(app, pilot, "v")
