@@ -127,9 +127,9 @@ the order shows without hues.
 CATEGORY_LETTERS = {name: name[0].upper() for name in CATEGORIES} | {"unknown": "?"}
 """A letter for each category of memory, where there is no room for its name; all letters differ."""
 NEUTRAL, TEXT_ERROR, TEXT_WARNING = "#8a919d", "#e5383f", "#c98f00"
+"""Colours of text in a terminal; where they are faint in a theme, the terminal app changes their lightness."""
 ON_LIGHT = {TEXT_ERROR: "#a80f1a", TEXT_WARNING: "#704b00"}
 """{colour of text in the terminal: the darker one that is readable on the surfaces of a light theme}."""
-"""Colours of text in a terminal; their contrast is at least 2.8 to 1 on a light and on a dark background."""
 COLLECTIVE_STATES = {
     "done": NEUTRAL,
     "started": "#3f86d4",
@@ -220,12 +220,28 @@ def css_themes() -> str:
 
 def text_colour(colour: str) -> str:
     """Return black or white, whichever is more readable as text on `colour` (relative luminance of WCAG 2.2)."""
-    linear = [
-        ((c + 0.055) / 1.055) ** 2.4 if c > 0.04 else c / 12.92 for c in (v / 255 for v in bytes.fromhex(colour[1:]))
-    ]
-    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     # At 0.18 black and white have the same contrast: (L + 0.05) / 0.05 = 1.05 / (L + 0.05).
-    return "#000000" if luminance > 0.18 else "#ffffff"
+    return "#000000" if luminance(colour) > 0.18 else "#ffffff"
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance of a colour such as `#8df1b3`, as WCAG 2.2 defines it: 0 is black, 1 white."""
+    red, green, blue = linear_rgb(colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(colour: str, other: str) -> float:
+    """Return the contrast of two colours, from 1 to 21, as WCAG 2.2 defines it."""
+    low, high = sorted((luminance(colour), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def linear_rgb(colour: str) -> tuple[float, float, float]:
+    """Return the intensities of red, green and blue of a colour, each from 0 to 1."""
+    red, green, blue = (
+        ((c + 0.055) / 1.055) ** 2.4 if c > 0.04 else c / 12.92 for c in (v / 255 for v in bytes.fromhex(colour[1:]))
+    )
+    return red, green, blue
 
 
 def nth_colour(index: int) -> str:

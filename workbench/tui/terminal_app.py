@@ -8,9 +8,13 @@ from textual.filter import LineFilter
 
 from workbench.tui.key_sheet import KeySheet, key_sections
 from workbench.tui.light_shades import LightShades
-from workbench.tui.themes import HIGH_CONTRAST, THEMES, NoFaintText, neutral
+from workbench.tui.readable_colours import ReadableColours
+from workbench.tui.themes import BLACK, HIGH_CONTRAST, THEMES, WHITE, NoFaintText, neutral
 
 Result = TypeVar("Result")
+ON_DARK = (ReadableColours(BLACK),)
+ON_LIGHT = (LightShades(), ReadableColours(WHITE))
+"""The filters of colours for themes with a dark and with a light background; Textual caches lines by filter."""
 
 
 class TerminalApp(App[Result]):
@@ -37,7 +41,7 @@ class TerminalApp(App[Result]):
         if self.theme.startswith(HIGH_CONTRAST):
             filters = [NoFaintText(), *filters]
         # First, because with NO_COLOR Textual removes all colours.
-        return filters if self.current_theme.dark else [LightShades(), *filters]
+        return [*(ON_DARK if self.current_theme.dark else ON_LIGHT), *filters]
 
     def action_show_help_panel(self) -> None:
         """Show the keys that work on the screen."""

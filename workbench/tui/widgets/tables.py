@@ -53,36 +53,39 @@ class TableList(VerticalScroll):
     def compose(self) -> ComposeResult:
         if not self._tables and self._absent:
             yield Static(Text(clean(self._absent)), classes="absent")
-        yield from map(TitledTable, self._tables)
+        for content in self._tables:
+            yield TitledTable(content, classes="" if self._fits_beside(content) else "wide")
 
     def on_mount(self) -> None:
         call_on_new_size(self, self._arrange)
 
+    def _fits_beside(self, content: Table) -> bool:
+        """Tell whether half of the width has room for a table."""
+        return natural_width(content) <= (self.size.width - COLUMN_GAP) // 2
+
     def _arrange(self) -> None:
         """Arrange the tables in one or two columns, as the width of the screen allows."""
-        room = (self.size.width - COLUMN_GAP) // 2
-        narrow = [titled_table for titled_table in self.query(TitledTable) if titled_table.natural_width <= room]
-        self.set_class(len(narrow) > 1, "two-columns")
+        self.set_class(sum(map(self._fits_beside, self._tables)) > 1, "two-columns")
         for titled_table in self.query(TitledTable):
-            titled_table.set_class(titled_table not in narrow, "wide")
+            titled_table.set_class(not self._fits_beside(titled_table.content), "wide")
 
 
 class TitledTable(Vertical):
     """A table below its title, as high as its rows but at most `HIGHEST_LINES`."""
 
-    def __init__(self, content: Table) -> None:
-        super().__init__()
-        self._content = content
+    def __init__(self, content: Table, **options: Unpack[WidgetOptions]) -> None:
+        super().__init__(**options)
+        self.content = content
 
     def compose(self) -> ComposeResult:
-        yield from titled([self._content])
+        yield from titled([self.content])
 
-    @property
-    def natural_width(self) -> int:
-        """The width in which all cells of the table are whole."""
-        content = without_empty(self._content)
-        columns = zip(content.columns, *content.rows, strict=True)
-        return sum(max(map(cell_len, cells)) + 2 * CELL_PADDING for cells in columns)
+
+def natural_width(content: Table) -> int:
+    """Return the width in which all cells of a table are whole."""
+    content = without_empty(content)
+    columns = zip(content.columns, *content.rows, strict=True)
+    return sum(max(map(cell_len, cells)) + 2 * CELL_PADDING for cells in columns)
 
 
 class ChangingTableList(TableList):
@@ -94,8 +97,8 @@ class ChangingTableList(TableList):
     def show(self, tables: list[Table]) -> None:
         """Replace the tables."""
         self._tables = tables
+        self._arrange()
         self.refresh(recompose=True)
-        self.call_after_refresh(self._arrange)
 
 
 class Grid(DataTable[Text]):

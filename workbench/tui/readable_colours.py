@@ -1,0 +1,147 @@
+"""Give the colours of signs and data enough contrast with the background of whatever theme the user selects.
+
+A theme of Textual may have any background, on which a fixed colour may be faint. So a colour that is too faint is drawn
+lighter on a dark background, and darker on a light one; its hue, which has the meaning, stays.
+"""
+
+import math
+from functools import lru_cache
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+from textual.filter import LineFilter
+
+from workbench.colours import (
+    COLLECTIVE_STATES,
+    DARK,
+    LIGHT,
+    LIVE_STATES,
+    ON_LIGHT,
+    SERVES,
+    SEVERITIES,
+    STATUSES,
+    contrast,
+    linear_rgb,
+    text_colour,
+)
+from workbench.tui.light_shades import ON_COLOUR, hex_of
+
+TEXT, SWATCH = 4.5, 3.0
+"""The least contrast of signs and text, and that of coloured areas and lines (WCAG 2.2, 1.4.3 and 1.4.11)."""
+GREYS = {theme.hues["grey"]: 5.0 for theme in (LIGHT, DARK)}
+"""The least contrast of areas of the hue `grey`: with less, they would look like those of the hue `pale`."""
+MEANINGS = (*SERVES, "pale", "empty", "error", "warning")
+"""The hues with a meaning; the others are those of pages."""
+SHADES = frozenset(
+    {theme.hues[hue] for theme in (LIGHT, DARK) for hue in MEANINGS}
+    | {colour for table in (COLLECTIVE_STATES, LIVE_STATES, SEVERITIES, STATUSES) for colour in table.values()}
+    | set(ON_LIGHT.values())
+)
+"""The colours of signs and data in both themes."""
+DRAWN = "\u2500", "\u259f"
+"""The first and the last of the characters that draw lines and areas."""
+BRAILLE = "\u2800", "\u28ff"
+STEPS = 100
+
+
+class ReadableColours(LineFilter):
+    """Draws the colours of signs and data with enough contrast with their background."""
+
+    def __init__(self, page: str) -> None:
+        """Take the background of a theme whose own one is unknown, because the terminal defines it."""
+        super().__init__()
+        self._page = page
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Return the segments of a line with readable colours."""
+        page = self._page if background.ansi is not None else background.hex6.lower()
+        return [
+            segment if segment.style is None else Segment(segment.text, readable(segment, page), segment.control)
+            for segment in segments
+        ]
+
+
+def readable(segment: Segment, page: str) -> Style | None:
+    """Return the style of a segment with colours that are readable on a background `page`."""
+    style = segment.style
+    front, back = style and style.color, style and style.bgcolor
+    if style is None or not {hex_of(colour) for colour in (front, back) if colour} & SHADES:
+        return style
+    return readable_style(style, page, is_text(segment.text))
+
+
+@lru_cache(4096)
+def readable_style(style: Style, page: str, with_text: bool) -> Style:
+    """Return a style whose colours have enough contrast with their background; `with_text`: for characters to read."""
+    front, back = (hex_of(colour) if colour else "" for colour in (style.color, style.bgcolor))
+    if back in SHADES:
+        area = area_colour(back, page)
+        other = area_colour(front, page) if front in SHADES else front
+        return style + Style(bgcolor=area, color=text_colour(area) if front in ON_COLOUR else other or None)
+    page = back or page
+    return style + Style(color=with_contrast(front, page, TEXT) if with_text else area_colour(front, page))
+
+
+def area_colour(colour: str, page: str) -> str:
+    """Return the shade of a colour for an area or a line on `page`."""
+    return with_contrast(colour, page, GREYS.get(colour, SWATCH))
+
+
+def is_text(text: str) -> bool:
+    """Tell whether a text has characters that must be read, other than those that draw areas and lines."""
+    return any(
+        not (character == " " or any(low <= character <= high for low, high in (DRAWN, BRAILLE))) for character in text
+    )
+
+
+@lru_cache(4096)
+def with_contrast(colour: str, page: str, least: float) -> str:
+    """Return the shade of a colour nearest in lightness that has the contrast `least` with `page`; the hue stays."""
+    if contrast(colour, page) >= least:
+        return colour
+    lightness, *chroma = oklab(colour)
+    towards = 1.0 if text_colour(page) == "#ffffff" else 0.0
+    shades = (
+        in_gamut(lightness + (towards - lightness) * step / STEPS, chroma[0], chroma[1]) for step in range(1, STEPS)
+    )
+    return next((shade for shade in shades if contrast(shade, page) >= least), text_colour(page))
+
+
+def oklab(colour: str) -> tuple[float, float, float]:
+    """Return (lightness, a, b) of a colour in OKLab (https://bottosson.github.io/posts/oklab/)."""
+    red, green, blue = linear_rgb(colour)
+    long = math.cbrt(0.4122214708 * red + 0.5363325363 * green + 0.0514459929 * blue)
+    medium = math.cbrt(0.2119034982 * red + 0.6806995451 * green + 0.1073969566 * blue)
+    short = math.cbrt(0.0883024619 * red + 0.2817188376 * green + 0.6299787005 * blue)
+    return (
+        0.2104542553 * long + 0.7936177850 * medium - 0.0040720468 * short,
+        1.9779984951 * long - 2.4285922050 * medium + 0.4505937099 * short,
+        0.0259040371 * long + 0.7827717662 * medium - 0.8086757660 * short,
+    )
+
+
+def in_gamut(lightness: float, a: float, b: float) -> str:
+    """Return the colour that a screen can show with this lightness and hue; its chroma is at most that of (a, b)."""
+    for share in range(20, -1, -1):
+        linear = linear_of_oklab(lightness, a * share / 20, b * share / 20)
+        if all(-0.001 <= part <= 1.001 for part in linear):
+            break
+    return "#" + "".join(f"{round(255 * gamma(min(max(part, 0.0), 1.0))):02x}" for part in linear)
+
+
+def linear_of_oklab(lightness: float, a: float, b: float) -> tuple[float, float, float]:
+    """Return the intensities of red, green and blue of a colour in OKLab; outside 0 to 1 no screen can show it."""
+    long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3
+    medium = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3
+    short = (lightness - 0.0894841775 * a - 1.2914855480 * b) ** 3
+    return (
+        4.0767416621 * long - 3.3077115913 * medium + 0.2309699292 * short,
+        -1.2684380046 * long + 2.6097574011 * medium - 0.3413193965 * short,
+        -0.0041960863 * long - 0.7034186147 * medium + 1.7076147010 * short,
+    )
+
+
+def gamma(intensity: float) -> float:
+    """Return the value from 0 to 1 with which sRGB stores an intensity."""
+    return 12.92 * intensity if intensity <= 0.0031308 else 1.055 * intensity ** (1 / 2.4) - 0.055
