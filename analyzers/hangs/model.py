@@ -121,7 +121,8 @@ class Frame(msgspec.Struct, frozen=True, order=True):
 class Group(msgspec.Struct, frozen=True):
     """A process group; `ranks` are the global ranks of its members, ascending.
 
-    `desc` is PyTorch's description, such as `mesh_tp`, and `source` says how the members are known.
+    `desc` is PyTorch's description, such as `mesh_tp`. `source` says where the members were read: for example,
+    `pg_config` is PyTorch's list of them in the dump.
     """
 
     name: str
@@ -347,7 +348,7 @@ class Job:
     """Ranks whose dumps are still being read: nothing is known of them, and nothing is wrong with that."""
 
     def signature(self, op: Op) -> Signature:
-        """Return the signature of an operation."""
+        """Return the name of an operation, with the shapes and types of its tensors."""
         return self.signatures[op.signature]
 
     def frames(self, op: Op) -> list[Frame]:

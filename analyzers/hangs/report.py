@@ -97,10 +97,10 @@ def report_of_stacks(context: HangContext, run: Run, cause: StackCause) -> Repor
 
 
 def has_ended_cleanly(run: Run) -> bool:
-    """Return whether all ranks of a run marked a clean end, whatever the dumps show.
+    """Return whether all ranks of a run recorded that they ended without an error; dumps in the run do not count.
 
-    Only the recorders of this project write such marks (the phase of the last heartbeat); without their files the
-    result is False.
+    Only the recorders of this project record that, in each rank's last heartbeat; without their files the result is
+    False.
     """
     side = open_set(run)[1]
     return side.all_ended_cleanly(max((file.world_size for file in side.groups.values()), default=0))

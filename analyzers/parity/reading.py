@@ -25,7 +25,7 @@ SUMS = ("sum", "absolute", "square", "projection", "elements")
 
 
 class Line(msgspec.Struct):
-    """One line of a file `values/rank_R.jsonl`: sums over one rank's part of a tensor; null if not finite.
+    """One line of a file `values/rank_R.jsonl`: sums over rank R's part of a tensor; null if not finite.
 
     `absolute` sums the absolute values and `square` the squares. The fields after `copies` are only set by
     `record_tensors`: the scalar product with a fixed random vector (`projection`), the dtype, the number of elements

@@ -52,7 +52,10 @@ AllCounts = Mapping[int, MessageCounts]
 
 
 def read_message_counts(path: Path) -> MessageCounts:
-    """Return how often a rank has issued each send and recv, from its `p2p_R.bin`; empty if it cannot be read."""
+    """Return how often a rank has issued each send and recv, from its `p2p_R.bin` (R: the rank).
+
+    The result is empty if the file cannot be read.
+    """
     return {
         MessageName(decoded(group), decoded(name)): MessageCount(calls, time_ns, tag)
         for calls, time_ns, name, tag, group in read_rows(path)
@@ -61,7 +64,7 @@ def read_message_counts(path: Path) -> MessageCounts:
 
 
 def read_rows(path: Path) -> list[tuple[int, int, bytes, int, bytes]]:
-    """Return (number of calls, time in ns, name, tag, group) for each used row of a `p2p_R.bin`.
+    """Return (number of calls, time in ns, name, tag, group) for each used row of a file `p2p_R.bin` (R: the rank).
 
     The names are zero-padded bytes. The result is empty if the file cannot be read.
     """

@@ -60,7 +60,7 @@ class LastWords:
 def read_last_words(sides: Iterable[tuple[Path, GroupsFile]]) -> LastWords:
     """Return the last heartbeat, the fatal signal and the thread errors of each rank.
 
-    `sides` has (path, content) of each rank's `groups_R.json`. Its process id identifies the rank's last process;
+    `sides` has (path, content) of `groups_R.json` for each rank R. Its process id identifies the rank's last process;
     heartbeats and thread errors of earlier processes are left out.
     """
     words = LastWords()

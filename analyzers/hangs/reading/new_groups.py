@@ -20,7 +20,7 @@ FUNCTIONS = {"new_group", "_new_group_with_tag", "_new_process_group_helper", "s
 
 
 class GroupCall(msgspec.Struct):
-    """A line of `new_groups_R.jsonl`: a process group that a rank began to create.
+    """A line of `new_groups_R.jsonl`: a process group that rank R began to create.
 
     `name` is the group's name, which PyTorch counts up (`"3"`); `ranks` are the global ranks of its members, and
     `frames` is the stack of the call, innermost frame first.
@@ -58,7 +58,7 @@ def read_new_groups(path: Path) -> NewGroups:
 
 
 def calls_of(path: Path) -> Iterator[NewGroup]:
-    """Yield the process groups that a `new_groups_R.jsonl` lists, in order, up to the first damaged line."""
+    """Yield the process groups that rank R's `new_groups_R.jsonl` lists, in order, up to the first damaged line."""
     try:
         with open_regular(path) as file:
             for _ in range(MOST_CALLS):

@@ -57,7 +57,7 @@ def add_roots(job: Job, side: SideFiles) -> None:
 
 
 def read_roots(path: Path) -> Mapping[str, RootedCalls]:
-    """Return a rank's last calls with a root, by the name of the process group, from its `p2p_R.bin`."""
+    """Return a rank's last calls with a root, by the name of the process group, from its `p2p_R.bin` (R: the rank)."""
     calls: dict[str, dict[int, RootedCall]] = defaultdict(dict)
     for number, time_ns, name, _tag, group in read_rows(path):
         if match := NAME.fullmatch(decoded(name)):

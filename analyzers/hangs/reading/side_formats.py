@@ -52,7 +52,7 @@ class CollectionReason(StrEnum):
 
 
 class GroupEntry(msgspec.Struct):
-    """A process group in `groups_R.json`; `ranks` are the global ranks of its members."""
+    """A process group in `groups_R.json`, which rank R wrote; `ranks` are the global ranks of its members."""
 
     desc: str = ""
     ranks: list[int] = []
@@ -130,10 +130,10 @@ class Collection(msgspec.Struct):
 
 
 class ExitFile(msgspec.Struct):
-    """The content of `exit_R.json`: the uncaught exception that ended a rank.
+    """The content of `exit_R.json`: the uncaught exception that ended rank R.
 
-    `error` is the type of the exception, `hint` the advice at the end of its message, which errors of this project
-    have, and `message` the text before that; `traceback` has the innermost frame first.
+    `error` is the type of the exception, and `message` its text. Errors of this project end with advice: it is in
+    `hint`, and not in `message`. `traceback` has the innermost frame first.
     """
 
     rank: int
@@ -154,7 +154,7 @@ class ExitFile(msgspec.Struct):
 
 
 class ThreadError(ExitFile):
-    """The content of `thread_R.json`: an uncaught exception that ended a thread of a rank while its process went on."""
+    """The content of `thread_R.json`: an uncaught exception that ended a thread of rank R while its process went on."""
 
     thread: str = ""
 

@@ -76,7 +76,7 @@ def ranks_of_launch(launch: Path, launches: set[str], sides: list[tuple[Path, Gr
 
     None means that local and global ranks are equal. An empty dict means that no file says on which node the launch
     ran. `launch` is its log folder, `launches` are the log folders of all launches; `sides` has (path, content) of
-    each rank's `groups_R.json`.
+    `groups_R.json` for each rank R.
     """
     named = [side for _, side in sides if launch.name in Path(side.error_file or "").parts]
     if named:
@@ -93,7 +93,7 @@ def ranks_of_launch(launch: Path, launches: set[str], sides: list[tuple[Path, Gr
 
 
 def by_local_rank(sides: Sequence[GroupsFile]) -> dict[int, int]:
-    """Return {local rank: global rank} from the ranks' `groups_R.json`; a local rank counts within a node."""
+    """Return {local rank: global rank} from `groups_R.json` of each rank R; a local rank counts within a node."""
     return {side.local_rank: side.rank for side in sides if side.local_rank is not None}
 
 

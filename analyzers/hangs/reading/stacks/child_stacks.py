@@ -29,7 +29,7 @@ class Child:
 
 
 def read_children(path: Path) -> list[Child]:
-    """Return the child processes of a rank that a `children_R.txt` lists; empty if the file cannot be read."""
+    """Return the child processes of rank R that its `children_R.txt` lists; empty if the file cannot be read."""
     try:
         with open_regular(path) as file:
             text = file.read(TEXT_BYTES).decode(errors="replace")
