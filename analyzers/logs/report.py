@@ -21,9 +21,9 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
     """Return why a job ended, from what its ranks, its launcher and its scheduler printed.
 
     `run` is a log, a folder of logs such as torchrun's `--log-dir`, or the result of `analyzers.run.discover` for one.
-    It reads stdout and stderr of ranks (one file each, or one for all with `[rank3]:` before each line), torchrun's
-    table and `error.json`, Slurm's output and kernel logs, of any size. The rules are fixed: the same log gives the
-    same answer. Times are as printed, taken as UTC.
+    These kinds of logs are read, of any size: stdout and stderr of ranks (one file each, or one for all with `[rank3]:`
+    before each line), torchrun's table of failures and `error.json`, Slurm's output, and kernel logs. The rules are
+    fixed: the same log gives the same answer. Times are as printed, taken as UTC.
 
     Example:
         report = analyze("slurm-1234.out")

@@ -210,7 +210,10 @@ Tell = Callable[[int, Steps], None]
 
 
 def load(artefacts: Sequence[run.Artefact], options: store.Options, tell: Tell | None = None) -> Steps:
-    """Return the steps in these logs as `Steps`; `tell` is called from time to time while they are read.
+    """Return the steps in these logs as `Steps`.
+
+    While many logs are read, `tell` is called from time to time with two arguments: the number of logs that have been
+    read, and the steps in them.
 
     Raises:
         NothingRecorded: No log contains a step.
