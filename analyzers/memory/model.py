@@ -74,10 +74,10 @@ class Remedy(StrEnum):
 class Oom(msgspec.Struct, frozen=True, kw_only=True):
     """The last allocation that failed, at the trace entry `index`.
 
-    `categories` and `modules` have the bytes that were alive at that entry (only the largest modules). `since_step`
-    is the step in which growth began, for the pattern `growth`. `usual_peak_bytes` is the highest peak of the
-    complete steps before, `usual_inputs_bytes` the most bytes that inputs had at the peaks of these steps; both are
-    None if there are no such steps.
+    `categories` and `modules` have the bytes that were alive at that entry (only the largest modules). `pattern` says
+    how the failing step differs from those before; if it is `growth`, `since_step` is the step in which that began.
+    `usual_peak_bytes` is the highest peak of the complete steps before, `usual_inputs_bytes` the most bytes that inputs
+    had at the peaks of these steps; both are None if there are no such steps.
     """
 
     requested_bytes: int
@@ -288,11 +288,12 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """The results about one device in one file.
 
     Allocated bytes are *requested* bytes, summed over the live blocks. `top_stacks` allocated most of the bytes alive
-    at the peak, `end_stacks` most of those alive after the last entry. `steps` are the last annotated steps.
-    `listed_bytes` is the sum of the snapshot's list of blocks, where it differs from `end_allocated_bytes`. `account`
-    has the parts of the whole device's memory at the snapshot; empty if its total was not recorded. `nccl_groups` is
-    the number of process groups of this rank that use NCCL. `limit_name` says which limit of the process `limit_bytes`
-    is, such as `RLIMIT_DATA`; empty for the memory of a device, or if unknown.
+    at the peak, `end_stacks` most of those alive after the last trace entry. `steps` are the last complete steps; it is
+    empty unless annotations such as `ProfilerStep#7` mark the steps. `listed_bytes` is the sum of the snapshot's list
+    of blocks, where it differs from `end_allocated_bytes`. `account` says how many bytes of the device's whole memory
+    PyTorch, libraries and other processes used when the snapshot was taken; empty if the device's total was not
+    recorded. `nccl_groups` is the number of process groups of this rank that use NCCL. `limit_name` says which limit of
+    the process `limit_bytes` is, such as `RLIMIT_DATA`; empty for the memory of a device, or if unknown.
     """
 
     path: str

@@ -159,7 +159,9 @@ def extend(
 def compare(
     a: Sequence[Artefact], b: Sequence[Artefact], options: store.Options | None = None
 ) -> tuple[diff.Diff, list[Finding]]:
-    """Return the difference between the peaks of two runs or files, each on its fullest device, and a finding about it.
+    """Return the difference between the peaks of two runs or files, and a finding about it.
+
+    For each of the two, the device with the highest peak of allocated memory is compared.
 
     The list of findings is empty if the peaks are about the same.
 
