@@ -33,8 +33,8 @@ MOMENTS = ("start", "end", "since")
 class Recording:
     """One device (or the host) of one trace file, with the columns by which ranks are compared.
 
-    `account` has the numbers about the device, and `number` is its index in the file. Times are in Unix ns of the
-    rank's own clock, if not said otherwise.
+    `account` has the numbers about the device, and `number` is its index in the file. Times are in ns since 1970 on
+    the clock of the rank's machine, if not said otherwise.
     """
 
     artefact: Artefact
@@ -108,7 +108,8 @@ def load(
 ) -> tuple[list[Recording], list[tuple[Artefact, WorkbenchError]]]:
     """Return a `Recording` for each device or host in the files, and (file, error) for each unreadable file.
 
-    `tell` is called from time to time with how many of many files have been read, and the recordings in them.
+    While many files are read, `tell` is called from time to time with two arguments: the number of files that have
+    been read, and the recordings in them.
     """
     loaded = store.load_each([[artefact.path] for artefact in artefacts], READER, options)
     recordings, failures, known = list[Recording](), [], dict[Hashable, Any]()
@@ -162,7 +163,9 @@ def recordings_of(artefact: Artefact, trace: Trace, peak_flops_per_s: float | No
 
 
 def with_utilisation(account: RankTrace, peak_flops_per_s: float | None) -> RankTrace:
-    """Return `account` with `mfu` and `hfu` filled in, if its operations were counted and the device's peak is known.
+    """Return `account`, the numbers about a device, with `mfu` and `hfu` filled in.
+
+    They stay None if its operations were not counted or the device's peak is not known.
 
     Hardware utilisation (HFU) counts all floating-point operations; model utilisation (MFU) leaves out those that
     activation checkpointing did a second time (PaLM, arXiv:2204.02311, appendix B). `peak_flops_per_s`, if given,

@@ -308,16 +308,22 @@ class CriticalPart(msgspec.Struct, frozen=True, kw_only=True):
 class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     """All numbers about one device in one file, or about the host (`device` null, `source` "cpu") if no device worked.
 
-    The four kinds of idle time add up to `idle_ns`. For each gap, `host` is the time until the call returned that
-    launched the next kernel, `launch` the usual latency after that call, and `unexplained` the rest; if this kernel
-    had been launched before the gap, all of the gap is `dependency`. `blocking_communication_ns` is the part of
-    exposed communication (without overlapping computing) that delayed other work: a kernel that was already launched,
-    or a host in a synchronising call, waited for it to end. `mfu` and `hfu` are model and hardware FLOP utilisation
-    (1.0: the peak), null if shapes or the peak are not known, or if the counted operators launched less than 90 % of
-    the time of matrix products (`flops_coverage`). The peak is that of `peak_arithmetic`, the number format of most
-    operations. `opportunities` are possible savings of at least 2 % of a step. `python_stacks` says whether Python
-    calls were recorded, which slows the host. `device_memory` is empty unless allocations were recorded
-    (`profile_memory`); the first item of a file also holds the memory of its host.
+    The device is idle in the gaps between kernels. Each gap ends with a kernel that the host had to launch, and is
+    divided into: `idle_host_ns`, until the host's call that launched this kernel returned; `idle_launch_ns`, the
+    usual latency after such a call; and `idle_unexplained_ns`, the rest. If the kernel had been launched before the
+    gap began, all of the gap is `idle_dependency_ns`. The sum is `idle_ns`.
+
+    Communication is exposed while no computing overlaps it. `blocking_communication_ns` is the part of exposed
+    communication that delayed other work: a kernel that was already launched, or a host in a synchronising call,
+    waited for it to end.
+
+    `mfu` and `hfu` are model and hardware FLOP utilisation (1.0: the peak of `peak_arithmetic`, the number format of
+    most operations). They are null if shapes or the peak are not known, or if the counted operators launched less
+    than 90 % of the time of matrix products (`flops_coverage`).
+
+    `opportunities` are possible savings of at least 2 % of a step. `python_stacks` says whether Python calls were
+    recorded, which slows the host. `device_memory` is empty unless allocations were recorded (`profile_memory`); the
+    first item of a file also holds the memory of its host.
     """
 
     path: str

@@ -22,8 +22,9 @@ class RankWaits(msgspec.Struct, frozen=True, kw_only=True):
     """The waiting of one rank in those collectives that all of their ranks recorded.
 
     `wait_ns`: how long it waited for others; `caused_ns`: how long others waited in collectives where it arrived last
-    (`last_arrivals` of them); `excess_ns`: how much longer than the others it worked before it arrived; `saved_ns`:
-    by how much the time of all collectives, `window_ns`, would become shorter without that excess.
+    (`last_arrivals` of them); `excess_ns`: how much longer than the others it worked before it arrived; `window_ns`:
+    the time from the first work to the last collective, in a simulation of what was recorded; `saved_ns`: by how much
+    that time would become shorter without this rank's excess.
     """
 
     rank: int

@@ -50,9 +50,9 @@ class Totals(TypedDict):
 
 
 def memory_of_accounts(accounts: Sequence[Work]) -> list[list[DeviceMemory]]:
-    """Return, for each of `accounts`, a list with the memory of its device.
+    """Return, for each device or host in `accounts` (the numbers about it), a list with the memory of its device.
 
-    The accounts are the devices that worked, or the host if none did. The memory of the host, and of devices that did
+    `accounts` has the devices that worked, or the host if none did. The memory of the host, and of devices that did
     not work, is added to the first list.
     """
     memories: list[list[DeviceMemory]] = [[] for _ in accounts]

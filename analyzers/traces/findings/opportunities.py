@@ -213,8 +213,8 @@ AMPERE = 8
 def advices(accounts: Sequence[RankTrace], others: Iterable[tuple[RankTrace, Opportunity]] = ()) -> list[Advice]:
     """Return an `Advice` for each kind of opportunity to save time, the largest first.
 
-    `others` are opportunities, as (device or host, opportunity), in addition to those of `accounts`. The numbers in
-    an advice are of the rank that can save most.
+    `others` are opportunities, as (device or host, opportunity), in addition to those of `accounts`, the numbers about
+    each device or host. The numbers in an advice are of the rank that can save most.
     """
     by_kind: dict[OpportunityKind, list[tuple[RankTrace, Opportunity]]] = {}
     own = [(account, one) for account in accounts for one in account.opportunities]
