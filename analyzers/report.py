@@ -60,8 +60,8 @@ class Input(msgspec.Struct, frozen=True):
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of an analysis in one sentence, with its class (`kind`) and the ranks that it is about.
 
-    `missing` names the evidence that would have made it more certain; `confidence` is from 0 to 1. The sentence's
-    first letter is made a capital here.
+    `missing` names the evidence that would have made the answer more certain; `confidence` is from 0 to 1. If the
+    given sentence begins with a small letter, the object changes that letter to a capital.
     """
 
     status: Status
@@ -86,9 +86,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One result of an analysis: what happened (`title`), the evidence in words (`why`) and what to do (`next`).
 
-    `id` is stable between runs and versions; `confidence` is from 0 to 1. A title begins with a capital letter and
-    has no full stop; `why` and `next` are full sentences. Missing capital letters and full stops are added here, for
-    all analyzers.
+    `id` is stable between runs and versions; `confidence` is from 0 to 1. A title begins with a capital letter and has
+    no full stop; `why` and `next` are full sentences. The object adds capital letters and full stops that are missing.
     """
 
     id: str

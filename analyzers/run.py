@@ -88,7 +88,7 @@ class Unreadable(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """The artefacts below `root`, which is a folder or a single file, and the files there that could not be read."""
+    """The files of a run below `root` (a folder or one file): those to analyse, and those that cannot be read."""
 
     root: Path
     artefacts: tuple[Artefact, ...]

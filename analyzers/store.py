@@ -65,19 +65,20 @@ class Options:
     progress: Progress | None = field(default=None, compare=False)
 
     def count(self, paths: Sequence[Path], *, cached: bool) -> None:
-        """Count the files at `paths` as read in the field `progress`, if that is set.
+        """Add the number of `paths` to the files that `progress` counts as read; do nothing if it is None.
 
-        `cached` says that they were not read, because the cache has their columns.
+        `cached` says that the cache had the content of these files, so that they were not read again.
         """
         if self.progress:
             self.progress.add(len(paths), cached=cached)
 
 
 def load(paths: Sequence[Path], reader: str, options: Options | None = None, read: Read | None = None) -> Columns:
-    """Return the columns of one artefact, which may consist of several files, from the cache or by reading them.
+    """Return the content of an artefact as columns (arrays by name), from the cache or by reading its files.
 
-    `reader` is the dotted path of the module that reads them; `read` is the function that runs it (None: in a child
-    process).
+    An artefact is what a run left behind for an analyzer to read: `paths` has its file, or its files if they belong
+    together. `reader` is the module that reads these, such as "analyzers.traces.digest", and `read` the function that
+    runs this module (None: it runs in a child process).
 
     Raises:
         InputError: A file is missing, damaged, hostile, or needs more than the limits allow.
@@ -100,7 +101,7 @@ def load(paths: Sequence[Path], reader: str, options: Options | None = None, rea
 
 
 def load_through(entry: Path, paths: list[Path], reader: str, options: Options, read: Read | None) -> Columns:
-    """Return the columns of an artefact from the cache entry `entry`; if it is missing, create it from the files.
+    """Return the content of an artefact from the cache entry `entry`; if that is missing, create it from the files.
 
     `paths`, `reader` and `read` are those of `load`.
 
@@ -222,7 +223,7 @@ def are_small(artefacts: Sequence[Sequence[Path]]) -> bool:
 def load_or_error(
     paths: Sequence[Path], reader: str, options: Options, read: Read | None = None
 ) -> Columns | WorkbenchError:
-    """Return the columns of an artefact, or the error that reading it raised."""
+    """Return the content of an artefact as columns (arrays by name), or the error that reading it raised."""
     try:
         return load(paths, reader, options, read)
     except WorkbenchError as error:
