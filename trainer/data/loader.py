@@ -35,7 +35,10 @@ class Share:
 
 
 class Packed(NamedTuple):
-    """A sequence of T tokens and the one after it, as a tensor (T + 1,), and where the next sequence begins."""
+    """A sequence of T tokens and the token after it, as a tensor (T + 1,).
+
+    `following` is the position in the data at which the next sequence begins: its file, record and token.
+    """
 
     tokens: Tensor
     following: Position

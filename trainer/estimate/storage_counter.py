@@ -64,7 +64,7 @@ class Peak:
 
 
 class StorageCounter:
-    """Counts the bytes of live tensor storages; `peaks` is {window: its peak}.
+    """Counts the bytes of live tensor storages; `peaks` is {window (part) of a step, such as "backward": its peak}.
 
     `locate` is called at each new peak and returns the place in the program, such as a source line. `running` knows
     which module is running: memory belongs to the module that allocates it, unless a hook names another one.

@@ -15,7 +15,10 @@ from workbench.recorders.memory.tensor_hooks import MODULE, TensorHooks, local_t
 
 
 class MemoryTracker(StorageCounter, TorchDispatchMode):
-    """Counts the bytes of live tensor storages while the tracker is entered; `peaks` is {window: its peak}."""
+    """Counts the bytes of live tensor storages in a `with` block.
+
+    `peaks` is {part of the step, such as "backward": its peak}.
+    """
 
     def __init__(self) -> None:
         StorageCounter.__init__(self)

@@ -112,7 +112,11 @@ class GroupedRouter(Router):
 
 
 class Experts(nn.Module):
-    """E SwiGLU networks for tokens (R, D) sorted by expert; `counts` (E,) is the number of tokens of each expert."""
+    """The experts of a layer: E feed-forward networks with SwiGLU activation.
+
+    Called with R copies of tokens sorted by expert, (R, D), and the number of copies for each expert, `counts` (E,),
+    it returns the outputs (R, D).
+    """
 
     def __init__(self, dim: int, hidden_dim: int, n_experts: int) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ STEPS = 2
 
 
 class ScriptSteps:
-    """Follows the steps of a script, and tells the counters which part of a step is running.
+    """Follows the steps of a script, and tells `counters`, which count memory, which part of a step is running.
 
     A step ends when the optimizer that stepped first in the script has stepped. `end` is called after the last step.
     """

@@ -30,11 +30,12 @@ def rotations(positions: Sequence[int], args: ModelArgs) -> Tensor:
 
 
 def scaled(speeds: Tensor, scaling: RopeScaling) -> Tensor:
-    """Return the angle per position of each pair of features, (H/2,), after Llama 3.1's scaling of the slow ones.
+    """Return by which angle (in radians) each pair of features is rotated per position, after Llama 3.1's scaling.
 
-    `speeds` (H/2,) has the unscaled angles. Example: with the default scaling, an angle that turns 4 times or more in
-    8192 positions is kept, one that turns less than once is divided by 8, and one that turns 2.5 times is halfway
-    between: multiplied by 0.5 + 0.5 / 8.
+    `speeds` has these angles before the scaling; it and the result have one element for each pair of rotated features.
+    Example: with the default scaling, a pair that makes 4 full turns or more in 8192 positions keeps its angle; the
+    angle of a pair that makes less than one turn is divided by 8; that of a pair that makes 2.5 turns is halfway
+    between, multiplied by 0.5 + 0.5 / 8.
     """
     turns = scaling.original_length * speeds / (2 * math.pi)
     kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
@@ -42,11 +43,12 @@ def scaled(speeds: Tensor, scaling: RopeScaling) -> Tensor:
 
 
 def scaled_by_yarn(speeds: Tensor, scaling: YarnScaling, theta: float) -> Tensor:
-    """Return the angle per position of each pair of features, (H/2,), after YaRN's scaling.
+    """Return by which angle (in radians) each pair of features is rotated per position, after YaRN's scaling.
 
-    `speeds` (H/2,) has the unscaled angles, and `theta` is their base. Example: with theta 10000 and 64 rotated
-    features, pair 10.5 turns 32 times in 4096 tokens, and pair 22.5 once. Pairs up to 10 keep their speed, those from
-    23 on are slowed down by `factor`, and pair 16 is 6/13 of the way.
+    `speeds` has these angles before the scaling, and `theta` is their base; `speeds` and the result have one element
+    for each pair of rotated features. Example: with theta 10000 and 64 rotated features, pair 10.5 would make 32 full
+    turns in 4096 positions, and pair 22.5 one. Pairs up to 10 keep their angle, the angle of those from 23 on is
+    divided by `factor`, and pair 16 is 6/13 of the way between.
     """
 
     def pair(turns: float) -> float:
@@ -108,7 +110,10 @@ class Attention(nn.Module):
         return projected
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the queries (B, T, N, H), keys and values (B, T, K, H) of x (B, T, D), before they are rotated."""
+        """Return the queries (B, T, N, H), keys and values (both (B, T, K, H)) of x (B, T, D), before they are rotated.
+
+        N is the number of query heads, K that of key and value heads, and H the number of features of each head.
+        """
         q, k, v = (w(x).unflatten(-1, (-1, self.head_dim)) for w in (self.wq, self.wk, self.wv))
         return q, k, v
 

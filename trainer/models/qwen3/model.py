@@ -15,7 +15,10 @@ class NormedAttention(Attention):
         self.k_norm = nn.RMSNorm(args.head_dim, eps=args.norm_eps)
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the normed queries (B, T, N, H) and keys (B, T, K, H), and the values (B, T, K, H), of x (B, T, D)."""
+        """Return the normed queries (B, T, N, H), the normed keys and the values (both (B, T, K, H)) of x (B, T, D).
+
+        N is the number of query heads, K that of key and value heads, and H the number of features of each head.
+        """
         q, k, v = super().heads(x)
         return self.q_norm(q), self.k_norm(k), v
 
