@@ -130,8 +130,8 @@ class GroupsFile(msgspec.Struct):
 def first_rank_here(dumps: Path, logs: Path) -> int | None:
     """Return the global rank of this node's local rank 0, read from the recorders' files in `dumps`; None if unknown.
 
-    `logs` is the log folder of this node's launch; a `groups_R.json` that names a path in it belongs to a rank of
-    this node.
+    `logs` is the log folder of this node's launch; if `groups_R.json` names a path in it, rank R belongs to this
+    node.
     """
     for path in dumps.glob("groups_*.json"):
         try:

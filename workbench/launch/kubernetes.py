@@ -127,7 +127,7 @@ spec:
 def workers(name: str, request: Request, arguments: Sequence[str]) -> str:
     """Return the YAML of the Job `name` with a launcher on each node; its first pod hosts the rendezvous.
 
-    `arguments` are those of each launcher, without rendezvous and receiver, which are added here.
+    `arguments` are those of each launcher; this function adds the addresses of the rendezvous and the receiver.
     """
     options = ["--rdzv-endpoint", f"{name}-0.{name}:{RENDEZVOUS_PORT}", "--collect", f"{name}-home:{RECEIVER_PORT}"]
     return f"""\

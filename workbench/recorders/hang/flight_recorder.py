@@ -187,7 +187,7 @@ class FlightRecorder:
         return found
 
     def failed(self, error: BaseException, *, step: int = 0, phase: str = "") -> None:
-        """Write `exit_R.json` about an error that ends this rank, and wait until the node's dumps have been taken.
+        """Write `exit_R.json` about an error that ends this rank (R), and wait until the node's dumps have been taken.
 
         `step` and `phase` say where the rank was. If no dumps are taken in time, this rank writes its own.
         """

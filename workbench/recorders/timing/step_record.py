@@ -16,7 +16,10 @@ class MemoryUse(TypedDict):
 
 
 class StepRecord(MemoryUse):
-    """A line of `steps/rank_R.jsonl`; times are in ns, and `residual_ns` is the time of the step outside all phases."""
+    """A line of rank R's `steps/rank_R.jsonl`; times are in ns.
+
+    `residual_ns` is the time of the step outside all phases.
+    """
 
     step: int
     start_ns: int

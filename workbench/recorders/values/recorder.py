@@ -187,7 +187,7 @@ class ValueRecorder:
 
 
 def open_log(folder: Path) -> IO[str]:
-    """Create this rank's file `values/rank_R.jsonl` below `folder`, write its header line, and return the open file."""
+    """Create `values/rank_R.jsonl` of this rank (R) below `folder`, write its header line, and return the open file."""
     info = RankInfo.here()
     path = folder / "values" / f"rank_{info.rank}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
