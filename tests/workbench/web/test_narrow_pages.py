@@ -152,3 +152,11 @@ def test_the_first_page_shows_the_first_tables_and_the_others_on_demand(phone):
     assert shown[-1] == "Files"
     more.locator("summary").click()
     assert more.locator("table").first.is_visible()
+
+
+def test_columns_out_of_sight_do_not_make_rows_high(phone):
+    """The paths of files are to the right of the window, where two lines must do for them."""
+    place = phone.locator("article", has=phone.locator("caption", has_text="Files"))
+    rows = place.locator("tbody tr").evaluate_all("nodes => nodes.map(node => node.getBoundingClientRect().height)")
+    assert rows
+    assert max(rows) <= 46

@@ -40,6 +40,9 @@
     place.kept = kept;
     const table = element("table"), caption = element("caption"), heading = element("div", title), head = element("thead"), body = element("tbody");
     const line = element("tr"), count = element("span", "", "count");
+    // Of long tables a sample is enough to find the columns of sentences.
+    const texts = columns.map(([, numeric], i) => (numeric ? [] : rows.slice(0, SAMPLE).map((row) => plain(row[i]))));
+    const sentences = texts.map((column) => column.some((text) => text.length > SENTENCE && text.includes(" ")));
     const long = rows.length > FEW, parts = long ? (text) => [text] : broken;
     place.classList.toggle("long", long);
     table.setAttribute("aria-rowcount", rows.length + 1);
@@ -70,6 +73,7 @@
         for (const part of typeof cell === "string" ? [cell] : cell) into.append(...(typeof part === "string" ? parts(part) : [link(...part)]));
         if (long) into.title = plain(cell);
         if (WORD.test(plain(cell))) into.classList.add("breaks");
+        if (sentences[c]) into.classList.add("wraps");
         made.append(into);
       });
       return made;
@@ -97,11 +101,9 @@
     columns.forEach(([name, numeric], i) => {
       const cell = element(name ? "th" : "td", "", numeric ? "n" : "");
       // A window too narrow for all columns scrolls to the side instead of breaking texts at each word.
-      const texts = numeric ? [] : rows.slice(0, SAMPLE).map((row) => plain(row[i]));
+      const longest = Math.max(0, ...texts[i].map((text) => text.length));
       // A sentence in a narrow column would make its row as high as a page.
-      const isSentence = texts.some((text) => text.length > SENTENCE && text.includes(" "));
-      const longest = Math.max(0, ...texts.map((text) => text.length));
-      const least = isSentence ? LINE : !i && longest <= NAME_LETTERS ? longest : Math.min(LETTERS, longest);
+      const least = sentences[i] ? LINE : !i && longest <= NAME_LETTERS ? longest : Math.min(LETTERS, longest);
       if (least) cell.style.minWidth = `calc(${least}ch + ${PADDING_PX}px)`;
       if (name) {
         cell.scope = "col";
