@@ -223,8 +223,10 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of the wall time of a run, as the mean over its ranks.
 
-    `parts` has the ns of each part by the part's name. They add up to `wall_ns`, the time from the start of the first
-    process to the end of the last step. `productive` is the productive part as a share of `wall_ns` (0 to 1).
+    `parts` is {name of a part: ns}, such as `data`, `checkpoint`, `stall`, `restart`, `redone` (steps whose work a
+    restart lost) and `productive` (the time in steps that no other part takes). The parts add up to `wall_ns`, the time
+    from the start of the first process to the end of the last step. The field `productive` is the productive part as a
+    share of `wall_ns` (0 to 1).
     """
 
     started_ns: int
