@@ -199,7 +199,7 @@ def with_critical_path(report: Report[TraceData], options: store.Options | None 
 
 
 def critical_parts(account: RankTrace, options: store.Options | None = None) -> list[CriticalPart]:
-    """Return the critical path of the last step of a device or host, summed by kind and name.
+    """Return the critical path of the last step of a device or host (`account`), summed by kind and name.
 
     Without step marks it is the critical path of the whole recording.
 

@@ -27,12 +27,12 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """A rank whose own work keeps the others waiting.
 
     The excess is how much longer than the others the rank works: `excess_ns` in total, `excess_share` relative to the
-    time of all collectives. The rank is late in `late_steps` of `steps`. Without the excess the job would save
-    `saved_ns` (`saved_share` of that time). `causes_ns` divides the excess by cause, and `detail` explains it in a
-    sentence. `last_share` is the share of its collectives in which the rank arrived last; `caused_share` is the share
-    of all waiting that was for this rank. The `first_` fields are of the first collective in which it was clearly
-    late. `more_work` says that the rank is late in computing because it runs more kernels or operators than the
-    others.
+    time from the first work to the last collective. The rank is late in `late_steps` of `steps`. Without the excess the
+    job would save `saved_ns` (`saved_share` of that time). `causes_ns` divides the excess by cause, and `detail`
+    explains it in a sentence. `last_share` is the share of its collectives in which the rank arrived last;
+    `caused_share` is the share of all waiting that was for this rank. The `first_` fields are of the first collective
+    in which it was clearly late. `more_work` says that the rank is late in computing because it runs more kernels or
+    operators than the others.
     """
 
     rank: int

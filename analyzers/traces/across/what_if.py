@@ -72,7 +72,7 @@ def what_ifs(lateness: Lateness, window_ns: int, saved_by_rank: dict[int, int]) 
 def without_phases(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, int]]:
     """Yield (phase, ns saved if it took no time on any rank) for each phase of the host that takes more than 1 %.
 
-    The share is of `window_ns`, the simulated time of all collectives.
+    The share is of `window_ns`, the simulated time from the first work to the last collective.
     """
     replay, work = Replay(lateness), lateness.matched.column("work_ns")
     overlap = lateness.matched.column("overlap_ns")
