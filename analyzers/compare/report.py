@@ -29,7 +29,7 @@ def analyze(
 ) -> Report[CompareData]:
     """Return a report of what changed from run `a` to run `b`: time, loss, memory, traces and settings.
 
-    `a` and `b` are run folders, single artefacts, or results of `analyzers.run.discover`. `limits` maps measures to
+    `a` and `b` are run folders, single files, or results of `analyzers.run.discover`. `limits` maps measures to
     the relative increase that is allowed, in place of the default in `ALLOWED_CHANGES`. A measure in `limits` that
     cannot be judged is a finding too.
 

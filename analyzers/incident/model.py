@@ -12,9 +12,10 @@ from analyzers.traces import TraceData
 
 
 class IncidentClass(StrEnum):
-    """Classes of verdicts and links that only apply to a whole run; other classes come from the single analyzers.
+    """Classes that only apply to a whole run, of its verdict and of the events (`Link`) that led to its end.
 
-    `WAITING` is the class of a link about ranks that only wait for a culprit.
+    Other verdicts and events have a class of a single analyzer, such as `HangClass`. `WAITING` is the class of an
+    event about ranks that only wait for a culprit.
     """
 
     OOM = "oom"

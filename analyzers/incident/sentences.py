@@ -50,7 +50,7 @@ NO_STEP_LOG = "a step log, which would show the steps"
 
 
 def link_of(event: Event) -> Link:
-    """Return an event with its sentence, as a link of the chain in the JSON document."""
+    """Return an event with its sentence, in the form in which the chain of events in the JSON document lists it."""
     return Link(
         text=capitalised(text_of(event)), kind=event.kind, ranks=event.ranks, step=event.step, findings=event.findings
     )

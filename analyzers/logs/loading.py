@@ -48,9 +48,9 @@ class Logs:
 
 
 def load(logs: run.Run, options: store.Options) -> Logs:
-    """Return the events of all text logs and error files of a run, with what they show about its ranks.
+    """Return the events in all text logs and error files of the run `logs`, and the state of its ranks by these files.
 
-    `logs` is the run.
+    That state is, for example, the last step and the last line that each rank printed.
     """
     loaded = Logs()
     artefacts = logs.of(*KINDS_READ)

@@ -278,9 +278,10 @@ class LogMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogsData(msgspec.Struct, frozen=True, kw_only=True):
-    """The field `data` of the JSON document `workbench.logs/1`: the events in the order of the logs, and more.
+    """The field `data` of the JSON document `workbench.logs/1`.
 
-    `ranks` has what the logs show about each rank. `world_size` is None if no log has it.
+    `events` are in the order of the logs. `ranks` has what the logs show about each rank. `world_size` is None if no
+    log has it.
     """
 
     world_size: int | None

@@ -46,7 +46,8 @@ def analyze(
 ) -> Report[ParityData]:
     """Return a report on whether all runs train as the first run does, by losses, gradient norms and recorded tensors.
 
-    `tolerance` is the relative difference that is allowed.
+    `runs` are pairs (name, run folder); a name says how the settings of the run differ, such as "tp=2". `tolerance` is
+    the relative difference that is allowed.
 
     Raises:
         InputError: There are fewer than two runs, or one of the folders holds no run.

@@ -145,7 +145,7 @@ def read_error(path: Path, rank: int) -> ExitFile | None:
 
 
 def exit_file_of(error: Mapping[str, object], rank: int) -> ExitFile:
-    """Return an error that torchrun recorded as an `ExitFile` of `rank`, the form in which our recorders write errors.
+    """Return an error that torchrun recorded as an `ExitFile` of `rank`, the form in which the recorders write errors.
 
     Torchrun's timestamp has whole seconds, so `time_ns` is the end of that second.
     """

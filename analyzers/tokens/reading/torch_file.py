@@ -38,7 +38,7 @@ class TensorUnpickler(pickle.Unpickler):
         self.archive, self.folder = archive, folder
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return our replacement for a function or class that the pickle names; refuse all that tensors do not need."""
+        """Return the replacement for a function or class that the pickle names; refuse all that tensors do not need."""
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
             return rebuilt
         if (module, name) == ("collections", "OrderedDict"):
