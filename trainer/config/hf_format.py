@@ -21,7 +21,7 @@ FLAVOR = "hf_assets"
 DESCRIPTION = "config.json"
 EACH = "*"
 SCALINGS: dict[str, type[RopeScaling] | type[YarnScaling]] = {"llama3": RopeScaling, "yarn": YarnScaling}
-"""{kind of rotary scaling in a config.json: our class for it}; most of its fields are named as there."""
+"""{kind of rotary scaling in a config.json: the class for it}; most of its fields are named as there."""
 SCALING_KEYS = {"original_length": "original_max_position_embeddings"}
 """{field of these classes: its key in config.json}, for the field whose key has another name."""
 OPTIONAL_KEYS = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate")
@@ -55,9 +55,9 @@ class Place(NamedTuple):
 class Format:
     """The names that the transformers package has for one model, and what it does differently.
 
-    `model_type` and `architecture` are the names of its configuration and its class there. `args` is our class for
-    the model's shape. `weights` is {our name of a weight in a layer: its `Place`}; both names lack the prefix of the
-    layer.
+    `model_type` and `architecture` are the names of its configuration and its class there. `args` is this trainer's
+    class for the model's shape. `weights` is {this trainer's name of a weight in a layer: its `Place`}; both names lack
+    the prefix of the layer.
     """
 
     model_type: str
@@ -105,7 +105,7 @@ ATTENTION = {
 
 
 def feed_forward(here: str, there: str) -> dict[str, Place]:
-    """Return {our name of a weight: its `Place`} for the three weights of a feed-forward layer.
+    """Return {this trainer's name of a weight: its `Place`} for the three weights of a feed-forward layer.
 
     The layer is called `here` in this trainer and `there` in the transformers package.
     """
@@ -120,7 +120,7 @@ def format_of(model: str) -> Format:
 
 
 def read_shape(model: str, folder: str | None) -> ModelArgs:
-    """Return the shape of the model that the config.json in `folder` describes; `model` is our name of the model.
+    """Return the shape of the model that the config.json in `folder` describes; `model` is its name in this trainer.
 
     Raises:
         ConfigError: No folder is given (None) or it has no config.json, or that describes another model or unsupported

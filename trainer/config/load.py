@@ -54,7 +54,7 @@ class KeyReport:
 
 @dataclass
 class Resolved:
-    """A resolved configuration, with one report for each key that the user wrote."""
+    """The resolved configuration, and how each key that the user wrote is handled (`reports`)."""
 
     config: JobConfig
     reports: list[KeyReport] = field(default_factory=list)

@@ -12,7 +12,9 @@ from trainer.parallel import expert_parallel
 
 
 class SizedProduct(torch.autograd.Function):
-    """Multiply tokens (R, D), grouped by expert, by weights (E, D, F): the result (R, F) has a size but no values.
+    """Multiply R tokens (R, D), sorted by expert, by the weights of E experts (E, D, F).
+
+    The result (R, F) has a size but no values.
 
     It saves the same tensors for the backward pass as torch's grouped product, which cannot run on fake float32
     tensors.

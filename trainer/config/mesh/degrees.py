@@ -20,7 +20,7 @@ KEYS = {
 
 
 class WrongWorldSize(ConfigError):
-    """The degrees do not multiply to the number of ranks; they would to `fitting` ranks."""
+    """The product of the degrees is not the number of ranks; it is right for `fitting` ranks."""
 
     def __init__(self, message: str, hint: str, fitting: int) -> None:
         super().__init__(message, hint)

@@ -156,7 +156,7 @@ def modules() -> Iterator[nn.Module]:
 
 
 def note_parameters(counters: Counters) -> None:
-    """Count the parameters and buffers of all modules as such, including copies that no step runs."""
+    """Count the parameters and buffers of all live modules as parameters, also of those that no step runs."""
     for module in modules():
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             if not tensor.is_meta:

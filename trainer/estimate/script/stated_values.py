@@ -11,7 +11,7 @@ FLOAT_VALUE, INTEGER_VALUE = 1.0, 1
 
 
 class StatedValues:
-    """Gives a script a fixed value when it reads one that the model would compute; a rehearsal computes no values.
+    """Gives a script a fixed value when it reads one that the model would compute, as its tensors have no values.
 
     `lines` has the lines of the script that read such a value. A real run may take another branch there.
     """

@@ -21,7 +21,7 @@ RECURRENT = "recurrent layers one operation at a time; what cuDNN reserves for t
 
 
 class Notes:
-    """Collects sentences on how a real run may differ from the rehearsal, without duplicates."""
+    """Collects sentences on how a real run may differ from one on tensors without values, each sentence once."""
 
     def __init__(self) -> None:
         self.sentences: dict[str, None] = {}
@@ -132,7 +132,7 @@ def copied_model(add: Callable[[Tensor, str], None]) -> type[CopiedModel]:
 
 
 def patches(fake: Any, counters: Any, values: StatedValues, notes: Notes) -> dict[tuple[Any, str], Any]:
-    """Return {(object, attribute): replacement} for all that a rehearsal does differently, on every type of device."""
+    """Return {(object, attribute): replacement} for all that a script does differently while it is measured."""
     ddp = copied_model(counters.add)
     make = nn.Parameter.__new__
     return {

@@ -53,13 +53,16 @@ class LatentAttention(nn.Module):
         return projected
 
     def queries(self, x: Tensor, rope: Tensor) -> Tensor:
-        """Return the queries of x: (B, T, N, P + R)."""
+        """Return the queries of x (B, T, D): (B, T, N, P + R) for N heads of P plain and R rotated features."""
         q = self.wq_b(self.q_norm(self.wq_a(x))) if hasattr(self, "wq_b") else self.wq(x)
         plain, rotated = q.unflatten(-1, (-1, self.head_dim)).split((self.plain, self.rotated), dim=-1)
         return torch.cat((plain, rotate(rotated, rope)), dim=-1) * self.sharpness
 
     def keys_values(self, x: Tensor, rope: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys (B, T, N, P + R) and values (B, T, N, V) of x."""
+        """Return the keys (B, T, N, P + R) and values (B, T, N, V) of x (B, T, D).
+
+        A head has P plain and R rotated features in its keys, and V in its values.
+        """
         latent, shared = self.wkv_a(x).split((self.latent, self.rotated), dim=-1)
         kv = self.wkv_b(self.kv_norm(latent)).unflatten(-1, (-1, self.plain + self.v_head_dim))
         plain, v = kv.split((self.plain, self.v_head_dim), dim=-1)

@@ -15,9 +15,9 @@ from trainer.models.decoder import Decoder
 
 
 def rotations(positions: Sequence[int], args: ModelArgs) -> Tensor:
-    """Return exp(i * angle) for each position and pair of features: (T, H/2), complex64.
+    """Return exp(i * angle) for each position and pair of rotated features: (T, H/2), complex64.
 
-    With YaRN scaling it is multiplied by the scaling's amplitude.
+    H is the number of rotated features of a head. With YaRN scaling the result is multiplied by `scaling.amplitude`.
     """
     speeds = args.rope_theta ** -(torch.arange(0, args.rotary_dim, 2).float() / args.rotary_dim)
     scaling, amplitude = args.rope_scaling, 1.0
@@ -66,7 +66,7 @@ def scaled_by_yarn(speeds: Tensor, scaling: YarnScaling, theta: float) -> Tensor
 def rotate(x: Tensor, rope: Tensor) -> Tensor:
     """Rotate each pair of neighbouring features of x (B, T, N, H) by the angle of its position.
 
-    `rope` is the result of `rotations`, (T, H/2) or longer. These are rotary embeddings:
+    x has N heads of H features. `rope` is the result of `rotations`, (T, H/2) or longer. These are rotary embeddings:
     https://arxiv.org/abs/2104.09864.
     """
     turns = rope[: x.shape[1], None, :]
@@ -81,7 +81,7 @@ def rotate(x: Tensor, rope: Tensor) -> Tensor:
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return causal attention of q to k and v: (B, N, T, H), like each of the inputs."""
+    """Return causal attention of q to k and v: (B, N, T, H), like each of the inputs. N heads have H features."""
     return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 

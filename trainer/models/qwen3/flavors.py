@@ -7,7 +7,7 @@ from trainer.config.shape import ModelArgs as DenseArgs
 
 @dataclass(frozen=True)
 class ModelArgs(DenseArgs):
-    """The shape of a Qwen3 model, whose heads are wider or narrower than `dim` divided by their number."""
+    """The shape of a Qwen3 model, whose `head_dim` may be more or less than `dim` divided by the number of heads."""
 
     dim: int = 1024
     n_layers: int = 28
