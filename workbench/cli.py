@@ -396,8 +396,8 @@ def plan(
 ) -> None:
     """Search mesh, batch, recomputation, offload and dtype for the settings that fit and train fastest.
 
-    What fits is rehearsed as `estimate` does it. Settings given as --section.key value are kept as they are, settings
-    of the file are replaced.
+    Memory is measured as `estimate` does it: by a step on tensors without values. Settings given as --section.key value
+    are kept as they are, settings of the file are replaced.
     """
     from workbench.commands import analyse, estimate, plan
     from workbench.commands.output import deliver

@@ -33,7 +33,8 @@ class Alternative(msgspec.Struct, frozen=True):
 class TrainerEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON that `python -m trainer.estimate` prints; `assumptions` are sentences on how a run may differ.
 
-    For a script, `device` is the device that the memory is on and `steps` the number of steps that were rehearsed.
+    For a script, `device` is the device that the memory is on and `steps` the number of steps that ran on tensors
+    without values.
     """
 
     world_size: int
@@ -53,7 +54,7 @@ class TrainerEstimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why a script cannot be rehearsed, and what to do instead."""
+    """Why the memory of a script cannot be estimated, and what to do instead."""
 
     error: str
     hint: str
