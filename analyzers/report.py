@@ -61,7 +61,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of an analysis in one sentence, with its class (`kind`) and the ranks that it is about.
 
     `missing` names the evidence that would have made the answer more certain; `confidence` is from 0 to 1. If the
-    given sentence begins with a small letter, the object changes that letter to a capital.
+    given sentence begins with a small letter, the object makes it a capital, except in a name such as `torch.compile`.
     """
 
     status: Status

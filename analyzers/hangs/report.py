@@ -39,7 +39,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
         report = analyze("outputs/dumps")
         report.verdict.kind, report.verdict.ranks  # (HangClass.HOST_STUCK, [3])
         report.data.culprits[0].victims  # [0, 1, 2]
-        report.findings[0].next  # "find out which condition ends the loop in tokenize (data/text.py:41), ..."
+        report.findings[0].next  # "Find out which condition ends the loop in tokenize (data/text.py:41), ..."
 
     Raises:
         InputError: There is no such path, or it holds no readable dump and nothing else about its ranks.

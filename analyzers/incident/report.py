@@ -41,7 +41,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
 
     Example:
         report = analyze("outputs")
-        report.verdict.sentence  # "rank 1 ran out of memory at step 6 in ...; rank 0 waits in ... for it"
+        report.verdict.sentence  # "Rank 1 ran out of memory at step 6 in ...; rank 0 waits in ... for it"
         [(link.kind, link.ranks) for link in report.data.chain]  # [("oom", [1]), ("waiting", [0])]
 
     Raises:

@@ -41,7 +41,7 @@ def analyze(
 
     Example:
         report = analyze("outputs", Options(rank=1))
-        report.verdict.sentence  # "rank 1 ran out of memory at step 6 in ..."
+        report.verdict.sentence  # "Rank 1 ran out of memory at step 6 in ..."
         [finding.id for finding in report.findings]  # ["memory.oom", "memory.oom.spike"]
         report.data.devices[0].categories["activations"]  # bytes at the peak
 

@@ -30,7 +30,7 @@ def analyze(
 
     Example:
         report = analyze("outputs")
-        report.verdict.sentence  # "rank 3 makes the others wait from step 6 on: data loading, late by 502 ms in ..."
+        report.verdict.sentence  # "Rank 3 makes the others wait from step 6 on: data loading, late by 502 ms in ..."
         report.data.stragglers[0].cause  # Cause.DATA
         report.table("ranks")[["rank", "median_step_s"]]  # a pandas table
 
