@@ -8,9 +8,9 @@ from dataclasses import dataclass
 class RopeScaling:
     """The scaling of rotary angles with which Llama 3.1 reads longer sequences than it was first trained on.
 
-    A pair of features turns by an angle with each token. Pairs that turn fewer than `low_freq_factor` times in
-    `original_length` tokens are slowed down by `factor`, those that turn more than `high_freq_factor` times keep
-    their speed, and the speeds of those between are interpolated.
+    Each pair of features is rotated by some angle per token. Pairs that make fewer than `low_freq_factor` full turns
+    in `original_length` tokens have their angle divided by `factor`, those that make more than `high_freq_factor`
+    turns keep their angle, and the angles of those between are interpolated.
     """
 
     factor: float = 8.0
@@ -23,9 +23,9 @@ class RopeScaling:
 class YarnScaling:
     """The scaling of rotary angles and attention scores called YaRN: https://arxiv.org/abs/2309.00071.
 
-    A pair of features turns by an angle with each token. Pairs that turn `beta_fast` times or more in
-    `original_length` tokens keep their speed, those that turn `beta_slow` times or fewer are slowed down by `factor`,
-    and the speeds of the pairs between are interpolated by the pair's index. Most fields have the names of the
+    Each pair of features is rotated by some angle per token. Pairs that make `beta_fast` full turns or more in
+    `original_length` tokens keep their angle, those that make `beta_slow` turns or fewer have it divided by `factor`,
+    and the angles of the pairs between are interpolated by the pair's index. Most fields have the names of the
     transformers package, where 0 stands for a value that is not given.
     """
 

@@ -21,7 +21,8 @@ grouped_mm = getattr(functional, "grouped_mm", None) or torch._grouped_mm  # noq
 class Router(nn.Module):
     """Chooses K experts for each of N tokens (N, D) by their scores, out of E experts.
 
-    Called with tokens, it returns the weights (N, K), float32, and the indices (N, K) of the chosen experts.
+    Called with tokens and a bias for each expert (E,), it returns the weights (N, K), float32, and the indices (N, K)
+    of the chosen experts.
     """
 
     def __init__(self, dim: int, n_experts: int, top_k: int) -> None:

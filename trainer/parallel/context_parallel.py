@@ -169,6 +169,9 @@ def gather_keys_values(k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
-    """Return (attention to these keys and values (B, N, T, H), log-sum-exp of the scores (B, N, T), float32)."""
+    """Return (attention to these keys and values (B, N, T, H), log-sum-exp of the scores (B, N, T), float32).
+
+    Shapes are as in `attend`.
+    """
     out, weight = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, NO_DROPOUT, causal)  # noqa: SLF001
     return out.float(), weight
