@@ -3,7 +3,7 @@
     from analyzers import logs
 
     report = logs.analyze("slurm-1234.out")
-    print(report.verdict.sentence)               # rank 2 ran out of memory: tried to allocate 18.5 GiB in model.py:88
+    print(report.verdict.sentence)               # Rank 2 ran out of memory: tried to allocate 18.5 GiB in model.py:88
     print(report.data.events[0].excerpt)         # the lines around the first event
 
 The package `reading` turns lines into events: exceptions, timeouts, ends of processes, and so on. `answers` separates
