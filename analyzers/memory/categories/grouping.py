@@ -19,6 +19,7 @@ from analyzers.memory.replay.lifetimes import Replay
 
 GroupPath = tuple[str, ...]
 NO_NAME, NO_STACK = "(no name)", "(no stack)"
+NO_FILE = ("", "??")
 FILE_PARTS = 2
 
 
@@ -44,13 +45,14 @@ class BlockKind(NamedTuple):
 
 @lru_cache(1 << 16)
 def file_and_function(frame: Frame) -> GroupPath:
-    """Return the file and `function:line` of a stack frame.
+    """Return the file and `function:line` of a stack frame; of a frame without a source file, only the function.
 
     Only the last two parts of the file's path are kept, so that it does not matter where the code is checked out.
     """
     name, file, line = frame
+    function = f"{name}:{line}" if line else name
     parts = file.replace("\\", "/").split("/")[-FILE_PARTS:]
-    return "/".join(parts) or "??", f"{name}:{line}" if line else name
+    return ("/".join(parts), function) if file not in NO_FILE else (function,)
 
 
 @lru_cache(1 << 16)
@@ -77,7 +79,13 @@ def line_path(kind: BlockKind) -> GroupPath:
 
 
 def stack_path(kind: BlockKind) -> GroupPath:
-    """Return the group by stack: the user's frames in the stack that allocated the block, outermost first."""
+    """Return the group by stack: the user's frames in the stack that allocated the block, outermost first.
+
+    A stack without such frames, as in the threads of the backward pass, is only its operation: `backward of bmm`. Its
+    dozens of frames in libraries, from the start of the thread on, would hide it.
+    """
+    if not kind.frames.has_user_line(kind.stack) and (operation := kind.frames.operation(kind.stack)):
+        return (operation,)
     return tuple(map(frame_label, reversed(kind.frames.user_stack(kind.stack)))) or (NO_STACK,)
 
 

@@ -188,6 +188,8 @@ def test_a_stack_of_cpp_frames_is_told_by_its_operation(maker):
         "??:1 at::native::bmm_out()",
         "??:1 at::_ops::bmm::call()",
     ]
+    assert views.tree(artefact, by="stack")["name"].tolist() == ["bmm"]
+    assert views.tree(artefact, by="line")["name"].tolist() == ["bmm"]
 
 
 def test_rows_of_the_largest_stacks_have_different_names(maker):

@@ -74,3 +74,22 @@ def test_a_level_of_the_tree_is_as_high_as_a_line_of_text(memory):
         "parts => parts.map(part => Math.round(part.getBoundingClientRect().height))"
     )
     assert max(heights) <= 32
+
+
+def test_the_step_under_the_pointer_is_shown_in_all_charts_of_the_steps(page_of, serving, tmp_path):
+    """As with the shared crosshair of Grafana; values have units."""
+    with serving(discover(FIXTURES / "straggler_2ranks"), tmp_path) as address:
+        page = page_of(address, SCREEN)
+        page.goto(f"{address}/steps")
+        page.wait_for_selector("#loss .js-plotly-plot .trace")
+        page.wait_for_load_state("networkidle")
+        box = page.locator("#times .js-plotly-plot").bounding_box()
+        for x in (380, 400):
+            page.mouse.move(box["x"] + x, box["y"] + 70)
+        page.wait_for_selector("#loss .hoverlayer .legend")
+        titles = [page.locator(f"#{name} .hoverlayer .legendtitletext").text_content() for name in ("phases", "loss")]
+        assert titles[0] == titles[1]
+        assert titles[0].startswith("step ")
+        assert " ms" in page.locator("#phases .hoverlayer").text_content()
+        page.mouse.move(10, 500)
+        page.wait_for_function("() => !document.querySelector('.hoverlayer .legend')")

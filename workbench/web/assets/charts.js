@@ -1,4 +1,4 @@
-// Legends as in Grafana, and keys for the tree of live memory.
+// Legends and a shared crosshair as in Grafana, and keys for the tree of live memory.
 "use strict";
 
 (function () {
@@ -10,6 +10,22 @@
     if (!legend || !legend.itemclick) return;
     legend.itemclick = event.ctrlKey || event.metaKey || event.shiftKey ? "toggle" : "toggleothers";
   }, { capture: true });
+
+  // The charts of the steps have one axis: the step under the pointer is shown in all of them.
+  const STEPS = ["phases", "times", "loss"];
+  const others = (graph) => {
+    const all = STEPS.map((id) => document.querySelector(`#${id} .js-plotly-plot`)).filter(Boolean);
+    return all.includes(graph) ? all.filter((other) => other !== graph) : [];
+  };
+  document.addEventListener("pointerover", (event) => {
+    const graph = event.target.closest && event.target.closest(".js-plotly-plot");
+    if (!graph || graph.crosshair || !others(graph).length) return;
+    graph.crosshair = true;
+    graph.on("plotly_hover", ({ points }) => {
+      for (const other of others(graph)) window.Plotly.Fx.hover(other, { xval: points[0].x }, "xy", true);
+    });
+    graph.on("plotly_unhover", () => { for (const other of others(graph)) window.Plotly.Fx.unhover(other); });
+  });
 
   // Keys move from part to part of a tree, as in other flame graphs. Plotly keeps the node of a part at its element.
   let at = "";

@@ -1,6 +1,6 @@
 """Charts over the training steps: duration by rank, phases of a rank, and the loss."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -31,6 +31,8 @@ SMALLEST_SHARE, FEWEST_GATHERED = 0.005, 2
 OTHER_PHASES = "other phases"
 NOT_TRAINING_SHAPES = (".", "/", "x")
 """How the phases in `NOT_TRAINING` are hatched, which are all grey."""
+STEP_TITLE = {"text": "step %{x}"}
+"""The title of the texts at the pointer."""
 LOW_TICKS = 4
 """The most ticks on the vertical axis of a low chart; the labels of more ticks would overlap."""
 SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle-down")
@@ -44,7 +46,7 @@ def step_durations(series: pd.DataFrame, named: Sequence[int]) -> go.Figure:
     wide = thinned(series.pivot_table(index="step", columns="rank", values="dur_s")).add_prefix("rank ")
     lines = wide if wide.shape[1] <= MOST_RANKS else summarised(wide, named)
     axis = duration_axis(float(lines.max().max()) if lines.size else 0.0, most=LOW_TICKS)
-    return line_chart(lines).update_layout(yaxis=axis, hovermode="x unified")
+    return line_chart(lines, duration).update_layout(yaxis=axis, hovermode="x unified")
 
 
 def summarised(wide: pd.DataFrame, named: Sequence[int]) -> pd.DataFrame:
@@ -70,8 +72,14 @@ def thinned(table: pd.DataFrame) -> pd.DataFrame:
     return table.iloc[highest.groupby(keys).idxmax().to_numpy()]
 
 
-def line_chart(table: pd.DataFrame) -> go.Figure:
-    """Return a chart with a line for each column of a table whose index is the step."""
+def hover_texts(values: "pd.Series[float]", written: Callable[[float], str]) -> FigurePart:
+    """Return the texts that Plotly shows beside the name of a series under the pointer; `written` formats a value."""
+    texts = ["" if pd.isna(value) else written(value) for value in values.tolist()]
+    return {"customdata": texts, "hovertemplate": "%{customdata}"}
+
+
+def line_chart(table: pd.DataFrame, written: Callable[[float], str]) -> go.Figure:
+    """Return a chart with a line for each column of a table whose index is the step; `written` formats a value."""
     figure = go.Figure(layout=plain_layout())
     for i, column in enumerate(table.columns):
         figure.add_trace(
@@ -82,9 +90,10 @@ def line_chart(table: pd.DataFrame) -> go.Figure:
                 mode="lines+markers" if len(table) <= MARKED else "lines",
                 line={"color": theme().nth(i), "width": 1.5},
                 marker={"symbol": SYMBOLS[i % len(SYMBOLS)]},
+                **hover_texts(table[column], written),
             )
         )
-    figure.update_xaxes(**step_ticks(table.index))
+    figure.update_xaxes(**step_ticks(table.index), unifiedhovertitle=STEP_TITLE)
     return figure.update_layout(height=125, legend=ABOVE, margin=LOW)
 
 
@@ -113,10 +122,17 @@ def phase_stack(phases: pd.DataFrame) -> go.Figure:
     for name in sorted(thin.columns, key=lambda column: (column in NOT_TRAINING, -thin[column].sum())):
         if thin[name].any():
             figure.add_trace(
-                go.Bar(x=thin.index, y=thin[name], name=plain(phase_title(name)), marker=phase_marker(name))
+                go.Bar(
+                    x=thin.index,
+                    y=thin[name],
+                    name=plain(phase_title(name)),
+                    marker=phase_marker(name),
+                    **hover_texts(thin[name], duration),
+                )
             )
-    figure.update_xaxes(**step_ticks(thin.index))
-    figure.update_layout(barmode="stack", bargap=gap_between(len(thin)), height=220, legend=ABOVE, margin=LOW)
+    figure.update_xaxes(**step_ticks(thin.index), unifiedhovertitle=STEP_TITLE)
+    layout = {"barmode": "stack", "bargap": gap_between(len(thin)), "hovermode": "x unified"}
+    figure.update_layout(**layout, height=220, legend=ABOVE, margin=LOW)
     return figure.update_layout(yaxis=duration_axis(float(thin.sum(axis=1).max()) if len(thin) else 0.0))
 
 
@@ -174,7 +190,7 @@ def loss_chart(series: pd.DataFrame, nonfinite: int | None) -> go.Figure:
     A vertical line marks `nonfinite`, the first step whose loss is NaN or infinite, if there is one.
     """
     known = series.dropna(subset="loss").groupby("step")["loss"].max().to_frame("loss")
-    figure = line_chart(thinned(known)).update_layout(yaxis={"title": "loss"})
+    figure = line_chart(thinned(known), "{:.5g}".format).update_layout(yaxis={"title": "loss"}, hovermode="x unified")
     if nonfinite is not None:
         # To the left of the line, which is often at the right end of the chart.
         at = {"annotation_text": "not finite", "annotation_position": "top left"}
