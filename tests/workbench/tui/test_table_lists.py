@@ -38,6 +38,8 @@ async def test_waits_are_listed_by_rank_and_by_collective(fixtures):
         text = await press(app, pilot, "", "v", "v", "v")
         assert "Waiting in collectives by rank" in text
         assert "gloo:all_gather" in text[text.index("Collectives with the most waiting") :]
+        await pilot.resize_terminal(200, 50)
+        assert "What if (the ranks played again)" in await press(app, pilot, "")
 
 
 async def test_a_trace_without_waits_says_why(fixtures):

@@ -26,6 +26,7 @@ from workbench.present.tables.trace import (
     rank_tables,
     step_numbers,
     waiting_tables,
+    what_if,
     why_no_waits,
 )
 from workbench.present.tables.trace_memory import device_name
@@ -143,7 +144,9 @@ class TraceViews(ViewSwitcher):
         yield Grid(id="kernels")
         yield Gantt(id="events")
         yield CallTree(id="calls")
-        yield TableList(filled(waiting_tables(self._data, COLLECTIVES)), why_no_waits(self._data.ranks), id="waits")
+        saved = what_if(self._data.what_ifs, self._data.stages_unknown)
+        tables = filled([*waiting_tables(self._data, COLLECTIVES), saved]) if self._data.waits else []
+        yield TableList(tables, why_no_waits(self._data.ranks), id="waits")
         yield Grid(id="steps")
         yield Grid(id="critical")
         yield Grid(id="opportunities")
