@@ -10,7 +10,7 @@ from analyzers.report import Evidence, Finding, Severity
 from analyzers.tokens.answers.problems import Problem, Rows, trains_last_only
 from analyzers.tokens.answers.statistics import shift_name
 from analyzers.tokens.model import FACTS, ROLE_NAMES, Position, Role, Shifter
-from analyzers.words import percent, quantity, share
+from analyzers.words import agree, percent, quantity, share
 
 ROWS_NAMED = 5
 MANY = 0.5
@@ -98,7 +98,7 @@ def problem_finding(rows: Rows, problem: Problem, mask: Mask) -> Finding:
         title=title_of(rows, problem, mask, where),
         why=why(rows, problem, mask),
         next=shift_next(rows) if problem is Problem.SHIFT else NEXT[problem],
-        evidence=[Evidence(text=f"rows {row_numbers(rows, mask)} (counted from 0){how_to_show(rows, mask)}")],
+        evidence=[Evidence(text=row_numbers(rows, mask) + how_to_show(rows, mask))],
         confidence=0.95 if problem in ALWAYS_ERROR else 0.85,
     )
 
@@ -122,10 +122,11 @@ def severity(problem: Problem, part: float) -> Severity:
 
 
 def row_numbers(rows: Rows, mask: Mask) -> str:
-    """Return the numbers of the first rows with a mistake as a text; rows are counted from 0."""
+    """Return the numbers of the first rows with a mistake: `rows 0, 4 (counted from 0)`."""
     # One more than is named shows whether further rows follow, without counting all of them.
     numbers = rows["row"][mask][: ROWS_NAMED + 1].tolist()
-    return ", ".join(map(str, numbers[:ROWS_NAMED])) + (", ..." if len(numbers) > ROWS_NAMED else "")
+    named = ", ".join(map(str, numbers[:ROWS_NAMED])) + (", ..." if len(numbers) > ROWS_NAMED else "")
+    return f"{agree(numbers, 'row', 'rows')} {named} (counted from 0)"
 
 
 def how_to_show(rows: Rows, mask: Mask) -> str:
@@ -271,10 +272,10 @@ SENTENCES = {
     Problem.ALL_TRAINED: "{user} of the {length} tokens in these rows are the user's text, and no label is -100",
     Problem.SHIFT: "labels were compared with tokens at their own position and at one and two positions before and"
     " after; only this shift agrees",
-    Problem.LABEL_MISMATCH: "{mismatched} labels differ from the tokens, whatever shift by up to two positions is"
-    " assumed",
-    Problem.LABEL_VALUES: "{ignored_values} labels are negative: PyTorch's cross entropy ignores only -100, and fails"
-    " or trains on others",
+    Problem.LABEL_MISMATCH: "{mismatched} labels differ from the token at their own position, and no shift by one or"
+    " two positions makes them agree",
+    Problem.LABEL_VALUES: "{ignored_values} labels are negative, but not -100: PyTorch's cross entropy ignores only"
+    " -100, and fails on other negative labels",
     Problem.NOTHING_TRAINED: "every label is -100 in {part} of the rows: they cost time, and a batch of them makes the"
     " loss NaN",
     Problem.PADDING_ATTENDED: "attention_mask is 1 for {padding_attended} padding tokens",
@@ -284,7 +285,7 @@ SENTENCES = {
     Problem.NO_DOCUMENT_END: "text runs from one document into the next, so the model does not learn where a text ends",
     Problem.DOUBLE_BOS: "the chat template writes one such token, and the tokenizer adds another; the model never sees"
     " two when it is used",
-    Problem.NO_ANSWER: "the last message has no answer that the model could learn",
+    Problem.NO_ANSWER: "the last message is not the assistant's, so no answer to it can be learnt",
     Problem.EMPTY_ANSWER: "the model learns to end an answer without any text",
 }
 
@@ -296,7 +297,7 @@ def damaged_finding(rows: Rows, damaged: Iterable[str], count: int) -> Finding:
         id="tokens.damaged_rows",
         severity=Severity.WARNING,
         title=f"{count} of {quantity(count + len(rows['row']), 'row')} cannot be read",
-        why=f"the first of them: {facts[0]}",
+        why=f"the first of them is {facts[0]}",
         next=DAMAGED_NEXT,
         evidence=[Evidence(text=fact) for fact in facts],
         confidence=1.0,

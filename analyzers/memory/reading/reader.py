@@ -185,7 +185,10 @@ def refuse_shared(lists: Sequence[Sequence[object]]) -> None:
     """
     filled = [id(rows) for rows in lists if rows]
     if len(set(filled)) != len(filled):
-        raise HostileInput("one list of entries or blocks stands in several places", "no recorder writes such a file")
+        raise HostileInput(
+            "the same list of entries or blocks is in several places of the file",
+            "record the snapshot again: PyTorch does not write such a file",
+        )
 
 
 def refuse_oversized(table: Mapping[str, Column]) -> None:

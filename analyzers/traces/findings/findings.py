@@ -127,8 +127,13 @@ def compilation_finding(account: RankTrace, compiled: CompiledCode) -> Finding:
         account,
         "trace.compiled_meanwhile",
         f"torch.compile compiled code {times(compiled.compilations)} during the recording",
-        f"Compiling took {duration_ns(compiled.compile_ns)}. {compiled.recompiled} of"
-        f" {quantity(compiled.regions, 'compiled region')} had been compiled before, for different inputs.",
+        f"Compiling took {duration_ns(compiled.compile_ns)}."
+        + (
+            f" {compiled.recompiled} of {quantity(compiled.regions, 'compiled region')} had been compiled before, for"
+            " different inputs."
+            if compiled.regions
+            else ""
+        ),
         "Record some steps later, after the warm-up. If code is still compiled then, set TORCH_LOGS=recompiles to see"
         " which input changed, and mark sizes that vary with torch._dynamo.mark_dynamic.",
         severity=Severity.WARNING,

@@ -132,7 +132,8 @@ def most_bytes(memory: DeviceMemory) -> int:
 
 
 def device_name(memory: DeviceMemory) -> str:
-    return "the host (CPU)" if memory.type == "cpu" else f"{memory.type} device {memory.device}"
+    kind = memory.type.upper() if memory.type in ("cuda", "hip", "xpu", "mtia") else memory.type
+    return "the host (CPU)" if memory.type == "cpu" else f"{kind} device {memory.device}"
 
 
 def moment_fact(account: RankTrace, moment: MemoryMoment) -> str:

@@ -107,8 +107,8 @@ def test_advice_on_fragmentation_is_a_setting_of_the_device(maker, device, first
     finding = findings_of(maker, made, device)["trace.memory_unused"]
     assert first in finding.next.partition("Against fragmentation set ")[2].partition(". ")[0]
     assert "garbage_collection_threshold" not in finding.next  # it has no effect without a memory fraction
-    assert "7.0 GiB of the memory that PyTorch reserved on cuda device 0 (88 % of it)" in finding.title
-    assert finding.evidence[0].text == "highest reserved size: 8.0 GiB of the 80.0 GiB of cuda device 0"
+    assert "7.0 GiB of the memory that PyTorch reserved on CUDA device 0 (88 % of it)" in finding.title
+    assert finding.evidence[0].text == "highest reserved size: 8.0 GiB of the 80.0 GiB of CUDA device 0"
 
 
 @pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
