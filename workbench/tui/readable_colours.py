@@ -49,7 +49,7 @@ class ReadableColours(LineFilter):
     """Draws the colours of signs and data with enough contrast with their background."""
 
     def __init__(self, page: str) -> None:
-        """Take the background of a theme whose own one is unknown, because the terminal defines it."""
+        """Set the background for a theme that leaves it to the terminal, so that its colour is unknown."""
         super().__init__()
         self._page = page
 
