@@ -49,7 +49,7 @@ class ReadableColours(LineFilter):
     """Draws the colours of signs and data with enough contrast with their background."""
 
     def __init__(self, page: str) -> None:
-        """Set the background for a theme that leaves it to the terminal, so that its colour is unknown."""
+        """`page` is the background, as `#rrggbb`, that is assumed where a theme leaves it to the terminal."""
         super().__init__()
         self._page = page
 
