@@ -8,6 +8,7 @@ import pytest
 
 from analyzers.run import discover
 from analyzers.store import Options
+from analyzers.words import duration
 from workbench.ask import room_for
 from workbench.web.components.collective_matrix import collective_matrix
 from workbench.web.components.links import prose, source_parts
@@ -68,7 +69,7 @@ def test_many_steps_are_drawn_without_gaps_and_marks():
     """Between hundreds of bars some gaps would be a pixel wider; hundreds of marks hide the lines of other ranks."""
     for count, mode, gap in ((MARKED, "lines+markers", 0.05), (MARKED + 1, "lines", 0)):
         frame = pd.DataFrame({"fwd": [1.0] * count}, index=range(count))
-        assert {line.mode for line in line_chart(frame).data} == {mode}
+        assert {line.mode for line in line_chart(frame, duration).data} == {mode}
         assert phase_stack(frame).layout.bargap == gap
 
 
