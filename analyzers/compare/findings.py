@@ -129,8 +129,8 @@ def regression(change: MeasureChange, allowed: float, evidence: list[Evidence]) 
         id=f"compare.{change.measure}",
         severity=Severity.WARNING,
         title=f"{MEASURE_NAMES[change.measure]} of run B is {growth_text(change.change)} that of run A",
-        why=f"{value_text(change.measure, change.a)} -> {value_text(change.measure, change.b)} ({certainty(change)})."
-        f" Allowed: {signed_percent(allowed)}.",
+        why=f"It is {value_text(change.measure, change.a)} in run A and {value_text(change.measure, change.b)} in run B"
+        f" ({certainty(change)}); an increase of {percent(allowed)} is allowed.",
         next=NEXT.get(change.measure, NEXT_FOR_TIME),
         evidence=evidence,
         confidence=CONFIDENCE.get(change.measure, OTHER_CONFIDENCE),
@@ -242,7 +242,9 @@ def time_causes(a: MeasuredRun, b: MeasuredRun) -> list[Evidence]:
     waits = [f"rank {one.rank} of run B makes the others wait: {CAUSE_NAMES[one.cause]}" for one in late]
     notable = NOTABLE_SHARE * sum(extra for extra in extra_s.values() if extra > 0)
     grown = [
-        f"{name} takes {duration(extra_s[name])} more per step in run B" for name in largest if extra_s[name] > notable
+        f"phase {name} takes {duration(extra_s[name])} more per step in run B"
+        for name in largest
+        if extra_s[name] > notable
     ]
     return [Evidence(text=text) for text in [*waits, *grown]]
 

@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 
 from analyzers.parity.bisect_model import BisectData, Cause, Divergence
-from analyzers.parity.findings import agreed_text, norm_text, value_name_of
+from analyzers.parity.findings import KIND_PLURALS, agreed_text, value_name_of
 from analyzers.report import Evidence, Finding, Severity, Status, Verdict
-from analyzers.words import capitalised, joined_sentences, quantity, relative, relative_pair
+from analyzers.words import capitalised, figures, joined_sentences, quantity, relative, relative_pair
 
 TITLES = {
     Cause.DATA: "the data of step {step} differ, so the model gets a different input",
@@ -49,8 +49,11 @@ NEXT = {
 }
 SETTINGS = {"lr": "learning rate (lr)", "state.step": "count of steps (state.step)"}
 NO_COMMON = "a step and tensor that both runs recorded"
-SUMMARIES = "its norm, the sums of its elements and their product with a fixed random vector"
-"""What is recorded of a tensor, and compared between runs."""
+DIFFERENCE = (
+    "The largest relative difference among its norm, the sums of its elements and their product with a fixed random"
+    " vector is"
+)
+"""What stands before the difference of a tensor; these numbers are recorded of it, and compared between runs."""
 
 
 def findings_of(data: BisectData) -> list[Finding]:
@@ -92,7 +95,7 @@ def rounding(one: Divergence) -> Finding:
         severity=Severity.INFO,
         title=f"Runs A and B agree except for rounding; {value_name_of(one.kind, one.tensor)} in step {one.step} is"
         " the first tensor that is not identical",
-        why=f"{capitalised(SUMMARIES)} differ by up to {difference}; rounding in"
+        why=f"{DIFFERENCE} {difference}; rounding in"
         f" {one.dtype_b or 'its dtype'} explains up to {tolerance}{margin(one)}."
         f" {agreed_text(one.agreed, 0.0)}".rstrip(),
         next="There is nothing to do if kernels may add numbers in a different order in the two runs, as they do on"
@@ -137,33 +140,43 @@ def words(one: Divergence) -> dict[str, object]:
 
 def why(one: Divergence) -> str:
     """Return a text with the numbers behind a difference: norms, the relative difference, and what is allowed."""
+    name = value_name_of(one.kind, SETTINGS.get(one.tensor, one.tensor))
+    tensor = capitalised(name)
     if one.elements_a != one.elements_b:
-        size = f"It has {one.elements_b} elements instead of {one.elements_a}."
+        numbers = f"{tensor} has {one.elements_a} elements in run A and {one.elements_b} in run B."
     elif one.cause is Cause.PRECISION:
-        size = f"Its values differ by {relative(one.difference)}."
+        numbers = f"The values of {name} differ by {relative(one.difference)}."
+    elif not math.isfinite(one.difference):
+        numbers = f"{tensor} is not finite in {not_finite_runs(one)}."
+    elif one.tensor in SETTINGS:
+        numbers = f"{tensor} is {both_numbers(one)}."
     else:
-        norm = "the same norm" if math.isclose(one.a, one.b, rel_tol=1e-6) else f"norm {number_text(one)}"
-        dtype = one.dtype_b or "its dtype"
-        allowed = (
-            f"rounding in {dtype} explains up to {relative(one.tolerance)}" if one.tolerance else "none is allowed"
-        )
-        size = f"{capitalised(value_name_of(one.kind, one.tensor))} has {norm}; {difference_text(one)}; {allowed}."
-    return f"{size} {agreed_text(one.agreed, one.agreed_to)}".rstrip()
+        numbers = f"The norm of {name} is {both_numbers(one)}. {DIFFERENCE} {allowed_text(one)}."
+    return f"{numbers} {agreed_text(one.agreed, one.agreed_to)}".rstrip()
 
 
-def number_text(one: Divergence) -> str:
-    """Return the tensor's norm in run B and in run A as text; a norm that is not finite is named as such."""
-    if math.isfinite(one.a) and math.isfinite(one.b):
-        return norm_text(one.b, one.a)
-    names = [f"{norm:.6g}" if math.isfinite(norm) else "NaN or infinite" for norm in (one.b, one.a)]
-    return " instead of ".join(names)
+def not_finite_runs(one: Divergence) -> str:
+    """Return the names of the runs in which a tensor is not finite, such as `run B`."""
+    runs = [run for run, norm in (("run A", one.a), ("run B", one.b)) if not math.isfinite(norm)]
+    return " and ".join(runs) or "one of the two runs"
 
 
-def difference_text(one: Divergence) -> str:
-    """Return the relative difference of a tensor in words, or that it is not finite in one run."""
-    if not math.isfinite(one.difference):
-        return "it is not finite in one run"
-    return f"{SUMMARIES} differ by up to {relative(one.difference)}"
+def both_numbers(one: Divergence) -> str:
+    """Return the norm of a tensor in both runs, with as many digits as are needed for the norms to differ."""
+    if math.isclose(one.a, one.b, rel_tol=1e-6):
+        return f"{figures(one.a)} in both runs"
+    a, b = figures(one.a), figures(one.b)
+    if a == b:
+        a, b = f"{one.a:.7g}", f"{one.b:.7g}"
+    return f"{a} in run A and {b} in run B"
+
+
+def allowed_text(one: Divergence) -> str:
+    """Return the relative difference of a tensor, and how much of it rounding explains."""
+    if not one.tolerance:
+        return f"{relative(one.difference)}; none is allowed"
+    tolerance, difference = relative_pair(one.tolerance, one.difference)
+    return f"{difference}; rounding in {one.dtype_b or 'its dtype'} explains up to {tolerance}"
 
 
 def after(one: Divergence) -> str:
@@ -175,8 +188,7 @@ def evidence(one: Divergence, data: BisectData) -> list[str]:
     """Return sentences on what else is known about a difference, such as how many other tensors differ."""
     texts = []
     if one.of > 1:
-        kind = one.kind.replace("_", " ")
-        texts.append(f"{one.alike} of {one.of} tensors of the kind {kind} differ in step {one.step}")
+        texts.append(f"{one.alike} of {one.of} {KIND_PLURALS[one.kind]} differ in step {one.step}")
     if one.after:
         texts.append(f"the last tensor that agrees: {after(one)}")
     first = data.inexact

@@ -19,6 +19,17 @@ KIND_NAMES = {
     ValueKind.INPUT_GRADIENT: "the gradient of the input of {name}",
     ValueKind.OPTIMIZER: "the optimizer's {name}",
 }
+KIND_PLURALS = {
+    ValueKind.DATA: "tensors of the batch",
+    ValueKind.PARAMETER: "parameters",
+    ValueKind.ACTIVATION: "activations",
+    ValueKind.ACTIVATION_GRADIENT: "gradients of activations",
+    ValueKind.GRADIENT: "gradients of parameters",
+    ValueKind.BUFFER: "buffers",
+    ValueKind.INPUT: "inputs of modules",
+    ValueKind.INPUT_GRADIENT: "gradients of inputs of modules",
+    ValueKind.OPTIMIZER: "settings and states of the optimizer",
+}
 WHOLE = {"(model)": "the whole model", "model": "module model"}
 """The names of the outermost module in phrases; it is recorded as `(model)` if it has an attribute `model`."""
 NEXT_STEPS = {
@@ -80,8 +91,15 @@ def curve_title(first: RunParity, run: RunParity, curve: CurveDifference) -> str
     digits = 6 if f"{before:.6g}" != f"{after:.6g}" else 10
     return (
         f"{run.name} differs from {first.name} from step {curve.step} on: {CURVE_NAMES[curve.curve]}"
-        f" {after:.{digits}g} instead of {before:.{digits}g}"
+        f" {value_text(after, digits)} instead of {value_text(before, digits)}"
     )
+
+
+def value_text(value: float, digits: int) -> str:
+    """Return a number with at most `digits` significant digits; `NaN` or `infinite` if it is not finite."""
+    if math.isfinite(value):
+        return f"{value:.{digits}g}"
+    return "NaN" if math.isnan(value) else "infinite"
 
 
 def value_title(first: RunParity, run: RunParity) -> str:
@@ -112,12 +130,16 @@ def why(value: ValueDifference, tolerance: float) -> str:
     `tolerance` is the relative difference that is allowed.
     """
     agreed = agreed_text(value.agreed, value.agreed_to) or "It is the first tensor of the step."
-    same_norm = math.isclose(value.a, value.b, rel_tol=tolerance)
-    norms = "the norms agree" if same_norm else f"its norm is {norm_text(value.b, value.a)}"
-    return (
-        f"The first tensor that differs is {value_name(value)} in step {value.step}: {norms}; norm or sums of elements"
-        f" differ by up to {relative(value.difference)}. {agreed}"
-    )
+    if not math.isfinite(value.difference):
+        differs = "it is not finite in one of the two runs"
+    elif math.isclose(value.a, value.b, rel_tol=tolerance):
+        differs = f"its norm agrees, the sums of its elements differ by up to {relative(value.difference)}"
+    else:
+        differs = (
+            f"its norm is {norm_text(value.b, value.a)}, and norm or sums of elements differ by up to"
+            f" {relative(value.difference)}"
+        )
+    return f"The first tensor that differs is {value_name(value)} in step {value.step}: {differs}. {agreed}"
 
 
 def agreed_text(tensors: int, largest: float) -> str:
@@ -149,8 +171,14 @@ def next_step(value: ValueDifference | None) -> str:
 
 def curve_text(curve: CurveDifference) -> str:
     """Return a phrase with the largest relative difference of a curve from that of the first run."""
-    steps = quantity(curve.steps, "step")
-    return f"{CURVE_NAMES[curve.curve]}: differs by at most {relative(curve.largest)} over {steps}"
+    return f"{CURVE_NAMES[curve.curve]}: {closeness(curve.largest)} in {quantity(curve.steps, 'step')}"
+
+
+def closeness(largest: float) -> str:
+    """Return a phrase on how closely values agree whose relative differences are at most `largest`."""
+    if not largest:
+        return "identical"
+    return f"differs by at most {relative(largest)}" if math.isfinite(largest) else "not finite in one of the two runs"
 
 
 def verdict(data: ParityData, findings: Sequence[Finding]) -> Verdict:
@@ -192,10 +220,16 @@ def equal_sentence(data: ParityData) -> str:
         for curve, name in ((Curve.LOSS, "losses"), (Curve.GRAD_NORM, "gradient norms"))
     }
     steps = min(curve.steps for run in data.runs for curve in run.curves)
-    agreements = ", ".join(f"{name} to {relative(value)}" for name, value in largest.items())
+    agreements = [f"{name} {agreement(value)}" for name, value in largest.items()]
     values = max((run.largest_value_difference or 0.0 for run in data.runs), default=0.0)
     compared = min(run.compared_values for run in data.runs[1:])
-    tensors = f", {quantity(compared, 'recorded tensor')} of each to {relative(values)}" if compared else ""
+    tensors = [f"{quantity(compared, 'recorded tensor')} of each {agreement(values)}"] if compared else []
     return (
-        f"{quantity(len(data.runs), 'run')} are the same training over {quantity(steps, 'step')}: {agreements}{tensors}"
+        f"{quantity(len(data.runs), 'run')} are the same training over {quantity(steps, 'step')}:"
+        f" {', '.join([*agreements, *tensors])}"
     )
+
+
+def agreement(largest: float) -> str:
+    """Return a phrase on values whose relative differences are at most `largest`, such as `agree within 1 %`."""
+    return f"agree within {relative(largest)}" if largest else "are identical"
