@@ -13,6 +13,7 @@ from trainer.config import ConfigError, JobConfig, load
 from workbench.commands.trainer_process import ask_trainer
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request, own_environment, trainer_arguments
+from workbench.present.step_windows import window_words
 from workbench.trainer_answers import Alternative, EstimateData, TrainerEstimate
 
 NEAR_LIMIT = 0.9
@@ -114,7 +115,7 @@ def limit_findings(data: EstimateData) -> Iterator[Finding]:
         severity=Severity.ERROR if over else Severity.WARNING,
         title=f"the estimated peak of {peak} {'does not fit into' if over else 'is close to the limit of'} {limit}",
         why=f"{category.replace('_', ' ').capitalize()} take {share(held, data.peak_bytes)} of the peak,"
-        f" which is reached in {place_of_peak(data) if data.device else fullest.peak_window}.",
+        f" which is reached in {place_of_peak(data)}.",
         next=advice(data),
         ranks=[fullest.first_rank],
         evidence=[Evidence(text=f"{option.setting}: {size(option.peak_bytes)}") for option in data.options],
@@ -123,9 +124,10 @@ def limit_findings(data: EstimateData) -> Iterator[Finding]:
 
 
 def place_of_peak(data: EstimateData) -> str:
-    """Return where in a script's step the memory is highest: the part of the step, and the source line if known."""
-    fullest = data.ranks[0]
-    return f"{fullest.peak_window} ({fullest.peak_line})" if fullest.peak_line else fullest.peak_window
+    """Return in which part of the step the memory is highest, with the source line of a script if it is known."""
+    fullest = max(data.ranks, key=lambda rank: rank.peak_bytes)
+    words = window_words(fullest.peak_window)
+    return f"{words} ({fullest.peak_line})" if fullest.peak_line else words
 
 
 def advice(data: EstimateData) -> str:

@@ -74,7 +74,7 @@ def compare(data: object) -> Tables:
 
 def estimate(data: object) -> Tables:
     """Return the tables of an estimate of the memory that a job will need."""
-    from workbench.present.tables.rehearsal import estimate_tables
+    from workbench.present.tables.estimate import estimate_tables
     from workbench.trainer_answers import EstimateData
 
     return estimate_tables(data) if isinstance(data, EstimateData) else []

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from analyzers.words import share, size
+from workbench.present.step_windows import window_words
 from workbench.present.table import Table, table
 from workbench.trainer_answers import EstimateData, RankMemory
 
@@ -20,7 +21,13 @@ def estimate_tables(data: EstimateData) -> list[Table]:
             "Peak by rank",
             "first rank> | ranks like it> | peak> | reached in" + (" | line" if data.device else ""),
             (
-                (r.first_rank, r.count, size(r.peak_bytes), r.peak_window, *([r.peak_line] if data.device else []))
+                (
+                    r.first_rank,
+                    r.count,
+                    size(r.peak_bytes),
+                    window_words(r.peak_window),
+                    *([r.peak_line] if data.device else []),
+                )
                 for r in data.ranks
             ),
         ),
@@ -31,11 +38,12 @@ def estimate_tables(data: EstimateData) -> list[Table]:
         ),
         modules_table(fullest),
         table(
-            "Peak of each part of a step"
-            if data.device
-            else "Peak of each window of the step (+0 is the first layer, -1 the last)",
-            "window | bytes> | share of the peak>",
-            ((name, size(count), share(count, fullest.peak_bytes)) for name, count in fullest.windows.items()),
+            "Peak of each part of the step",
+            "part of the step | bytes> | share of the peak>",
+            (
+                (window_words(name), size(count), share(count, fullest.peak_bytes))
+                for name, count in fullest.windows.items()
+            ),
             20,
         ),
         table(

@@ -1,0 +1,34 @@
+"""Name the windows of an estimate in words: the parts of a training step that have a memory peak of their own."""
+
+NAMES = {
+    "fwd": "the forward pass before the first layer",
+    "fwd head": "the forward pass of the output layer and the loss",
+    "bwd": "the backward pass of the loss and the output layer",
+    "grad_clip": "gradient clipping",
+    "optim": "the optimizer step",
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "optimizer": "the optimizer step",
+}
+PASSES = {"fwd": "the forward pass", "bwd": "the backward pass"}
+LAYERS = {
+    "+0": "the first layer",
+    "+1": "the second layer",
+    "middle": "a layer between",
+    "-2": "the last layer but one",
+    "-1": "the last layer",
+}
+"""The layers of a part of the model that have windows of their own, by their names in these windows."""
+
+
+def window_words(window: str) -> str:
+    """Return a window of the step as a phrase: `the backward pass of the last layer` for `bwd -1`.
+
+    In a pipeline `bwd -1 #0.2` is the window of the second pass through the rank's model part 0. A name that is not
+    known is returned unchanged.
+    """
+    name, _, turn = window.partition(" #")
+    kind, _, layer = name.partition(" ")
+    words = NAMES.get(name) or (f"{PASSES[kind]} of {LAYERS[layer]}" if kind in PASSES and layer in LAYERS else name)
+    part, _, count = turn.partition(".")
+    return f"{words}, pass {count} of model part {part}" if count else words
