@@ -51,7 +51,7 @@ class ProofData(msgspec.Struct, frozen=True, kw_only=True):
     predicted peak with unchanged settings (None: not predicted). `considered` has the changes in the order in which
     they were compared. `margin` is the relative error that a prediction on this `basis` and mesh may have. Those that
     fit were run in turn until one run passed: `reruns` is the number of these runs, and `rerun` the last of them. If
-    there was none, `not_applied` says why.
+    there was none, `not_applied` says why, and `instead` what to do.
     """
 
     finding: str
@@ -62,6 +62,7 @@ class ProofData(msgspec.Struct, frozen=True, kw_only=True):
     considered: list[Considered]
     rerun: Rerun | None
     not_applied: str
+    instead: str = ""
     reruns: int = 0
     margin: float | None = None
 

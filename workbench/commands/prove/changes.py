@@ -1,6 +1,7 @@
 """Choose the changes of our trainer's settings to try after a failed allocation, in the order of the advice."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -18,37 +19,52 @@ BATCH_TENSORS, TOKEN_BYTES = 2, 8
 """The number of tensors in a batch (tokens and labels), and the bytes of one value of them (int64)."""
 
 
-def reason_against_settings(run: RecordedRun) -> str:
-    """Return a sentence that says why no setting can prevent the failed allocation; empty if a setting may."""
+@dataclass(frozen=True)
+class NoChange:
+    """Why no change of settings is tried (`reason`, a clause), and what to do instead (`advice`, an imperative)."""
+
+    reason: str
+    advice: str
+
+
+def reason_against_settings(run: RecordedRun) -> NoChange | None:
+    """Return why no setting can prevent the failed allocation; None if a setting may."""
     oom = run.device.oom
     if oom is None:
-        return ""
+        return None
     if oom.pattern is OomPattern.GROWTH:
         since = f" from step {oom.since_step} on" if oom.since_step is not None else ""
-        return f"memory grew step by step{since}, and any settings run out of it later: find what keeps the tensors"
+        return NoChange(
+            f"memory grew step by step{since}, and with smaller settings the job runs out of it later",
+            "Find what keeps the tensors: `workbench inspect` names their lines.",
+        )
     usual, now = oom.usual_inputs_bytes, oom.categories.get("inputs", 0)
     if oom.pattern is OomPattern.SPIKE and usual and now >= LARGER_INPUTS * usual:
-        return (
-            f"the inputs of the failing step were {figures(now / usual)} times as large as before"
-            f" ({size(now)}, before {size(usual)}), and no setting says so: check the batch"
+        return NoChange(
+            f"the inputs of the failing step were {figures(now / usual)} times as large as before ({size(now)}, before"
+            f" {size(usual)}), and no setting asks for such a batch",
+            "Check the batch of the failing step.",
         )
-    return ""
+    return None
 
 
-def reason_outside_settings(run: RecordedRun) -> str:
-    """Return a sentence on what filled the memory of a run whose settings should fit into it.
+def reason_outside_settings(run: RecordedRun) -> NoChange:
+    """Return what filled the memory of a run whose settings should fit into it, and what to do about it.
 
-    They should fit because a rehearsal, a step on tensors without values, stays below the limit.
+    They should fit because a step on tensors without values, as `workbench estimate` does, stays below the limit.
     """
     training, oom = run.manifest["config"]["training"], run.device.oom
     inputs = oom.categories.get("inputs", 0) if oom else 0
     usual = BATCH_TENSORS * TOKEN_BYTES * training["local_batch_size"] * training["seq_len"]
     if inputs >= LARGER_INPUTS * usual:
-        return (
-            f"the inputs were {figures(inputs / usual)} times as large as the settings say ({size(inputs)}): check the"
-            " batch"
+        return NoChange(
+            f"the inputs were {figures(inputs / usual)} times as large as the settings say ({size(inputs)})",
+            "Check the batch of the failing step.",
         )
-    return "a rehearsal of these settings fits: what filled the memory is in no setting"
+    return NoChange(
+        "one step with these settings fits, so that something else than the settings filled the memory",
+        "Look at the largest categories and lines: `workbench inspect` shows them.",
+    )
 
 
 def is_validation(run: RecordedRun) -> bool:

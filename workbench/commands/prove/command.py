@@ -14,6 +14,7 @@ from analyzers.store import Options
 from workbench.commands.estimate import trainer_estimate
 from workbench.commands.prove.changes import (
     EVAL_BATCH,
+    NoChange,
     changes,
     is_validation,
     reason_against_settings,
@@ -29,6 +30,7 @@ from workbench.errors import UsageProblem
 from workbench.launch.plan import Request
 from workbench.proof_data import Basis, Considered, ProofData, Rerun, Settings
 
+USE_ADVICE = "Follow the advice that `workbench inspect` gives on this run, and start it by hand."
 COMPARED_AT_MOST, RUNS_AT_MOST = 12, 3
 Predict = Callable[[Settings], int]
 
@@ -44,14 +46,14 @@ def prove(run: Run, options: Options) -> Report[ProofData]:
     return proof_report(recorded, data)
 
 
-def unproved(run: RecordedRun, why: str, needed: int | None = None) -> ProofData:
+def unproved(run: RecordedRun, why: NoChange, needed: int | None = None) -> ProofData:
     """Return the data of a proof for which no second run was made.
 
     `why` says why there is none, and `needed` is the predicted peak in bytes, if it is known.
     """
     return ProofData(
         finding=run.finding, limits=run.limits, room_bytes=run.room_bytes, needed_bytes=needed, basis=None,
-        considered=[], rerun=None, not_applied=why,
+        considered=[], rerun=None, not_applied=why.reason, instead=why.advice,
     )  # fmt: skip
 
 
@@ -59,7 +61,8 @@ def proof_of_trainer(run: RecordedRun) -> ProofData:
     """Return the proof for a run of our trainer: predict its memory with changed settings, and run those that fit."""
     hosts = set(dict(run.manifest.get("hosts") or {}).values())
     if len(hosts) > 1:
-        return unproved(run, f"the run had {len(hosts)} hosts, and a proof has this one")
+        only_here = f"the run had {len(hosts)} hosts, and a second run would have only this one"
+        return unproved(run, NoChange(only_here, USE_ADVICE))
     if why := reason_against_settings(run):
         return unproved(run, why)
     folder = proof_folder(run.folder)
@@ -79,12 +82,13 @@ def proof_of_command(run: RecordedRun) -> ProofData:
     """
     command = run.manifest.get("command")
     if not isinstance(command, list):
-        return unproved(run, "run.json names neither settings of our trainer nor a command")
+        unknown = "run.json names neither settings of workbench's trainer nor a command"
+        return unproved(run, NoChange(unknown, USE_ADVICE))
     if why := reason_against_settings(run):
         return unproved(run, why)
     if batch_flag(command) is None:
-        why = "the advice changes the script, and no flag of its command, such as --batch-size, sets the batch"
-        return unproved(run, why)
+        text = "the advice changes the script, and no flag of its command, such as --batch-size, sets the batch"
+        return unproved(run, NoChange(text, USE_ADVICE))
     return decided(run, script_changes(run), partial(scaled, run), Basis.FAILED_REQUEST, None)
 
 

@@ -76,9 +76,10 @@ def not_applied(run: RecordedRun, data: ProofData) -> Finding:
     return Finding(
         id="proof.not_applied",
         severity=Severity.WARNING,
-        title=f"No advice was applied: {data.not_applied.partition(':')[0]}",
-        why=f"{data.not_applied}.{needs}{compared}",
-        next="Use more ranks or a smaller model." if data.considered else "Follow the finding of workbench inspect.",
+        title=f"No advice was applied: {data.not_applied}",
+        why=f"{needs}{compared}".strip()
+        or f"The finding {data.finding} is from a run with room for {room} of tensors.",
+        next=data.instead or "Use more ranks or a smaller model.",
         ranks=[] if run.device.rank is None else [run.device.rank],
         evidence=[Evidence(text=f"room for tensors {room}", source=str(run.folder))],
         confidence=0.8,

@@ -172,7 +172,8 @@ def nothing_finding(data: RerunData) -> Finding:
         )
     elif data.reproduced:
         title = f"Step {data.step} broke again, and the second run does not show where it began"
-        why = f"{quantity(data.steps_compared, 'step')} before it were recorded, too few to compare with."
+        verb = "was" if data.steps_compared == 1 else "were"
+        why = f"{quantity(data.steps_compared, 'step')} before it {verb} recorded, too few to compare with."
         advice_ = (
             "Begin the second run earlier: resume from an earlier checkpoint. Or look at how the loss is computed."
         )
