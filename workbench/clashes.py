@@ -43,8 +43,8 @@ def clashing_path_entries() -> Iterator[Finding]:
             yield Finding(
                 id="doctor.python_path",
                 severity=Severity.WARNING,
-                title=f"PYTHONPATH={entry} hides our package `{module.stem}`",
-                why=f"Python imports {module} in its place. The processes that workbench starts still find ours;"
+                title=f"PYTHONPATH={entry} hides workbench's package `{module.stem}`",
+                why=f"Python imports {module} in its place. The processes that workbench starts still find its own;"
                 " `torchrun -m trainer` and your own scripts do not.",
                 next=f"Take {entry} out of PYTHONPATH, or rename {module.name}.",
                 confidence=1.0,
@@ -61,8 +61,8 @@ def clashing_modules_here() -> Iterator[Finding]:
         yield Finding(
             id="doctor.module_here",
             severity=Severity.WARNING if breaks_scripts else Severity.INFO,
-            title=f"{module.name} in the working folder has the name of our package `{module.stem}`",
-            why="A script in this folder that calls `from workbench import recorders` imports it in place of ours."
+            title=f"{module.name} in the working folder has the name of workbench's package `{module.stem}`",
+            why="A script in this folder with `from workbench import recorders` imports it in place of workbench's."
             if breaks_scripts
             else f"No command of workbench imports it; `python -m {module.stem}` in this folder does.",
             next=f"Rename {module.name}."

@@ -106,7 +106,7 @@ def finding(files: Sequence[tuple[Artefact, NotFinite]]) -> Finding:
     return Finding(
         id=FINDING,
         severity=Severity.ERROR,
-        title=f"{what(content)} on {rank_names(ranks)} at step {content.step}{unexplained(content)}",
+        title=what(content, f"on {rank_names(ranks)} at step {content.step}"),
         why=" ".join(reasons(content)),
         next=advice(content),
         ranks=ranks,
@@ -119,22 +119,18 @@ def finding(files: Sequence[tuple[Artefact, NotFinite]]) -> Finding:
     )
 
 
-def what(content: NotFinite) -> str:
-    """Return a phrase on which tensor or operation is not finite first."""
+def what(content: NotFinite, on_ranks: str) -> str:
+    """Return a clause on which tensor or operation is not finite first; `on_ranks` names its ranks and the step."""
     origin = content.origin
     if origin is None:
-        return f"the {content.seen_in} of {first_name(content)} is not finite"
+        first = f"the {content.seen_in} of {first_name(content)} is not finite {on_ranks}"
+        return f"{first}, and no operation that was checked there made it so"
     value = "NaN" if origin.value == "nan" else "infinite"
     if origin.kind == INPUT:
         name = f"parameter or buffer {origin.tensor}" if origin.tensor else "a tensor from outside of the model's step"
-        return f"{name} is {value} where {module_of(origin)} reads it"
+        return f"{name} is {value} {on_ranks}, where {module_of(origin)} reads it"
     written = f" into {origin.tensor}" if origin.tensor else ""
-    return f"{operation_of(origin)}{written} returns the first {value} value in {module_of(origin)}"
-
-
-def unexplained(content: NotFinite) -> str:
-    """Return the end of the finding's title if no recorded operation made the value; empty if one did."""
-    return "" if content.origin else ", and no operation that was checked there made it so"
+    return f"{operation_of(origin)}{written} returns the first {value} value {on_ranks}, in {module_of(origin)}"
 
 
 def operation_of(origin: Origin) -> str:
@@ -146,7 +142,7 @@ def operation_of(origin: Origin) -> str:
 
 def module_of(origin: Origin) -> str:
     """Return a phrase that names the module of an operation, or says that it is outside of the modules."""
-    return f"module {origin.module}" if origin.module else "code outside of the modules, such as the loss"
+    return f"module {origin.module}" if origin.module else "code outside of the modules (such as the loss)"
 
 
 def first_name(content: NotFinite) -> str:
@@ -158,8 +154,11 @@ def reasons(content: NotFinite) -> list[str]:
     """Return sentences on the tensors that the operation read, and on parameters that are too large."""
     origin, sentences = content.origin, []
     if origin and origin.inputs:
-        parts = [f"{source.name or 'a tensor'} up to {number(source.largest)}" for source in origin.inputs]
-        sentences.append(f"The operation read {', '.join(parts)}, and computes in {origin.dtype}.")
+        parts = [f"{number(source.largest)} in {source.name or 'a tensor'}" for source in origin.inputs]
+        sentences.append(
+            f"The largest absolute values that the operation read are {', '.join(parts)}; it computes in"
+            f" {origin.dtype}."
+        )
     if origin is None:
         sentences.append("Either another rank sent the value, or a step before the check began made it.")
     largest = content.largest_parameter

@@ -99,8 +99,7 @@ def launcher_finding(launcher: Mapping[str, object]) -> Finding:
         severity=Severity.ERROR,
         title=launcher_text(launcher),
         why="the launcher ended without recording a signal, as only SIGKILL ends a process: it records signals that"
-        " it can"
-        " catch",
+        " it can catch",
         next=f"look for the kernel's out-of-memory killer on {launcher.get('host')} (dmesg), or for a limit of the"
         " scheduler; to end a job by hand use Ctrl-C or SIGTERM",
         evidence=[Evidence(text=launcher_text(launcher), source="run.json")],
@@ -111,9 +110,11 @@ def launcher_finding(launcher: Mapping[str, object]) -> Finding:
 def crash_text(crash: Crash) -> str:
     """Return a sentence on an exception: `rank 1 failed with ValueError: no tokens in load (me/data.py:3)`."""
     name = rank_names(crash.ranks) if crash.ranks else "a rank"
-    did = "gave up waiting for a different rank:" if crash.is_symptom else "failed with"
+    did = "gave up waiting for a different rank" if crash.is_symptom else "failed"
     where = f" in {crash.line.name} ({source_line(crash.line.filename, crash.line.line)})" if crash.line else ""
-    return f"{name} {did} {crash.message}{where}"
+    if not crash.message:
+        return f"{name} {did}{where}, and the error is not recorded"
+    return f"{name} {did}{':' if crash.is_symptom else ' with'} {crash.message}{where}"
 
 
 def crash_finding(crash: Crash) -> Finding:
@@ -122,8 +123,7 @@ def crash_finding(crash: Crash) -> Finding:
         why = "a different rank died or did not arrive, and no dump shows which"
         step = (
             "read the logs of the other ranks; start the next run with `workbench launch -- COMMAND`: it leaves dumps"
-            " that"
-            " show for which rank the others wait"
+            " that show for which rank the others wait"
         )
     else:
         why = "it is the earliest error that any rank reported"

@@ -41,6 +41,8 @@ class Logs:
     """For each file that has lines without a rank, the last step and the last line among these lines."""
     world_size: int | None = None
     files: list[LogFile] = field(default_factory=list)
+    hint: str = ""
+    """What to do about the last file that could not be read."""
     inputs: list[Input] = field(default_factory=list)
     left_out: int = 0
     attempts: set[int] = field(default_factory=lambda: {0})
@@ -60,6 +62,7 @@ def load(logs: run.Run, options: store.Options) -> Logs:
         chosen = [artefacts[number] for number in numbers]
         if isinstance(columns, WorkbenchError):
             loaded.files += [LogFile(path=str(a.path), bytes=a.bytes, lines=0, problem=columns.message) for a in chosen]
+            loaded.hint = columns.hint
         else:
             add(loaded, chosen, columns, first)
     number_ranks(loaded)

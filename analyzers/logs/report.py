@@ -39,7 +39,8 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
     loaded = load(run, options or store.Options())
     if all(file.problem for file in loaded.files):
         raise InputError(
-            f"{run.root}: no log could be read: {loaded.files[0].problem}", "check that it was copied whole"
+            f"{run.root}: no log could be read: {loaded.files[0].problem}",
+            loaded.hint or "check that it was copied whole",
         )
     answer, data = find_answer(loaded), data_of(loaded)
     return Report(

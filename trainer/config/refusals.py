@@ -73,7 +73,7 @@ REFUSED: dict[str, Refusal] = {
         ("default", "fake_backend", "local_tensor"),
         "the trainer has only the modes default, fake_backend and local_tensor",
         "set comm.mode to default to train, on a GPU or on processes of a CPU (--nproc N), or to fake_backend to"
-        " rehearse one step in a single process",
+        " try one step without values in a single process",
     ),
     "debug.batch_invariant": Refusal(
         OFF, "there are no batch-invariant kernels", "set debug.deterministic: equal batches give equal results"

@@ -138,7 +138,9 @@ class Search:
             TrainerError: The trainer cannot run the candidate, or the process did not end in time.
         """
         if not process.poll(max(self.deadline + PATIENCE - time.monotonic(), 0)):
-            raise TrainerError("a rehearsal did not end in time", "plan again on a machine with more free cores")
+            raise TrainerError(
+                "a step on tensors without values did not end in time", "plan again on a machine with more free cores"
+            )
         return answer(process)
 
     def cases(self, choice: Candidate) -> Iterator[Case]:

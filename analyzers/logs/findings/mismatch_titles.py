@@ -6,7 +6,7 @@ from analyzers.logs.answers.cause import Cause
 from analyzers.logs.answers.waits import NEW_GROUP, Basis
 from analyzers.logs.findings.wording import at_step, first_with, operation_name, place, quoted, who
 from analyzers.logs.model import LogEvent, Reason
-from analyzers.words import rank_names
+from analyzers.words import agree, rank_names
 
 
 def mismatch(cause: Cause) -> str:
@@ -89,7 +89,7 @@ def caught_and_went_on(cause: Cause) -> str:
     left_out = (
         f"{who(cause.ranks)} caught an error{place(error)}{at_step(error)}, left out the collectives of that step"
     )
-    return f"{left_out} and ended before the others, {waiting_places(cause)}: {quoted(error)}"
+    return f"{left_out} and ended before the others ({waiting_places(cause)}): {quoted(error)}"
 
 
 def left_alone(cause: Cause) -> str:
@@ -121,12 +121,14 @@ def different_groups(cause: Cause) -> str:
 
 
 def waiting_places(cause: Cause) -> str:
-    """Return the lines at which ranks waited for each other, as `rank 0 in barrier in main (train.py:98), ...`."""
+    """Return the lines at which ranks waited for each other, as `rank 0 waits in barrier in main (a.py:9), ...`."""
     by_line: dict[str, list[int]] = {}
     for event in cause.waited:
         if event.rank is not None:
             by_line.setdefault(f"{event.facts.operation or 'a collective'}{place(event)}", []).append(event.rank)
-    return ", ".join(f"{rank_names(ranks)} in {where}" for where, ranks in by_line.items())
+    return ", ".join(
+        f"{rank_names(ranks)} {agree(ranks, 'waits', 'wait')} in {where}" for where, ranks in by_line.items()
+    )
 
 
 BY_BASIS: dict[Basis, Callable[[Cause], str]] = {

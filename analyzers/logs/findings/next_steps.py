@@ -9,8 +9,7 @@ from analyzers.logs.model import EventKind, LogClass, Reason
 from analyzers.words import EXPANDABLE_SEGMENTS, rank_names, size
 
 STEPS = {
-    LogClass.CRASHED: "open the line that the title names; the lines above the traceback show what was read or"
-    " computed",
+    LogClass.CRASHED: "read the traceback in the log, and the lines above it, which show what was read or computed",
     LogClass.SIGNAL: "look at the native extension that the line calls; if the title names no line, run with `python -X"
     " faulthandler`, and read the kernel's log (`dmesg -T`) of the node of {ranks} at the time of the crash",
     LogClass.EXIT_CODE: "read the stderr of {ranks}; start torchrun with `--log-dir logs --tee 3`, and wrap main() in"
@@ -113,7 +112,7 @@ def next_step(cause: Cause) -> str:
 
 CAUGHT_OR_ENDED = (
     "compare the last step in the log with the number of steps that were planned, and look at the exit code of the job:"
-    " both show whether this exception ended it. If it did, open the line that the title names"
+    " both show whether this exception ended it. If it did, open the line that raised it"
 )
 PREEMPTED = (
     "resume from the last checkpoint. To lose fewer steps at the next preemption, save checkpoints more often, or let a"
@@ -163,7 +162,9 @@ def for_crash(cause: Cause) -> str:
         return cause.lead.facts.hint
     if cause.lead.message.startswith(("ModuleNotFoundError", "ImportError")):
         return NOT_IMPORTED
-    return RECOMPUTED if READY_TWICE in cause.lead.message else STEPS[LogClass.CRASHED]
+    if READY_TWICE in cause.lead.message:
+        return RECOMPUTED
+    return OPEN_LINE if place(cause.lead) else STEPS[LogClass.CRASHED]
 
 
 def for_signal(cause: Cause) -> str:
@@ -176,6 +177,9 @@ def for_signal(cause: Cause) -> str:
     return STEPS[LogClass.SIGNAL]
 
 
+OPEN_LINE = (
+    "open the line that the title names; the lines above the traceback in the log show what was read or computed"
+)
 FIND_RANK = "find out which rank failed, from logs of each rank (`torchrun --log-dir logs`, `srun --label`). Then "
 
 

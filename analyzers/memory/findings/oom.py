@@ -143,8 +143,9 @@ def oom_evidence(device: Device, oom: Oom) -> Iterator[Evidence]:
     request = f"requested: {size(oom.requested_bytes)}; free: {size(oom.device_free_bytes)}"
     limit = f" of {size(device.limit_bytes)}" if device.limit_bytes else ""
     yield fact(device, f"{request}{limit}", innermost(oom.frames))
-    part = share(total, oom.allocated_bytes)
-    yield fact(device, f"{in_words(category)}: {size(total)} of the {size(oom.allocated_bytes)} allocated ({part})")
+    if total:
+        part = share(total, oom.allocated_bytes)
+        yield fact(device, f"{in_words(category)}: {size(total)} of the {size(oom.allocated_bytes)} allocated ({part})")
     if history := step_history(oom):
         yield fact(device, history)
     if inputs := larger_inputs(oom):

@@ -294,4 +294,5 @@ def empty_finding(account: RankTrace) -> Finding:
         " has begun its next cycle, which is empty.",
         severity=Severity.WARNING,
         confidence=1.0,
+        with_times=False,
     )

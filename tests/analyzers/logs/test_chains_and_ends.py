@@ -170,7 +170,7 @@ def test_threads_that_communicate_beside_the_training_leave_the_rank_open(said):
     thread = "Exception in thread Thread-1 (save):\n" + wait(0, "save", 12, "all_gather").replace("[rank0]: ", "")
     report = said(*(wait(rank) + thread for rank in range(3)))
     assert (report.verdict.kind, report.verdict.ranks) == ("mismatch", [])
-    assert "all_gather in save (me/train.py:12), ranks 0-2 in all_reduce in train" in report.verdict.sentence
+    assert "all_gather in save (me/train.py:12), ranks 0-2 wait in all_reduce in train" in report.verdict.sentence
     assert "dist.new_group()" in report.findings[0].next
 
 

@@ -44,7 +44,7 @@ def test_the_rank_at_another_line_is_the_odd_one(said):
     verdict = said(SAVE, STEP, STEP)
     assert (verdict.kind, verdict.ranks) == ("mismatch", [0])
     assert verdict.sentence.startswith(
-        "Rank 0 took a different branch than the others, or left a loop earlier: rank 0 in"
+        "Rank 0 took a different branch than the others, or left a loop earlier: rank 0 waits in"
     )
     assert "me/train.py:43" in verdict.sentence
     assert "me/train.py:36" in verdict.sentence

@@ -92,7 +92,7 @@ def trained(folder) -> subprocess.CompletedProcess[str]:
 def test_launch_trains_with_our_trainer_and_the_users_configuration(folder, trained):
     manifest = json.loads((folder / "outputs" / "run.json").read_text())
     assert (manifest["status"], manifest["last_step"], manifest["world_size"]) == ("completed", 3, 2)
-    assert "warning: PYTHONPATH=. hides our package `trainer`" in trained.stderr
+    assert "warning: PYTHONPATH=. hides workbench's package `trainer`" in trained.stderr
 
 
 @pytest.mark.slow
