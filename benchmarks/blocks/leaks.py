@@ -10,28 +10,15 @@ first step, weights that are loaded one by one, caches that grow by replacement.
 A third of the cases, selected by a hash of the name, is kept back: it runs only with `--kept-back`.
 """
 
-import argparse
-import gzip
-import hashlib
-import pickle
 import random
 import sys
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from analyzers.memory import analyze
-from analyzers.run import Artefact, Kind
-from benchmarks.blocks.repeated_step import SITE, Block, Job, Pretended, any_batch, step_operations
-
-Build = Callable[[list[Block], random.Random], tuple[Pretended, int]]
-"""A function (operations of a step, random generator) that simulates a job with them.
-
-It returns the simulated device, and how many of the oldest trace entries are lost.
-"""
+from benchmarks.blocks.planted_cases import Build, options_of, simulated
+from benchmarks.blocks.repeated_step import SITE, Block, Job, Pretended, any_batch
 
 
 @dataclass(frozen=True)
@@ -161,47 +148,16 @@ CASES = (
 )
 
 
-def is_kept_back(name: str) -> bool:
-    """Return whether a case belongs to the third that no rule was tuned on."""
-    return int(hashlib.sha256(name.encode()).hexdigest(), 16) % 3 == 0
-
-
-def answers(case: Case, step: list[Block], seed: str, folder: Path) -> tuple[bool, str]:
-    """Return whether the report on a case is right, and what it says."""
-    device, lost = case.build(step, random.Random(seed))
-    path = folder / "rank0_memory_snapshot.pickle"
-    path.write_bytes(pickle.dumps(device.snapshot(lost), protocol=4))
-    report = analyze([Artefact(path, Kind.SNAPSHOT, 0, None, False, path.stat().st_size)])
-    titles = [finding.title for finding in report.findings if finding.id == "memory.leak"]
-    return bool(titles) == case.leaks, "; ".join(titles)
-
-
-def run(paths: Sequence[Path], *, kept_back: bool) -> Iterator[tuple[Case, str, bool, str]]:
-    """Yield (case, source snapshot, whether the report is right, what it says)."""
-    for path in paths:
-        opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rb") as file:
-            content = pickle.load(file)  # the user names these files
-        step = step_operations(max(content["device_traces"], key=len))
-        for case in CASES:
-            name = f"{path.name} {case.name}"
-            if is_kept_back(name) == kept_back:
-                with tempfile.TemporaryDirectory() as folder:
-                    yield case, path.name, *answers(case, step, name, Path(folder))
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("snapshots", nargs="+", type=Path)
-    parser.add_argument("--kept-back", action="store_true", help="run only the third that no rule was tuned on")
-    options = parser.parse_args()
-    right: Counter[bool] = Counter()
-    total: Counter[bool] = Counter()
-    for case, source, is_right, said in run(options.snapshots, kept_back=options.kept_back):
+    """Print each wrong answer, and how many leaks were found and how many cases without one raise no alarm."""
+    options = options_of(__doc__)
+    right, total = Counter[bool](), Counter[bool]()
+    for case, source, _, report in simulated(options.snapshots, CASES, kept_back=options.kept_back):
+        titles = [finding.title for finding in report.findings if finding.id == "memory.leak"]
         total[case.leaks] += 1
-        right[case.leaks] += is_right
-        if not is_right:
-            print(f"wrong: {case.name} in {source[:40]}: {said or 'nothing found'}")
+        right[case.leaks] += bool(titles) == case.leaks
+        if bool(titles) != case.leaks:
+            print(f"wrong: {case.name} in {source[:40]}: {'; '.join(titles) or 'nothing found'}")
     print(f"leaks found {right[True]} of {total[True]}, no false alarm in {right[False]} of {total[False]}")
     return int(right != total)
 

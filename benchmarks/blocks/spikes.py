@@ -9,20 +9,14 @@ by little: a finding is expected if the simulated device counted at least 10 % m
 the cases, selected by a hash of the name, is kept back.
 """
 
-import argparse
-import gzip
-import pickle
-import random
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from analyzers.memory import analyze
-from analyzers.run import Artefact, Kind
-from benchmarks.blocks.leaks import evaluation, is_kept_back, keeping, loading, nothing, one_block, queue
-from benchmarks.blocks.repeated_step import Block, Job, Pretended, any_batch, step_operations
+from benchmarks.blocks.leaks import evaluation, keeping, loading, nothing, one_block, queue
+from benchmarks.blocks.planted_cases import Build, options_of, simulated
+from benchmarks.blocks.repeated_step import Job, Pretended, any_batch
 
 Scale = Callable[[Job, int], float]
 
@@ -60,7 +54,7 @@ class Case(NamedTuple):
 
     name: str
     finding: str
-    build: Callable[[list[Block], random.Random], tuple[Pretended, int]]
+    build: Build
 
 
 SPIKE, OOM_SPIKE = "memory.spike", "memory.oom.spike"
@@ -89,16 +83,6 @@ CASES = (
 )  # fmt: skip
 
 
-def answers(case: Case, step: list[Block], seed: str, folder: Path) -> tuple[bool, str]:
-    """Return whether the report on a case is right, and what it says of larger steps."""
-    device, lost = case.build(step, random.Random(seed))
-    path = folder / "rank0_memory_snapshot.pickle"
-    path.write_bytes(pickle.dumps(device.snapshot(lost), protocol=4))
-    report = analyze([Artefact(path, Kind.SNAPSHOT, 0, None, False, path.stat().st_size)])
-    found = {finding.id: finding.title for finding in report.findings if finding.id in (SPIKE, OOM_SPIKE)}
-    return set(found) == expected(case, device), "; ".join(found.values())
-
-
 def expected(case: Case, device: Pretended) -> set[str]:
     """Return the ids of the findings on larger steps that a case must have, by what its device counted."""
     if device.entries[-1]["action"] == "oom":
@@ -108,34 +92,20 @@ def expected(case: Case, device: Pretended) -> set[str]:
     return {SPIKE} if any(peaks[-count] >= 1.1 * peaks[-count - 1] for count in few) else set()
 
 
-def run(paths: Sequence[Path], *, kept_back: bool) -> Iterator[tuple[Case, str, bool, str]]:
-    """Yield (case, source snapshot, whether the report is right, what it says)."""
-    for path in paths:
-        opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rb") as file:
-            content = pickle.load(file)  # the user names these files
-        step = step_operations(max(content["device_traces"], key=len))
-        for case in CASES:
-            name = f"{path.name} {case.name}"
-            if is_kept_back(name) == kept_back:
-                with tempfile.TemporaryDirectory() as folder:
-                    yield case, path.name, *answers(case, step, name, Path(folder))
-
-
 def main() -> int:
     """Print each wrong answer, and how many are right of the cases with a larger step and of those without."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("snapshots", nargs="+", type=Path)
-    parser.add_argument("--kept-back", action="store_true", help="run only the third that no rule was tuned on")
-    options = parser.parse_args()
-    results = list(run(options.snapshots, kept_back=options.kept_back))
-    for case, source, is_right, said in results:
+    options = options_of(__doc__)
+    right, total = Counter[str](), Counter[str]()
+    for case, source, device, report in simulated(options.snapshots, CASES, kept_back=options.kept_back):
+        found = {finding.id: finding.title for finding in report.findings if finding.id in (SPIKE, OOM_SPIKE)}
+        is_right = set(found) == expected(case, device)
+        total[case.finding] += 1
+        right[case.finding] += is_right
         if not is_right:
-            print(f"wrong: {case.name} in {source[:40]}: {said or 'nothing found'}")
+            print(f"wrong: {case.name} in {source[:40]}: {'; '.join(found.values()) or 'nothing found'}")
     for planted in (SPIKE, OOM_SPIKE, ""):
-        answers_to = [is_right for case, _, is_right, _ in results if case.finding == planted]
-        print(f"{planted or 'nothing planted'}: {sum(answers_to)} of {len(answers_to)} right")
-    return int(not all(is_right for _, _, is_right, _ in results))
+        print(f"{planted or 'nothing planted'}: {right[planted]} of {total[planted]} right")
+    return int(right != total)
 
 
 if __name__ == "__main__":

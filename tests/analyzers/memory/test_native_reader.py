@@ -15,7 +15,7 @@ from analyzers.memory.reading.native import VOCABULARY
 from benchmarks.core import snapshot_files
 from benchmarks.fuzzing.mutations import mutated
 from benchmarks.safety.native_readers import PAIRS, LeftToPython, difference, snapshot_seeds
-from wild import SHARED
+from wild import recorded
 
 native = pytest.importorskip("torch_workbench_native", reason="not built: pip install ./analyzers/native")
 
@@ -173,7 +173,7 @@ def test_an_error_while_reading_the_file_is_left_to_python():
 @pytest.mark.real
 def test_real_snapshots_are_equal():
     equal = 0
-    for path in sorted((SHARED / "data" / "memory").iterdir()):
+    for path in sorted(recorded("memory").iterdir()):
         try:
             assert difference(SNAPSHOTS, path) == ""
             equal += 1
