@@ -16,6 +16,8 @@ FINDING = "values.not_finite"
 LARGE_PARAMETER = 1e6
 """The absolute value from which on a parameter has diverged: trained weights stay below some hundreds."""
 BACKWARD, INPUT = "backward", "input"
+NAMESPACE = "aten."
+"""What the names of PyTorch's operations begin with, such as `aten.div.Tensor`."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -136,7 +138,7 @@ def what(content: NotFinite, on_ranks: str) -> str:
 def operation_of(origin: Origin) -> str:
     """Return the short name of an operation: `log`, or `div in the backward pass of Sqrt`."""
     name, _, node = origin.operation.partition(" in ")
-    short = name.removeprefix("aten.").partition(".")[0]
+    short = short_name(name)
     return f"{short} in the backward pass of {node.rstrip('0123456789').removesuffix('Backward')}" if node else short
 
 
@@ -154,10 +156,9 @@ def reasons(content: NotFinite) -> list[str]:
     """Return sentences on the tensors that the operation read, and on parameters that are too large."""
     origin, sentences = content.origin, []
     if origin and origin.inputs:
-        parts = [f"{number(source.largest)} in {source.name or 'a tensor'}" for source in origin.inputs]
+        parts = [f"{number(source.largest)} in {name_of(source)}" for source in origin.inputs]
         sentences.append(
-            f"The largest absolute values that the operation read are {', '.join(parts)}; it computes in"
-            f" {origin.dtype}."
+            f"The largest absolute value of what the operation read: {', '.join(parts)}. It computes in {origin.dtype}."
         )
     if origin is None:
         sentences.append("Either another rank sent the value, or a step before the check began made it.")
@@ -166,6 +167,18 @@ def reasons(content: NotFinite) -> list[str]:
         sentences.append(f"The parameters have diverged: {largest.name} reaches {largest.value:.2g}.")
     sentences.append(f"The check first saw it in the {content.seen_in} of {first_name(content)}.")
     return sentences
+
+
+def name_of(source: Source) -> str:
+    """Return a phrase for a tensor that an operation read: its name, or `the result of mm` if an operation made it."""
+    if source.name.startswith(NAMESPACE):
+        return f"the result of {short_name(source.name)}"
+    return source.name or "a tensor"
+
+
+def short_name(operation: str) -> str:
+    """Return the name of an operation without its namespace and overload: `div` for `aten.div.Tensor`."""
+    return operation.removeprefix(NAMESPACE).partition(".")[0]
 
 
 def number(value: float | str) -> str:

@@ -188,7 +188,8 @@ def evidence(one: Divergence, data: BisectData) -> list[str]:
     """Return sentences on what else is known about a difference, such as how many other tensors differ."""
     texts = []
     if one.of > 1:
-        texts.append(f"{one.alike} of {one.of} {KIND_PLURALS[one.kind]} differ in step {one.step}")
+        verb = "differs" if one.alike == 1 else "differ"
+        texts.append(f"{one.alike} of {one.of} {KIND_PLURALS[one.kind]} {verb} in step {one.step}")
     if one.after:
         texts.append(f"the last tensor that agrees: {after(one)}")
     first = data.inexact

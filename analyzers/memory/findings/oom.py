@@ -95,7 +95,7 @@ def free_memory(device: Device, oom: Oom) -> str:
     """Return a sentence on how much memory was free when a request failed, and to what limit this refers."""
     free = size(oom.device_free_bytes)
     if not device.fragmentation.made_up_segments:
-        return f"Only {free} of the device's memory was free."
+        return f"{f'Only {free}' if oom.device_free_bytes else 'None'} of the device's memory was free."
     if device.limit_bytes is None:
         return "The process has no memory limit of its own, so the machine or its container had no more."
     others = device.limit_bytes - oom.device_free_bytes - oom.allocated_bytes

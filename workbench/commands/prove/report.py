@@ -77,8 +77,7 @@ def not_applied(run: RecordedRun, data: ProofData) -> Finding:
         id="proof.not_applied",
         severity=Severity.WARNING,
         title=f"No advice was applied: {data.not_applied}",
-        why=f"{needs}{compared}".strip()
-        or f"The finding {data.finding} is from a run with room for {room} of tensors.",
+        why=f"{needs}{compared}".strip() or "No setting was changed, and the job was not run again.",
         next=data.instead or "Use more ranks or a smaller model.",
         ranks=[] if run.device.rank is None else [run.device.rank],
         evidence=[Evidence(text=f"room for tensors {room}", source=str(run.folder))],

@@ -92,9 +92,9 @@ def reason(jumps: Jumps) -> str:
     """Return the numbers about a jump of gradients: its size, how many parameters have one, and the forward pass."""
     first, largest = jumps.gradient, jumps.largest
     return (
-        f"The norm of this gradient is {times(first)} its largest in the recorded steps before ({number(first.before)}"
-        f" -> {number(first.norm)}). {percent(jumps.share)} of the parameters have a gradient of more than"
-        f" {FACTOR:g} times their largest before; most grew that of {largest.tensor}, to {times(largest)} its largest."
+        f"The norm of this gradient is {times(first)} its largest in the recorded steps before ({number(first.norm)},"
+        f" before at most {number(first.before)}). {percent(jumps.share)} of the parameters have a gradient of more"
+        f" than {FACTOR:g} times their largest before; that of {largest.tensor} grew most, to {times(largest)} its largest."
         f" {forward_sentence(jumps)}"
     )
 
