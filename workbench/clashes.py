@@ -64,9 +64,11 @@ def clashing_modules_here() -> Iterator[Finding]:
             title=f"{module.name} in the working folder has the name of workbench's package `{module.stem}`",
             why="A script in this folder with `from workbench import recorders` imports it in place of workbench's."
             if breaks_scripts
-            else f"No command of workbench imports it; `python -m {module.stem}` in this folder does.",
+            else f"The commands of workbench do not import it. Only `python -m {module.stem}`, called in this folder,"
+            " runs it in place of workbench's.",
             next=f"Rename {module.name}."
             if breaks_scripts
-            else "Start training with `workbench launch`, or set PYTHONSAFEPATH=1 for your own commands.",
+            else f"Nothing to do, unless you call `python -m {module.stem}` here: in that case rename {module.name}, or"
+            " set PYTHONSAFEPATH=1.",
             confidence=1.0,
         )

@@ -148,7 +148,8 @@ def document(reports: Sequence[trainer_config.KeyReport]) -> Report[ConfigData]:
         Finding(
             id=f"config.{'refused' if report.refused else 'unknown'}.{report.key}",
             severity=Severity.ERROR,
-            title=f"the trainer cannot honour {report.source or written(report)}",
+            title=f"the trainer {'does not support' if report.refused else 'does not know the key'}"
+            f" {report.source or written(report)}",
             why=f"{report.reason}",
             next=next_step(report),
             confidence=1.0,

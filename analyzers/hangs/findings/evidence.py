@@ -175,7 +175,7 @@ def progress(side: SideFiles, cause: Cause) -> str:
         before = f" had reported no progress for {duration(stay)} when its dump was requested, and" if stay else ""
         after = duration((beat.time_ns - asked_ns) / 1e9)
         return f"rank {rank}{before} reported progress {after} after the request{where}"
-    return f"rank {rank} last reported progress {duration(stay)} before its dump{where}" if stay else ""
+    return f"rank {rank} last reported progress {duration(stay)} before it wrote its dump{where}" if stay else ""
 
 
 def earlier_steps(steps: list[float]) -> str:

@@ -297,8 +297,8 @@ def for_timeout(cause: Cause) -> str:
         )
     return (
         "look in the logs of the other ranks for one that failed before, printed no timeout, or timed out in a"
-        " different operation: that rank did not join. So that the next run records what every rank waits in, start"
-        f" it with `workbench launch`, or set {DUMPS} and give the dumps to `workbench hang`"
+        " different operation: that rank did not join. Start the next run with `workbench launch`, which records"
+        f" what each rank waits for, or set {DUMPS} (for NCCL) and give the dumps to `workbench hang`"
     )
 
 

@@ -209,8 +209,8 @@ def collective_timeout(cause: Cause) -> str:
         Basis.ALL_WAIT: f"{waiting} all timed out in {name}{where}{after}: the operation does not complete",
         Basis.MOST_SILENT: f"{waiting} timed out in {name}{where}{after}; the other ranks printed no error",
         Basis.LATE: f"{waiting} timed out in {name}{where}{after}; then all other ranks lost the connection",
-        Basis.ONE_SIDE: f"{waiting} timed out in {name}{where}{after}; without the other ranks' logs the rank that did"
-        " not join cannot be named",
+        Basis.ONE_SIDE: f"{waiting} timed out in {name}{where}{after}; the logs of the other ranks, which would"
+        " show the rank that did not join, are missing",
     }
     alone = {
         Basis.ALONE: f"{ranks} alone issued {name}, after the end of the training; it timed out{after}{where}",

@@ -8,6 +8,9 @@ from analyzers.report import Evidence
 from analyzers.words import rank_names
 
 COMMON_POOL = "0.0"
+STEPS_INFERRED = (
+    "The snapshot does not say where a step begins: workbench derived the steps from call stacks that repeat."
+)
 CATEGORY_WORDS = {
     "optimizer_state": "optimizer state",
     "temporary": "temporary tensors",
@@ -38,7 +41,10 @@ def ranks_of(device: Device) -> list[int]:
 
 
 def fact(device: Device, text: str, line: str = "") -> Evidence:
-    """Return a piece of evidence from the device's file; `line` is the line of the user's code that it is about."""
+    """Return evidence that points to the snapshot of the device.
+
+    `line` is the place in the user's code that the text is about, such as `train.py:41` (empty: none).
+    """
     return Evidence(text=text, source=device.path, line=line)
 
 

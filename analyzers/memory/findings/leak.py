@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from analyzers.memory.findings.evidence import fact, in_words, innermost, ranks_of
+from analyzers.memory.findings.evidence import STEPS_INFERRED, fact, in_words, innermost, ranks_of
 from analyzers.memory.model import Device, Growth
 from analyzers.report import Finding, Severity
 from analyzers.words import quantity, size, size_change
@@ -14,7 +14,7 @@ def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
     where = innermost(worst.frames, "an unknown line")
     is_annotated = worst.first_step is not None
     since = f" from step {worst.first_step} on" if is_annotated else ""
-    how = "" if is_annotated else " The recording does not mark steps: they were inferred from stacks that repeat."
+    how = "" if is_annotated else f" {STEPS_INFERRED}"
     together = sum(growth.total_bytes for growth in growing)
     all_lines = f" All lines in the evidence together left {size(together)}." if len(growing) > 1 else ""
     return Finding(

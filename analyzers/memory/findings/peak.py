@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from analyzers.memory.answers.unusual_use import LOSS_PIECES
-from analyzers.memory.findings.evidence import fact, innermost, ranks_of
+from analyzers.memory.findings.evidence import STEPS_INFERRED, fact, innermost, ranks_of
 from analyzers.memory.findings.remedies import SHARD, saving_by
 from analyzers.memory.model import Device, Remedy, Saving, UnusualKind, UnusualUse
 from analyzers.report import Evidence, Finding, Severity
@@ -136,9 +136,9 @@ def spike_finding(device: Device, use: UnusualUse) -> Finding:
     highest, usual = device.peak_allocated_bytes, device.peak_allocated_bytes - use.bytes
     larger, compared = use.larger_steps or 1, use.compared_steps or 1
     others = quantity(compared - larger, "other step")
-    one = f"Step {use.step}" if use.step is not None else "One step"
+    one = f"Step {use.step}" if use.step is not None else f"One of {compared} steps"
     which, these = (one, "this step") if larger == 1 else (f"{larger} of {compared} steps", "these steps")
-    how = "" if use.step is not None else " The recording marks no steps: they were inferred from stacks that recur."
+    how = "" if use.step is not None else f" {STEPS_INFERRED}"
     most = "" if larger == 1 else " at most"
     return Finding(
         id="memory.spike",
@@ -147,7 +147,7 @@ def spike_finding(device: Device, use: UnusualUse) -> Finding:
         why=f"Without {these} the job would need {size(use.bytes)} less memory."
         + (f" The largest difference is in {innermost(use.frames)}." if use.frames else "")
         + how,
-        next="Find what is special about it: a long sequence or a large batch, an evaluation or a checkpoint. Limit the"
+        next=f"Find out what {these} did: a long sequence or a large batch, an evaluation or a checkpoint. Limit the"
         " tokens in a batch, not its samples, or evaluate with a smaller batch; then the peak is"
         f" {size(usual)}.",
         ranks=ranks_of(device),

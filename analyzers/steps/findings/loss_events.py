@@ -20,8 +20,8 @@ def nonfinite_finding(steps: Steps, broken: NonFinite) -> Finding:
         id=Problem.NONFINITE_LOSS.finding_id,
         severity=Severity.ERROR,
         title=f"the {broken.quantity} of {rank_names(broken.ranks)} is NaN or infinite from step {broken.step} on",
-        why=f"step {broken.step} is the first one whose {broken.quantity} is not finite. If the optimizer used its"
-        " gradients, the weights are not finite either, and the run cannot recover",
+        why=f"step {broken.step} is the first one whose {broken.quantity} is not finite. If the optimizer used the"
+        " gradients of that step, the weights are not finite either, and the run cannot recover",
         next=f"find the origin: check the batch, the learning rate and the gradient norm of step {broken.step}, and"
         f" the weight update of the step before. Then resume from a checkpoint before step {broken.step}",
         ranks=broken.ranks,

@@ -133,13 +133,14 @@ def numbering_note(log: MappedLog) -> Finding:
     if log.numbered_by is NumberedBy.EPOCH:
         title = f"{log.path} has a row per epoch: epochs are shown as steps"
         return note("steps.numbered_by_epoch", title, "the log has no column of steps", "log the step beside the epoch")
-    title = f"{log.path} has no column of steps: its rows are numbered by line, from 1"
-    why = "step numbers in this report are numbers of rows, which are not those of the training"
+    title = f"{log.path} does not say to which step a row belongs: the rows are counted from 1"
+    why = "step 5 in this report is the fifth row of the log, which need not be step 5 of the training"
     return note(
         "steps.numbered_by_line",
         title,
         why,
-        "name the column that holds the step: `workbench steps PATH --map step=COLUMN`. If there is none, log the step",
+        "if one of the log's fields has the step, name it: `workbench steps PATH --map step=FIELD`. Otherwise print the"
+        " step in each row",
     )
 
 

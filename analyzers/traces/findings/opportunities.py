@@ -307,7 +307,7 @@ def evidence(account: RankTrace, one: Opportunity) -> Iterator[str]:
     """Yield texts with the numbers of an opportunity, then with the events that belong to it."""
     steps = f" in {quantity(account.steps, 'step')}" if account.steps else ""
     saved = f"at most {duration_ns(one.saved_ns)} ({percent(one.saved_share)} of the step) of it can be saved"
-    whole = f"{percent(one.saved_share)} of the step; at most all of it can be saved"
+    whole = f"{percent(one.saved_share)} of the step; at best all of it can be saved"
     rest = whole if one.saved_ns == one.taken_ns else saved
     yield f"{counted(one)}{steps}: {duration_ns(one.taken_ns)} per step, {rest}"
     if "bus_bytes_per_s" in one.measures:

@@ -26,7 +26,7 @@ def test_a_stuck_rank_is_shown_not_to_have_joined(name, rank):
 
 
 def test_the_last_sign_of_progress_says_how_old_it_is_and_where():
-    progress = "rank 3 last reported progress 7.45 s before its dump, in the part 'fwd' of step 6"
+    progress = "rank 3 last reported progress 7.45 s before it wrote its dump, in the part 'fwd' of step 6"
     assert any(fact.startswith(progress) for fact in stuck_facts("stuck_gil_4ranks"))
 
 

@@ -314,7 +314,7 @@ def test_how_long_a_rank_is_in_its_phase_and_whether_it_was_slow_before(folder, 
     steps.side("rank_1.jsonl", "\n".join([header, *lines, '{"step": 11, "dur']))
     facts = [fact.text for fact in analyze(run.discover(folder.path.parent)).findings[0].evidence]
     slow = "each of its last 3 steps took 900 ms, earlier ones 200 ms"
-    assert f"rank 1 last reported progress 60.0 s before its dump; {slow}" in facts
+    assert f"rank 1 last reported progress 60.0 s before it wrote its dump; {slow}" in facts
 
 
 def worker(tmp_path, folder, attempt, rank):

@@ -45,7 +45,7 @@ def test_a_leak_is_found_without_marks_on_the_rank_that_has_it(recorded, maker):
     [leak] = [finding for finding in leaking.findings if finding.id == "memory.leak"]
     assert leak.title == "Memory grows by 640.0 KiB per step in forward (trainer/models/llama3/model.py:105)"
     assert leak.step is None
-    assert leak.why.endswith("The recording does not mark steps: they were inferred from stacks that repeat.")
+    assert leak.why.endswith("workbench derived the steps from call stacks that repeat.")
 
 
 def loop(recording, maker, steps, *, kept=0, every=1, layers=()):
@@ -113,9 +113,9 @@ def spikes(maker, sizes):
 
 def test_a_step_that_needs_more_than_all_others_is_found_without_marks(maker):
     [finding] = spikes(maker, [MB, MB, MB, 3 * MB, MB, MB, MB, MB])
-    assert finding.title == "One step on rank 0 needed 8.6 MiB, the 7 other steps at most 2.9 MiB"
+    assert finding.title == "One of 8 steps on rank 0 needed 8.6 MiB, the 7 other steps at most 2.9 MiB"
     assert "The largest difference is in layer (train/model.py:1)." in finding.why
-    assert finding.why.endswith("The recording marks no steps: they were inferred from stacks that recur.")
+    assert finding.why.endswith("workbench derived the steps from call stacks that repeat.")
     assert finding.step is None
 
 

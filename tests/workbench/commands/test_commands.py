@@ -210,7 +210,7 @@ def test_config_explain_marks_what_a_run_refuses(tmp_path):
     document = json.loads(run("config", "explain", toml, "--json").stdout)
     assert "1 ignored" in document["verdict"]["sentence"]
     assert document["verdict"]["sentence"].endswith("1 refused")
-    assert document["findings"][0]["title"] == "The trainer cannot honour model.name = 'flux' (line 2)"
+    assert document["findings"][0]["title"] == "The trainer does not support model.name = 'flux' (line 2)"
 
 
 def test_config_diff_shows_the_keys_that_differ(tmp_path):

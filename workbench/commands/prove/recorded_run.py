@@ -51,9 +51,10 @@ class RecordedRun:
         return oom.allocated_bytes + oom.device_free_bytes if oom else self.device.limit_bytes or 0
 
     def growing_bytes(self, *, in_validation: bool = False) -> int:
-        """Return how many of the bytes in use or requested at the failure grow with the batch.
+        """Return the bytes at the failed allocation that depend on the batch size, with the request that failed.
 
-        In a validation there is no forward phase, so all tensors of the categories that may grow are counted.
+        In training these are the bytes that half a batch would halve. In a validation the estimate is coarser: all
+        bytes of the categories in `GROWING_CATEGORIES`.
         """
         half = next((saving for saving in self.device.savings if saving.remedy is Remedy.HALF_BATCH), None)
         oom = self.device.oom

@@ -58,10 +58,11 @@ def batch_finding(data: RerunData) -> Finding:
         id="rerun.batch",
         severity=Severity.WARNING,
         title=f"The batch of step {data.step} makes the loss spike: no gradient jumped in that step or before it",
-        why=f"The same step has the same loss again ({loss(data.repeated_loss)}), and no parameter has a gradient twice"
-        f" as large as in the {quantity(data.steps_compared, 'step')} before it, from step {data.first_compared} on.",
+        why=f"A second run of steps {data.first_compared} to {data.step} had the same loss in step {data.step}"
+        f" ({loss(data.repeated_loss)}). In no step was the gradient of a parameter {FACTOR:g} times as large as in the"
+        " steps before it.",
         next=f"Look at the batch of step {data.step} ({batch(data)}): text of another kind, padding, wrong labels."
-        " Leave it out, or go on: the weights are sound.",
+        " If it is bad data, remove it. The training can continue as it is, because the weights are not damaged.",
         ranks=[] if late is None else [late],
         step=data.step,
         evidence=[Evidence(text=text) for text in facts(data)],
@@ -73,7 +74,7 @@ def jump_finding(data: RerunData, jumps: Jumps) -> Finding:
     """Return the finding on the layer whose gradient jumped first."""
     gradient = jumps.gradient
     early = data.step - jumps.step
-    when = f"in step {jumps.step}" + (f", {quantity(early, 'step')} before the loss" if early > 0 else "")
+    when = f"in step {jumps.step}" + (f", {quantity(early, 'step')} earlier" if early > 0 else "")
     late = worst_rank(data)
     return Finding(
         id="rerun.gradient_jump",
@@ -91,11 +92,11 @@ def jump_finding(data: RerunData, jumps: Jumps) -> Finding:
 def reason(jumps: Jumps) -> str:
     """Return the numbers about a jump of gradients: its size, how many parameters have one, and the forward pass."""
     first, largest = jumps.gradient, jumps.largest
+    most = "" if largest.tensor == first.tensor else f"; that of {largest.tensor} grew most, {times(largest)} as large"
     return (
-        f"The norm of this gradient is {times(first)} its largest in the recorded steps before ({number(first.norm)},"
-        f" before at most {number(first.before)}). {percent(jumps.share)} of the parameters have a gradient of more"
-        f" than {FACTOR:g} times their largest before; that of {largest.tensor} grew most, to {times(largest)} its largest."
-        f" {forward_sentence(jumps)}"
+        f"The norm of this gradient is {number(first.norm)} in that step, and at most {number(first.before)} in the"
+        f" recorded steps before. The gradients of {percent(jumps.share)} of the parameters became more than"
+        f" {FACTOR:g} times as large as before{most}. {forward_sentence(jumps)}"
     )
 
 
@@ -103,7 +104,7 @@ def forward_sentence(jumps: Jumps) -> str:
     """Return a sentence on the forward pass of the step with the jump: the first output that jumped, if one did."""
     if jumps.forward is None:
         return (
-            f"No output of a module was more than {FACTOR:g} times as large as before in that step: the gradients grew"
+            f"The output of no module was more than {FACTOR:g} times as large as before in that step, so the cause is"
             " in the loss or in the backward pass."
         )
     name = value_name_of(jumps.forward.kind, jumps.forward.tensor)
@@ -118,8 +119,8 @@ def advice(data: RerunData, jumps: Jumps) -> str:
     """
     if jumps.step < data.step:
         return (
-            f"Clip gradients (training.max_norm) or lower the learning rate before step {jumps.step}: its update made"
-            f" the loss of step {data.step}."
+            f"Clip gradients (training.max_norm) or lower the learning rate before step {jumps.step}: the update of"
+            f" step {jumps.step} caused the loss of step {data.step}."
         )
     if jumps.forward is not None:
         return (
@@ -143,11 +144,10 @@ def facts(data: RerunData) -> list[str]:
     """Return sentences on the batch of the step, the losses of ranks and runs, and the second run's command."""
     texts = [f"batch of step {data.step}: {batch(data)}"]
     if len(data.losses) > 1:
-        parts = (f"rank {rank} {number(value)}" for rank, value in sorted(data.losses.items()))
-        texts.append(f"loss of each rank's part of it: {', '.join(parts)}")
-    texts.append(f"loss {loss(data.recorded_loss)} as recorded, {loss(data.repeated_loss)} in the second run")
-    texts.append(" ".join(data.command))
-    return texts
+        parts = (f"{number(value)} on rank {rank}" for rank, value in sorted(data.losses.items()))
+        texts.append(f"loss of each rank's part of the batch: {', '.join(parts)}")
+    texts.append(f"loss of step {data.step}: {loss(data.recorded_loss)} as recorded, {loss(data.repeated_loss)} again")
+    return [*texts, " ".join(data.command)] if data.command else texts
 
 
 def batch(data: RerunData) -> str:

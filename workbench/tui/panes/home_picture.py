@@ -82,9 +82,9 @@ class Picture:
 
 
 class HomePicture(Vertical):
-    """The widget with a picture of the home pane: a caption, and below it the chart; a click shows the chart in full.
+    """A preview of a chart in the home pane, with a caption; a click opens the view that has the chart in full size.
 
-    The first picture has the number 0. Further ones are for large screens.
+    Preview 0 belongs to the verdict and is always shown; further previews are shown only on large screens.
     """
 
     DEFAULT_CSS = """

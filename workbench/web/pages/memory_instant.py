@@ -113,10 +113,10 @@ def node_path(tree: pd.DataFrame, node: int) -> Elements:
 
 
 def subtree(tree: pd.DataFrame, node: int) -> tuple[pd.DataFrame, int]:
-    """Return the tree's largest nodes at or below `node`, at most `NODES`, and the parent of `node`.
+    """Return `node` with the largest nodes below it (at most `NODES` in all), and the parent of `node`.
 
-    A click on the root of the chart, which is `node`, selects that parent. A node is at least as large as each of its
-    children and precedes them in `tree`, so every node in the result has its parents there, too.
+    The chart draws the first; the second is where a click on its root leads, one level up. The result has no node
+    without its parent, because a parent has at least as many bytes as each of its children.
     """
     if node not in set(tree["node"]):
         return tree.nlargest(NODES, "bytes", keep="first"), NO_NODE
