@@ -92,7 +92,7 @@ def test_a_gate_on_the_step_time(pair, more_ms, ids):
     assert [f.id for f in report.findings] == ids
     assert report.verdict.kind == ("regression" if ids else "healthy")
     if ids:
-        assert report.findings[0].evidence[0].text.startswith("bwd takes 1")
+        assert report.findings[0].evidence[0].text.startswith("phase bwd takes 1")
         assert {row.what: row.interval for row in report.data.rows}["median step time"].startswith("+1")
 
 

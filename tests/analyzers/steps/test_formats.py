@@ -89,7 +89,7 @@ def test_a_log_of_our_own_says_nothing_of_columns(here):
 
 def test_rows_without_a_step_are_numbered_and_that_is_said(here):
     report = report_on(RECORDED / "hf_console_no_bar" / "console.log")
-    assert "`workbench steps PATH --map step=COLUMN`" in finding(report, "steps.numbered_by_line").next
+    assert "`workbench steps PATH --map step=FIELD`" in finding(report, "steps.numbered_by_line").next
     assert report.data.logs[0].numbered_by is NumberedBy.LINE
     assert report.data.ranks[0].last_step == 12
 
