@@ -82,9 +82,17 @@ class ProofData(msgspec.Struct, frozen=True, kw_only=True):
         return self.applied.predicted_bytes / measured - 1 if self.applied and measured else None
 
     @property
+    def excess(self) -> float | None:
+        """The measured peak relative to the predicted one: 0.1 if it is 10 % above the prediction, negative if below.
+
+        A margin limits this number. It is None if a change was not run or its peak was not measured.
+        """
+        measured = self.rerun.peak_bytes if self.rerun else None
+        return measured / self.applied.predicted_bytes - 1 if self.applied and measured else None
+
+    @property
     def is_within_margin(self) -> bool | None:
         """Whether the measured peak is within the margin of the predicted one; None if either is not known."""
-        measured = self.rerun.peak_bytes if self.rerun else None
-        if self.margin is None or not self.applied or not measured:
+        if self.margin is None or self.excess is None:
             return None
-        return abs(measured / self.applied.predicted_bytes - 1) <= self.margin
+        return abs(self.excess) <= self.margin

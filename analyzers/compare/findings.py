@@ -149,8 +149,9 @@ def certainty(change: MeasureChange) -> str:
     """
     if change.is_exact:
         return f"{signed_percent(change.change)}, exact"
-    interval = interval_text(change.low, change.high)
-    return f"{signed_percent(change.change)}; 95 % interval {interval}, from {quantity(change.samples, 'step')}"
+    lower, upper = signed_percent(change.low), signed_percent(change.high)
+    interval = f"interval {interval_text(change.low, change.high)}" if lower != upper else f"interval about {upper}"
+    return f"{signed_percent(change.change)}; 95 % {interval}, from {quantity(change.samples, 'step')}"
 
 
 def value_text(measure: Measure, value: float) -> str:

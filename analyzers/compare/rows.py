@@ -47,12 +47,8 @@ class Line:
 
 
 def interval_text(low: float, high: float) -> str:
-    """Return the bounds `low` and `high` of a relative change as text: `+83 % to +175 %` for 0.83 and 1.75.
-
-    Bounds that round to the same percentage are one: `about +175 %`.
-    """
-    lower, upper = signed_percent(low), signed_percent(high)
-    return f"about {upper}" if lower == upper else f"{lower} to {upper}"
+    """Return the bounds `low` and `high` of a relative change as text: `+83 % to +175 %` for 0.83 and 1.75."""
+    return f"{signed_percent(low)} to {signed_percent(high)}"
 
 
 def measure_lines(a: Measures, b: Measures, changes: Sequence[MeasureChange]) -> list[Line]:

@@ -36,15 +36,15 @@ def finding(run: RecordedRun, data: ProofData) -> Finding:
         return not_applied(run, data)
     passed, measured = data.rerun.passed, data.rerun.peak_bytes
     change = in_words(data.applied.changes)
-    by = f" ({signed_percent(data.error)}{margin_phrase(data)})" if data.error is not None else ""
+    measured_text = "nothing" if measured is None else f"{size(measured)}{excess_phrase(data)}"
     return Finding(
         id="proof.proved" if passed else "proof.disproved",
         severity=Severity.INFO if passed else Severity.ERROR,
         title=f"With {change} the run fits: {quantity(data.rerun.steps, 'step')} ran under the same limit"
         if passed
         else f"With {change} the run still fails",
-        why=f"Predicted {size(data.applied.predicted_bytes)}, measured"
-        f" {'nothing' if measured is None else size(measured)}{by}; tensors had room for {size(data.room_bytes)}."
+        why=f"Predicted {size(data.applied.predicted_bytes)}, measured {measured_text}; tensors had room for"
+        f" {size(data.room_bytes)}."
         + (f" The settings as they were need {size(data.needed_bytes)}." if data.needed_bytes else ""),
         next=f"Set {change} in the job."
         if passed
@@ -56,11 +56,13 @@ def finding(run: RecordedRun, data: ProofData) -> Finding:
     )
 
 
-def margin_phrase(data: ProofData) -> str:
-    """Return a phrase that says whether the error of the prediction is within the stated margin."""
-    if data.margin is None or data.is_within_margin is None:
+def excess_phrase(data: ProofData) -> str:
+    """Return a phrase such as ` (+5.2 %, more than the margin of 5 %)` on how far a peak is from its prediction."""
+    if data.excess is None:
         return ""
-    return f", {'within' if data.is_within_margin else 'BEYOND'} the margin of {percent(data.margin)}"
+    relation = "within" if data.is_within_margin else "more than"
+    margin = "" if data.margin is None else f", {relation} the margin of {percent(data.margin)}"
+    return f" ({signed_percent(data.excess)}{margin})"
 
 
 def not_applied(run: RecordedRun, data: ProofData) -> Finding:
