@@ -68,15 +68,16 @@ class AnalyzerReports:
 def run_analyzers(run: Run, options: store.Options) -> AnalyzerReports:
     """Return the reports of all analyzers; each reads its own files of the run."""
     reports = AnalyzerReports(not_finite=not_finite_findings(run.of(Kind.NOT_FINITE)))
+    if printed := run.of(Kind.LOG, Kind.TEXT, Kind.ERROR):
+        reports.logs = try_analyzer(reports, printed, "logs", lambda: logs.analyze(run, options))
+    buffers = reports.logs.data.nccl if reports.logs else ()
     if snapshots := snapshots_to_read(run):
-        reports.memory = try_analyzer(reports, snapshots, "memory", lambda: memory.analyze(snapshots, options))
+        reports.memory = try_analyzer(reports, snapshots, "memory", lambda: memory.analyze(snapshots, options, buffers))
     if run.of(Kind.FLIGHT, Kind.COLLECTION, Kind.EXIT) or has_failed_rank(run.manifest()) or is_foreign_end(run):
         reports.hang = try_analyzer(reports, run.of(Kind.FLIGHT), "hang", lambda: hangs.analyze(run, options))
     if recorded := newest_step(run.of(Kind.TRACE)):
         reports.trace = try_analyzer(reports, recorded, "trace", lambda: traces.analyze(recorded, options))
     add_steps_report(reports, run, options)
-    if printed := run.of(Kind.LOG, Kind.TEXT, Kind.ERROR):
-        reports.logs = try_analyzer(reports, printed, "logs", lambda: logs.analyze(run, options))
     return reports
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from analyzers import run, store
+from analyzers.device_memory.nccl import NcclProcess
 from analyzers.errors import WorkbenchError
 from analyzers.logs.model import EventKind, Facts, LogEvent, LogFile, RankLog
 from analyzers.logs.reading.line_patterns.processes import signal_name
@@ -45,6 +46,10 @@ class Logs:
     """What to do about the last file that could not be read."""
     inputs: list[Input] = field(default_factory=list)
     left_out: int = 0
+    nccl: list[NcclProcess] = field(default_factory=list)
+    """What each process logged about NCCL's memory."""
+    has_rccl: bool = False
+    """Whether the ranks use AMD's library, of which usually only the first one prints its name."""
     attempts: set[int] = field(default_factory=lambda: {0})
     """The attempts of torchrun that printed something; an attempt is one start of all workers, counted from 0."""
 
@@ -65,6 +70,7 @@ def load(logs: run.Run, options: store.Options) -> Logs:
             loaded.hint = columns.hint
         else:
             add(loaded, chosen, columns, first)
+    loaded.nccl = [] if loaded.has_rccl else loaded.nccl
     number_ranks(loaded)
     add_exit_codes(loaded, logs.manifest())
     return loaded
@@ -142,7 +148,9 @@ def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns,
         loaded.inputs.append(artefact.as_input())
         loaded.attempts |= {attempt_of(artefact.path)} if artefact.bytes else set()
         loaded.left_out += file["left_out"]
+        loaded.has_rccl = loaded.has_rccl or file["rccl"]
         loaded.world_size = max(loaded.world_size or 0, file["world_size"] or 0) or None
+    loaded.nccl += nccl_processes(columns, artefacts)
     events = events_of(columns, artefacts, ranks)
     loaded.events += events
     loaded.clocks += columns["event.clock_ns"].tolist()
@@ -152,6 +160,15 @@ def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns,
     for artefact, rank in zip(artefacts, ranks, strict=True):
         if rank is not None and WORKER.fullmatch(str(artefact.path)):
             loaded.ranks.setdefault(rank, RankLog(rank=rank, path=str(artefact.path)))
+
+
+def nccl_processes(columns: store.Columns, artefacts: Sequence[run.Artefact]) -> list[NcclProcess]:
+    """Return what the log files `artefacts`, read into `columns`, show about NCCL's memory in each process."""
+    return [
+        msgspec.structs.replace(msgspec.convert(process, NcclProcess), path=str(artefact.path))
+        for artefact, processes in zip(artefacts, columns.meta["nccl"], strict=True)
+        for process in processes
+    ]
 
 
 def events_of(columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]) -> list[LogEvent]:

@@ -6,6 +6,7 @@ from enum import StrEnum
 import msgspec
 
 from analyzers.device_memory import MemoryPart
+from analyzers.device_memory.nccl import NcclProcess
 
 LOGGER = re.compile(r"^(?:\[\w+\]:\s?)*\[?[IWEF]\d{3,4} [\d:.]+ +(?:\d+ )?\S+\] ")
 """Matches the prefix that the loggers of C++ and of torchrun put before a message: level, date, time, source file."""
@@ -292,3 +293,5 @@ class LogsData(msgspec.Struct, frozen=True, kw_only=True):
     """The number of events that were counted but not kept, because there were too many."""
     memory: list[LogMemory] = []
     """The parts of a device's memory at each failed request for memory, where the message has the sizes."""
+    nccl: list[NcclProcess] = []
+    """The memory of NCCL's buffers in each process, where a log has its lines (NCCL_DEBUG=INFO)."""

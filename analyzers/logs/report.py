@@ -48,7 +48,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
         version=tool_version(),
         inputs=loaded.inputs,
         verdict=make_verdict(answer, loaded),
-        findings=[*make_findings(answer, loaded), *untracked_findings(data.memory)],
+        findings=[*make_findings(answer, loaded), *untracked_findings(data.memory, data.nccl)],
         data=data,
     )
 
@@ -62,5 +62,6 @@ def data_of(logs: Logs) -> LogsData:
         events=logs.events,
         files=logs.files,
         left_out=logs.left_out,
-        memory=device_accounts(logs.events),
+        memory=device_accounts(logs.events, logs.nccl),
+        nccl=logs.nccl,
     )

@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from analyzers.device_memory import MemoryPart
+from analyzers.device_memory.nccl import NcclProcess
 from analyzers.memory.breakdown_model import Breakdown
 
 
@@ -292,8 +293,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     empty unless annotations such as `ProfilerStep#7` mark the steps. `listed_bytes` is the sum of the snapshot's list
     of blocks, where it differs from `end_allocated_bytes`. `account` says how many bytes of the device's whole memory
     PyTorch, libraries and other processes used when the snapshot was taken; empty if the device's total was not
-    recorded. `nccl_groups` is the number of process groups of this rank that use NCCL. `limit_name` says which limit of
-    the process `limit_bytes` is, such as `RLIMIT_DATA`; empty for the memory of a device, or if unknown.
+    recorded. `nccl_groups` is the number of process groups of this rank that use NCCL, `nccl` what its log shows of
+    their memory. `limit_name` says which limit of the process `limit_bytes` is, such as `RLIMIT_DATA`; empty for the
+    memory of a device, or if unknown.
     """
 
     path: str
@@ -329,6 +331,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     savings: list[Saving] = msgspec.field(name="estimates")
     account: list[MemoryPart] = []
     nccl_groups: int | msgspec.UnsetType = msgspec.UNSET
+    nccl: NcclProcess | msgspec.UnsetType = msgspec.UNSET
 
 
 class SettingChange(msgspec.Struct, frozen=True):

@@ -7,6 +7,8 @@ from pathlib import Path
 import msgspec
 
 from analyzers import store
+from analyzers.device_memory import with_nccl
+from analyzers.device_memory.nccl import NcclProcess, process_of
 from analyzers.errors import InputError, WorkbenchError
 from analyzers.memory import diff
 from analyzers.memory.answers.leaks import leaking_devices
@@ -19,7 +21,7 @@ from analyzers.memory.loading import READER, rank_of, step_of
 from analyzers.memory.model import Device, MemoryData
 from analyzers.memory.reading.snapshot import Snapshot
 from analyzers.progress import is_milestone
-from analyzers.report import Finding, Report, merged, ranked, tool_version
+from analyzers.report import Finding, Report, Verdict, merged, ranked, tool_version
 from analyzers.run import Artefact, Kind, discover, selected, unreadable
 
 SCHEMA = "workbench.memory/1"
@@ -27,7 +29,9 @@ AnyPath = str | PathLike[str]
 
 
 def analyze(
-    snapshots: AnyPath | Sequence[AnyPath | Artefact], options: store.Options | None = None
+    snapshots: AnyPath | Sequence[AnyPath | Artefact],
+    options: store.Options | None = None,
+    nccl: Sequence[NcclProcess] = (),
 ) -> Report[MemoryData]:
     """Return a report on memory snapshots: why memory ran out, leaks, fragmentation, and the contents of the peak.
 
@@ -35,7 +39,8 @@ def analyze(
     `analyzers.run.discover` returns). Every schema since torch 2.0 is read: pickles of
     `torch.cuda.memory._dump_snapshot`, the JSON of `_memory_viz`, gzipped or not, and the files of
     `workbench.recorders.memory`. `options` select a rank and a step and limit the processes and the memory that
-    reading takes. Nothing in a file is ever executed.
+    reading takes. `nccl` is what the logs of the same run show about NCCL's buffers (`LogsData.nccl`). Nothing in a
+    file is ever executed.
 
     A file that cannot be read becomes a finding (`memory.unreadable`), as long as at least one file can be read.
 
@@ -58,16 +63,12 @@ def analyze(
         if isinstance(columns, WorkbenchError):
             failures.append((artefact, columns))
         else:
-            devices += devices_of(Snapshot(columns), artefact)
+            devices += [with_buffers(device, nccl) for device in devices_of(Snapshot(columns), artefact)]
         if devices and is_milestone(number, len(inputs)):
             tell_first_answer(options, number, devices)
     if not devices:
         raise failures[0][1]
-    lost = [unreadable(artefact, "memory", error) for artefact, error in failures]
-    findings = ranked(merged([*lost, *findings_of(devices)]))
-    conclusion = verdict(devices, findings)
-    # The finding that the verdict rests on comes first among those of its severity.
-    findings.sort(key=lambda finding: (-finding.severity.weight, finding.id != finding_id(conclusion.kind)))
+    conclusion, findings = conclude(devices, [unreadable(artefact, "memory", error) for artefact, error in failures])
     return Report(
         schema=SCHEMA,
         version=tool_version(),
@@ -76,6 +77,15 @@ def analyze(
         findings=findings,
         data=MemoryData(devices),
     )
+
+
+def conclude(devices: Sequence[Device], lost: Sequence[Finding]) -> tuple[Verdict, list[Finding]]:
+    """Return the verdict on the devices and all findings in their order; `lost` are those on unreadable files."""
+    findings = ranked(merged([*lost, *findings_of(devices)]))
+    conclusion = verdict(devices, findings)
+    # The finding that the verdict rests on comes first among those of its severity.
+    findings.sort(key=lambda finding: (-finding.severity.weight, finding.id != finding_id(conclusion.kind)))
+    return conclusion, findings
 
 
 def tell_first_answer(options: store.Options, number: int, devices: Sequence[Device]) -> None:
@@ -112,6 +122,14 @@ def devices_of(snapshot: Snapshot, artefact: Artefact) -> Iterator[Device]:
         if oom and oom.step is None:
             oom = msgspec.structs.replace(oom, step=failing_step)
         yield msgspec.structs.replace(device, path=str(artefact.path), rank=rank, step=step, oom=oom)
+
+
+def with_buffers(device: Device, nccl: Sequence[NcclProcess]) -> Device:
+    """Return the device with NCCL's buffers as a part of its memory, if `nccl` has them for its rank."""
+    process = process_of(nccl, device.rank, device.device)
+    if process is None or not device.account:
+        return device
+    return msgspec.structs.replace(device, account=with_nccl(device.account, process), nccl=process)
 
 
 def findings_of(devices: Sequence[Device]) -> Iterator[Finding]:

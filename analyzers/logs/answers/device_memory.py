@@ -1,25 +1,27 @@
 """Divide the memory of a device into parts (such as allocated, cached, free), from each out-of-memory message."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from analyzers.device_memory import KnownMemory, account_for
+from analyzers.device_memory import KnownMemory, MemoryPart, account_for, with_nccl
+from analyzers.device_memory.nccl import NcclProcess, process_of
 from analyzers.logs.model import EventKind, Facts, LogEvent, LogMemory
 
 MESSAGES_AT_MOST = 64
 
 
-def device_accounts(events: Iterable[LogEvent]) -> list[LogMemory]:
+def device_accounts(events: Iterable[LogEvent], nccl: Sequence[NcclProcess] = ()) -> list[LogMemory]:
     """Return the parts of a device's memory at each failed request for memory, in the order of `events`.
 
-    Messages with the same rank, device and requested size count as one; at most `MESSAGES_AT_MOST` are returned.
+    `nccl` is what the logs show about NCCL's buffers in each process. Messages with the same rank, device and requested
+    size count as one; at most `MESSAGES_AT_MOST` are returned.
     """
     accounts: dict[tuple[int | None, int | None, int], LogMemory] = {}
-    for account in messages(events):
+    for account in messages(events, nccl):
         accounts.setdefault((account.rank, account.device, account.requested_bytes), account)
     return list(accounts.values())[:MESSAGES_AT_MOST]
 
 
-def messages(events: Iterable[LogEvent]) -> Iterator[LogMemory]:
+def messages(events: Iterable[LogEvent], nccl: Sequence[NcclProcess]) -> Iterator[LogMemory]:
     """Yield the parts of a device's memory for each out-of-memory message that has the necessary sizes."""
     for event in events:
         known = known_memory(event.facts) if event.kind is EventKind.OUT_OF_MEMORY else None
@@ -30,8 +32,14 @@ def messages(events: Iterable[LogEvent]) -> Iterator[LogMemory]:
                 path=event.path,
                 line=event.line,
                 requested_bytes=event.facts.requested_bytes or 0,
-                parts=account_for(known),
+                parts=parts_of(known, process_of(nccl, event.rank, event.facts.device)),
             )
+
+
+def parts_of(known: KnownMemory, process: NcclProcess | None) -> list[MemoryPart]:
+    """Return the parts of a device's memory, with NCCL's buffers apart if the log of `process` shows them."""
+    parts = account_for(known)
+    return parts if process is None else with_nccl(parts, process)
 
 
 def known_memory(facts: Facts) -> KnownMemory | None:

@@ -40,6 +40,7 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
         scanners.append(scanner)
         about = {"lines": scanner.lines, "binary": scanner.binary, "problem": problem, "skipped": scanner.skipped}
         files.append({**about, "left_out": scanner.events.left_out, "world_size": scanner.roster.world_size})
+        files[-1]["rccl"] = scanner.nccl.is_other_library
     columns = event_columns(scanners) | roster_columns(scanners)
     events = [event for scanner in scanners for event in scanner.events]
     texts = {name: [getattr(event, name) or "" for event in events] for name in TEXTS}
@@ -48,6 +49,7 @@ def read(paths: list[Path]) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, 
     said = [list(seen.said) for scanner in scanners for _, seen in scanner.roster.in_order()]
     meta = {"files": files, "facts": facts, "chains": [event.chain for event in events], "last_lines": lines}
     meta["said"] = said
+    meta["nccl"] = [msgspec.to_builtins(scanner.nccl.found()) for scanner in scanners]
     meta["step_lines"] = [seen.step_line for scanner in scanners for _, seen in scanner.roster.in_order()]
     return columns, meta | texts
 

@@ -20,6 +20,7 @@ from analyzers.logs.reading.line_filter import DIGITS, LineFilter
 from analyzers.logs.reading.line_patterns.pattern import Found
 from analyzers.logs.reading.lines_after import hint_after
 from analyzers.logs.reading.lines_before import step_of, with_device
+from analyzers.logs.reading.nccl_lines import NcclLines
 from analyzers.logs.reading.patterns import TRIGGERS, recognise
 from analyzers.logs.reading.prefixes import (
     NO_PREFIX,
@@ -70,6 +71,7 @@ class Scanner:
     events: EventList = field(default_factory=EventList)
     filter: LineFilter = field(default_factory=LineFilter)
     roster: Roster = field(default_factory=Roster)
+    nccl: NcclLines = field(default_factory=NcclLines)
     lines: int = 0
     taken: int = 0
     skipped: int = 0
@@ -106,6 +108,7 @@ class Scanner:
             else:
                 self.skipped += len(chunk)
             self.roster.look(chunk, TRIGGERS, self.labelled, self.lines + 1)
+            self.nccl.look(chunk, self.lines + 1)
             self.lines += chunk.count(b"\n")
         self.lines += not chunk.endswith(b"\n")
         self.events.kept = [marked_as_survived(event, self.roster) for event in self.events]

@@ -6,6 +6,7 @@ from analyzers.device_memory import (
     Holder,
     in_words,
     is_large,
+    nccl_words,
     untracked_advice,
     untracked_reason,
     untracked_title,
@@ -24,13 +25,14 @@ def untracked_findings(device: Device) -> Iterator[Finding]:
     """
     if not is_large(device.account):
         return
+    process = device.nccl or None
     decisive = device.oom is not None and would_fit(device.account, device.oom.requested_bytes)
     yield Finding(
         id="memory.untracked",
         severity=Severity.WARNING if decisive else Severity.INFO,
         title=untracked_title(device.account),
         why=untracked_reason(device.account, decisive=decisive),
-        next=untracked_advice(device.account),
+        next=untracked_advice(device.account, process),
         ranks=ranks_of(device),
         step=device.step,
         evidence=[*(fact(device, in_words(part)) for part in device.account), *communicators(device)],
@@ -39,7 +41,13 @@ def untracked_findings(device: Device) -> Iterator[Finding]:
 
 
 def communicators(device: Device) -> Iterator[Evidence]:
-    """Yield the number of process groups that share NCCL's memory, and the largest average share of one."""
+    """Yield the communicators with their buffers if NCCL's log has them, else how many process groups there are.
+
+    With their number comes the most that one of them has on average.
+    """
+    if device.nccl:
+        yield from (fact(device, text) for text in nccl_words(device.nccl))
+        return
     groups = device.nccl_groups or 0
     holders = (Holder.LIBRARIES, Holder.OUTSIDE)
     for part in device.account if groups else ():

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from analyzers import memory, run, store
+from analyzers import incident, memory, run, store
 from analyzers.errors import InputError
 from analyzers.memory import views
 from analyzers.memory.findings.oom import owner_words
@@ -14,6 +14,7 @@ from analyzers.memory.findings.unused_memory import unused_memory_findings
 from analyzers.memory.findings.verdict import state_sentence
 from analyzers.report import Status
 from analyzers.words import size
+from tests.support.nccl_logs import CASES
 
 MIB = 1 << 20
 RECORDED = Path(__file__).parents[2] / "fixtures"
@@ -302,6 +303,28 @@ def test_what_the_driver_counts_for_the_process_separates_it_from_others(maker):
     finding = next(finding for finding in report.findings if finding.id == "memory.untracked")
     groups = f"this rank is in 4 process groups of NCCL: on average at most {size(libraries.high_bytes // 4)} for each"
     assert groups in [fact.text for fact in finding.evidence]
+
+
+def test_buffers_of_nccl_are_those_of_the_log_in_the_same_run(maker, tmp_path):
+    """Of the 7 GiB outside of the allocator, NCCL's log explains 2112 MiB, of which 1536 are for NVLink SHARP."""
+    made = maker.Recording()
+    made.alloc(512 * MIB, [maker.frame("forward", "/job/model.py")], category="activations")
+    made.ours = OURS | {
+        "exact": False,
+        "made_up_segments": False,
+        "limit_bytes": 80 << 30,
+        "device_used_bytes": 60 << 30,
+        "device_process_bytes": 8 << 30,
+        "nccl_groups": 4,
+    }
+    maker.save(made.snapshot(), "rank1_memory_snapshot.pickle")
+    (tmp_path / "job.log").write_text(next(case.text for case in CASES if "NVLS" in case.name))
+    report = incident.analyze(tmp_path)
+    parts = {part.holder.value: part.bytes for part in report.data.memory.devices[0].account}
+    assert parts["nccl"] == 2112 * MIB
+    assert parts["nccl"] + parts["context"] + parts["libraries"] == 7 << 30
+    finding = next(finding for finding in report.findings if finding.id == "memory.untracked")
+    assert "NVLink SHARP" in "".join(fact.text for fact in finding.evidence)
 
 
 @pytest.fixture

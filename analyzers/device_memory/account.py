@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from analyzers.words import share, size, uncapitalised
+from analyzers.device_memory.nccl import NcclBuffers, NcclProcess, largest, pair_bytes, savings
+from analyzers.words import quantity, share, size, uncapitalised
 
 GIB, MIB = 1 << 30, 1 << 20
 HALF_OF_LAST_DIGIT = 0.005
@@ -20,14 +21,17 @@ HALF_OF_LAST_DIGIT = 0.005
 # Context and loaded kernels, in GiB, by how large the device is: up to V100 and T4, A10 to A100 40 GB, A100 80 GB and
 # H100, larger ones. Measured on these with torch 2: 0.47 lazily loaded on A100, 0.55 on H100, 0.92 eagerly loaded.
 CONTEXT_GIB = ((34, 0.25, 0.6), (60, 0.35, 0.7), (100, 0.4, 0.95), (float("inf"), 0.5, 1.0))
-NCCL_CONNECTION_BYTES = 524288 + 4915200 + 4194304
-"""The bytes that one connection of an NCCL channel takes: receive buffers of the protocols LL, LL128 and SIMPLE."""
+NCCL_CONNECTION_BYTES = pair_bytes(NcclBuffers(), is_read=False)
+"""The bytes that a connection of an NCCL channel to a peer and back takes, unless the environment changes it."""
+FEWER_CHANNELS, SMALLER_BUFFER = 8, 1 << 20
+"""The number of channels, and the bytes of a buffer for the protocol SIMPLE, that advice on NCCL's memory proposes."""
 
 
 class Holder(StrEnum):
     """What uses a part of a device's memory.
 
-    `OUTSIDE` stands for libraries and other processes together, where the known sizes do not separate them.
+    `OUTSIDE` stands for libraries and other processes together, where the known sizes do not separate them. `NCCL` are
+    the buffers of NCCL's connections, where a log has them.
     """
 
     TENSORS = "tensors"
@@ -35,6 +39,7 @@ class Holder(StrEnum):
     COMMUNICATION = "communication"
     CACHE = "cache"
     CONTEXT = "context"
+    NCCL = "nccl"
     LIBRARIES = "libraries"
     OUTSIDE = "outside"
     OTHER_PROCESSES = "other_processes"
@@ -42,16 +47,19 @@ class Holder(StrEnum):
 
 
 class Source(StrEnum):
-    """Where a size comes from: a message, a snapshot, the driver, the difference of other sizes, or a typical value."""
+    """Where a size comes from: a message, a snapshot, the driver, NCCL's log lines, the difference of other sizes, or a
+    typical value.
+    """
 
     MESSAGE = "message"
     SNAPSHOT = "snapshot"
     DRIVER = "driver"
     DIFFERENCE = "difference"
     TYPICAL = "typical"
+    NCCL_LOG = "nccl_log"
 
 
-UNTRACKED = frozenset({Holder.CONTEXT, Holder.LIBRARIES, Holder.OUTSIDE, Holder.OTHER_PROCESSES})
+UNTRACKED = frozenset({Holder.CONTEXT, Holder.NCCL, Holder.LIBRARIES, Holder.OUTSIDE, Holder.OTHER_PROCESSES})
 """The holders of memory that belongs to no tensor and that PyTorch's allocator does not manage."""
 
 HOLDER_WORDS = {
@@ -60,6 +68,7 @@ HOLDER_WORDS = {
     Holder.COMMUNICATION: "communication buffers, allocated through PyTorch",
     Holder.CACHE: "reserved by PyTorch, but not allocated",
     Holder.CONTEXT: "CUDA context and loaded kernels",
+    Holder.NCCL: "buffers of NCCL's connections",
     Holder.LIBRARIES: "NCCL and other libraries of this process",
     Holder.OUTSIDE: "NCCL, other libraries and other processes",
     Holder.OTHER_PROCESSES: "other processes and the driver",
@@ -69,12 +78,13 @@ SOURCE_WORDS = {
     Source.MESSAGE: "from PyTorch's message",
     Source.SNAPSHOT: "from the snapshot",
     Source.DRIVER: "from the driver",
+    Source.NCCL_LOG: "by the connections and channels in NCCL's log",
     Source.TYPICAL: "an estimate for a device of this size",
 }
 
 FEWER_LIBRARY_BUFFERS = (
-    "Create fewer process groups, or give NCCL less memory: each process group has its own connections, at least two"
-    f" for each channel, and one connection takes {size(NCCL_CONNECTION_BYTES)}. Set NCCL_MAX_CTAS=8"
+    "Create fewer process groups, or give NCCL less memory: each process group has its own connections, at least one"
+    f" for each channel, and a connection to a peer and back takes {size(NCCL_CONNECTION_BYTES)}. Set NCCL_MAX_CTAS=8"
     " for fewer channels (NCCL_MAX_NCHANNELS=8 in NCCL before 2.17), NCCL_BUFFSIZE=1048576 for smaller buffers, and"
     " NCCL_NVLS_ENABLE=0 to do without the buffers of NVLink SHARP"
 )
@@ -83,12 +93,7 @@ FEWER_PROCESSES = (
     " job keeps its memory until it ends. If other ranks of this job are listed on device 0, call"
     " torch.cuda.set_device(LOCAL_RANK) before the first use of CUDA: otherwise each rank has a CUDA context there"
 )
-ADVICE = {
-    Holder.LIBRARIES: FEWER_LIBRARY_BUFFERS,
-    Holder.OTHER_PROCESSES: FEWER_PROCESSES,
-    Holder.OUTSIDE: f"{FEWER_PROCESSES}. If no other process is listed: {uncapitalised(FEWER_LIBRARY_BUFFERS)}",
-    Holder.CONTEXT: "Set CUDA_MODULE_LOADING=LAZY, so that only kernels that are used are loaded",
-}
+LAZY_MODULES = "Set CUDA_MODULE_LOADING=LAZY, so that only kernels that are used are loaded"
 
 
 class MemoryPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,6 +180,36 @@ def parts(known: KnownMemory) -> Iterator[MemoryPart]:
     yield free.part(Holder.FREE, source if known.rounded else Source.DRIVER)
 
 
+def with_nccl(account: Sequence[MemoryPart], process: NcclProcess) -> list[MemoryPart]:
+    """Return a device's account with the buffers of NCCL as a part of their own, as the log of `process` shows them.
+
+    They are taken from what the context and libraries use together; the context is estimated again from what remains.
+    Example: of 4 GiB outside the allocator 2.06 GiB are NCCL's buffers, so that the context (0.4 to 0.95 GiB) and other
+    libraries have 1.94 GiB.
+    """
+    by_holder = {part.holder: part for part in account}
+    context, rest = by_holder.get(Holder.CONTEXT), by_holder.get(Holder.LIBRARIES) or by_holder.get(Holder.OUTSIDE)
+    if context is None or rest is None or not process.high_bytes:
+        return list(account)
+    outside = Range(
+        context.high_bytes + rest.low_bytes, context.bytes + rest.bytes, context.low_bytes + rest.high_bytes
+    )
+    buffers = Range(process.low_bytes, process.bytes, process.high_bytes).within(outside)
+    left = outside.less(buffers)
+    context_left = context_of(sum(part.bytes for part in account)).within(left)
+    new = [
+        context_left.part(Holder.CONTEXT, Source.TYPICAL),
+        buffers.part(Holder.NCCL, Source.NCCL_LOG),
+        left.less(context_left).part(rest.holder, Source.DIFFERENCE),
+    ]
+    at = account.index(context)
+    return [
+        *account[:at],
+        *(part for part in new if part.high_bytes),
+        *(p for p in account[at:] if p not in (context, rest)),
+    ]
+
+
 def context_of(total: int) -> Range:
     """Return how many bytes the CUDA context and loaded kernels usually take on a device of `total` bytes."""
     low, high = next((low, high) for most, low, high in CONTEXT_GIB if total <= most * GIB)
@@ -222,7 +257,7 @@ def would_fit(account: Sequence[MemoryPart], requested: int) -> bool:
 
     `account` has all parts of the device's memory.
     """
-    given_back = {Holder.LIBRARIES, Holder.OUTSIDE, Holder.OTHER_PROCESSES, Holder.FREE}
+    given_back = {Holder.NCCL, Holder.LIBRARIES, Holder.OUTSIDE, Holder.OTHER_PROCESSES, Holder.FREE}
     return sum(part.bytes for part in account if part.holder in given_back) >= requested
 
 
@@ -273,9 +308,40 @@ def bounds(part: MemoryPart) -> str:
     return f"{low} to {high}, " if low != high else ""
 
 
-def untracked_advice(account: Sequence[MemoryPart]) -> str:
+def untracked_advice(account: Sequence[MemoryPart], process: NcclProcess | None = None) -> str:
     """Return a sentence on how to reduce the largest part of a device's memory outside PyTorch's allocator.
 
-    `account` has all parts of the device's memory.
+    `account` has all parts of the device's memory; `process` is what NCCL's log shows, if it is known.
     """
-    return f"{ADVICE[largest_untracked(account).holder]}."
+    holder = largest_untracked(account).holder
+    levers = nccl_levers(process) if process else []
+    buffers = ". Or ".join([levers[0], *map(uncapitalised, levers[1:])]) if levers else FEWER_LIBRARY_BUFFERS
+    advice = {
+        Holder.OTHER_PROCESSES: FEWER_PROCESSES,
+        Holder.OUTSIDE: f"{FEWER_PROCESSES}. If no other process is listed: {uncapitalised(buffers)}",
+        Holder.CONTEXT: LAZY_MODULES,
+    }
+    return f"{advice.get(holder, buffers)}."
+
+
+def nccl_levers(process: NcclProcess) -> list[str]:
+    """Return the settings that make NCCL's buffers smaller, with what each saves, the most effective first."""
+    saved = savings(process, FEWER_CHANNELS, SMALLER_BUFFER)
+    words = {
+        "nvls": f"Set NCCL_NVLS_ENABLE=0: without NVLink SHARP its buffers of {size(saved['nvls'])} are not needed,"
+        " but all-reduces within a node may be slower",
+        "channels": f"Set NCCL_MAX_CTAS={FEWER_CHANNELS}: fewer channels save about {size(saved['channels'])}, and"
+        " collectives of large messages may be slower",
+        "buffers": f"Set NCCL_BUFFSIZE={SMALLER_BUFFER}: smaller buffers save {size(saved['buffers'])}",
+    }
+    return [words[name] for name in sorted(saved, key=lambda name: -saved[name]) if saved[name]]
+
+
+def nccl_words(process: NcclProcess) -> list[str]:
+    """Return one line for each communicator of a process that has buffers, the largest first."""
+    return [
+        f"NCCL communicator {comm.comm} of {quantity(comm.ranks, 'rank')}: {size(comm.bytes)} in"
+        f" {quantity(sum(comm.links.values()), 'connection')} of {quantity(comm.channels, 'channel')}"
+        + (f", of which {size(comm.nvls_bytes)} for NVLink SHARP" if comm.nvls_bytes else "")
+        for comm in largest(process)
+    ]

@@ -1,0 +1,43 @@
+"""Divide the memory of a device among its users (`account`), and compute that of NCCL's buffers (`nccl`)."""
+
+from analyzers.device_memory.account import (
+    GIB,
+    HOLDER_WORDS,
+    MIB,
+    Holder,
+    KnownMemory,
+    MemoryPart,
+    Source,
+    account_for,
+    in_words,
+    is_large,
+    nccl_words,
+    source_words,
+    untracked,
+    untracked_advice,
+    untracked_reason,
+    untracked_title,
+    with_nccl,
+    would_fit,
+)
+
+__all__ = [
+    "GIB",
+    "HOLDER_WORDS",
+    "MIB",
+    "Holder",
+    "KnownMemory",
+    "MemoryPart",
+    "Source",
+    "account_for",
+    "in_words",
+    "is_large",
+    "nccl_words",
+    "source_words",
+    "untracked",
+    "untracked_advice",
+    "untracked_reason",
+    "untracked_title",
+    "with_nccl",
+    "would_fit",
+]

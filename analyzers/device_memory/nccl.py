@@ -1,0 +1,188 @@
+"""Compute the device memory of NCCL's buffers from the connections that its log lines report.
+
+All sizes follow NCCL's sources, which are the same in 2.18 to 2.29 unless stated (github.com/NVIDIA/nccl):
+`computeBuffSizes` in src/init.cc for the buffers of the three protocols, `p2pSendSetup` and `p2pRecvSetup` in
+src/transport/p2p.cc, `sendProxyConnect`, `recvProxyConnect` and `sharedNetBuffersInit` in src/transport/net.cc,
+`ncclNvlsBufferSetup` in src/transport/nvls.cc.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+MIB = 1 << 20
+GRANULARITY = 2 * MIB
+"""NCCL rounds buffers that it shares between processes up to this (CUDA_IPC_MIN), as does memory of the driver."""
+HEADER_BYTES = 4096
+"""The bytes of the flags beside each buffer: `ncclSendMem` and `ncclRecvMem` in src/include/comm.h (MEM_ALIGN)."""
+SHARED_SLOTS = 16
+"""How many chunks of each channel a buffer for sends between nodes has: NCCL_SHARED_STEPS in src/include/device.h."""
+PEERS_AT_MOST = 4
+"""The most peers of a rank in one channel: the next one of the ring, and the parent and two children of the tree."""
+
+
+class Link(StrEnum):
+    """How a connection of NCCL transports data, as far as it decides where its buffers are.
+
+    `P2P_READ` is P2P where the receiver reads from the sender's buffer. `HOST` has its buffers in host memory: shared
+    memory, or a network without GPUDirect RDMA.
+    """
+
+    P2P = "p2p"
+    P2P_READ = "p2p_read"
+    NET_SEND = "net_send"
+    NET_RECEIVE = "net_receive"
+    NET_SHARED = "net_shared"
+    HOST = "host"
+
+
+class NcclBuffers(msgspec.Struct, frozen=True, kw_only=True):
+    """The bytes of the buffers of one connection for the protocols LL, LL128 and SIMPLE, and of a chunk of a send.
+
+    The first two are 8 steps x 512 threads x 8 lines x 16 bytes and 8 steps x 640 threads x 120 words x 8 bytes. The
+    environment variables NCCL_LL_BUFFSIZE, NCCL_LL128_BUFFSIZE and NCCL_BUFFSIZE replace the three sizes.
+    """
+
+    ll: int = 524288
+    ll128: int = 4915200
+    simple: int = 4194304
+    chunk: int = 131072
+
+
+class NcclCommunicator(msgspec.Struct, frozen=True, kw_only=True):
+    """An NCCL communicator, as one of its ranks logged it, with the device memory of its buffers.
+
+    `comm` is its address in the process, `rank` the rank in it and `ranks` how many it has. `channels` are those of
+    collectives, `p2p_channels` those of sends. `links` has the number of connections for each `Link`. `nvls_bytes` is
+    the buffer for NVLink SHARP. `bytes` lies between `low_bytes` and `high_bytes`.
+    """
+
+    comm: str
+    rank: int
+    ranks: int
+    channels: int
+    nvls_channels: int = 0
+    p2p_channels: int = 0
+    links: dict[Link, int] = {}
+    nvls_bytes: int = 0
+    low_bytes: int = 0
+    bytes: int = 0
+    high_bytes: int = 0
+
+
+class NcclProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """What the log of one process shows about NCCL's memory; `rank` is that in its largest communicator.
+
+    `other_links` are connections that may belong to any of several communicators. `path` and `line` are the position
+    of its first communicator in the logs. All communicators count that were created, also those destroyed since.
+    """
+
+    rank: int | None
+    device: int
+    host: str
+    pid: int
+    path: str = ""
+    line: int = 0
+    buffers: NcclBuffers = NcclBuffers()
+    communicators: list[NcclCommunicator] = []
+    other_links: dict[Link, int] = {}
+    low_bytes: int = 0
+    bytes: int = 0
+    high_bytes: int = 0
+
+
+def with_bytes(process: NcclProcess, *, is_complete: bool) -> NcclProcess:
+    """Return the process and its communicators with their bytes filled in.
+
+    `is_complete` says whether the log reports connections at all: then a communicator without any has none yet, as
+    NCCL connects at the first use since 2.22. Otherwise the number of channels gives a range.
+    """
+    measured = [with_range(comm, process.buffers, is_complete=is_complete) for comm in process.communicators]
+    rest = link_bytes(process.other_links, process.buffers) + shared_bytes(process)
+    low, best, high = (
+        rest + sum(getattr(comm, name) for comm in measured) for name in ("low_bytes", "bytes", "high_bytes")
+    )
+    return msgspec.structs.replace(process, communicators=measured, low_bytes=low, bytes=best, high_bytes=high)
+
+
+def with_range(comm: NcclCommunicator, buffers: NcclBuffers, *, is_complete: bool) -> NcclCommunicator:
+    """Return the communicator with its bytes: exact from its connections, else a range from its channels.
+
+    Example: 24 channels among 8 ranks, without lines on connections: none to 24 x 4 peers x 12 MiB = 1152 MiB, and
+    24 x 12 MiB = 288 MiB for the ring alone.
+    """
+    known = comm.nvls_bytes + link_bytes(comm.links, buffers)
+    if is_complete:
+        return msgspec.structs.replace(comm, low_bytes=known, bytes=known, high_bytes=known)
+    ring = comm.channels * pair_bytes(buffers, is_read=False) * (comm.ranks > 1)
+    peers = min(comm.ranks - 1, PEERS_AT_MOST)
+    return msgspec.structs.replace(comm, low_bytes=known, bytes=known + ring, high_bytes=known + ring * peers)
+
+
+def link_bytes(links: Mapping[Link, int], buffers: NcclBuffers) -> int:
+    """Return the bytes on this device of connections, of which a rank logs those that it sends through.
+
+    As many are assumed to arrive by P2P as leave, which is so in rings and trees. Those of the network are logged in
+    both directions; there the buffer of LL stays on the host at the sender.
+    """
+    each = {
+        Link.P2P: pair_bytes(buffers, is_read=False),
+        Link.P2P_READ: pair_bytes(buffers, is_read=True),
+        Link.NET_SEND: rounded_up(buffers.ll128 + buffers.simple),
+        Link.NET_RECEIVE: rounded_up(buffers.ll + buffers.ll128 + buffers.simple),
+    }
+    return sum(count * each.get(link, 0) for link, count in links.items())
+
+
+def pair_bytes(buffers: NcclBuffers, *, is_read: bool) -> int:
+    """Return the bytes that one rank uses for a P2P connection to a peer and for the one that comes back.
+
+    The receiver has all three buffers; if it reads from the sender (`is_read`), that of SIMPLE is the sender's. By
+    default both give 12 MiB: 2 + 10, or 6 + 6.
+    """
+    sent = buffers.simple * is_read
+    received = buffers.ll + buffers.ll128 + buffers.simple - sent
+    return rounded_up(sent + HEADER_BYTES) + rounded_up(received + HEADER_BYTES)
+
+
+def shared_bytes(process: NcclProcess) -> int:
+    """Return the bytes of the two buffers for sends and receives between nodes, which all connections share."""
+    shared = [process.other_links, *(comm.links for comm in process.communicators)]
+    if not any(Link.NET_SHARED in links for links in shared):
+        return 0
+    channels = max((comm.p2p_channels for comm in process.communicators), default=0)
+    return 2 * rounded_up(channels * SHARED_SLOTS * process.buffers.chunk)
+
+
+def rounded_up(count: int) -> int:
+    """Return a number of bytes rounded up to the granularity of device memory."""
+    return -(-count // GRANULARITY) * GRANULARITY
+
+
+def largest(process: NcclProcess) -> Sequence[NcclCommunicator]:
+    """Return the communicators of a process that have buffers, those with the most memory first."""
+    return sorted((comm for comm in process.communicators if comm.high_bytes), key=lambda comm: -comm.bytes)
+
+
+def savings(process: NcclProcess, channels: int, simple: int) -> dict[str, int]:
+    """Return how many bytes three settings save: {"nvls": no NVLink SHARP, "channels": ..., "buffers": ...}.
+
+    `channels` is the new limit of channels of a communicator, and its connections are taken to shrink in proportion;
+    `simple` is the new size of the buffer for the protocol SIMPLE in bytes.
+    """
+    smaller = msgspec.structs.replace(process.buffers, simple=min(simple, process.buffers.simple))
+    links = [(comm.links, comm.channels) for comm in process.communicators] + [(process.other_links, 0)]
+    return {
+        "nvls": sum(comm.nvls_bytes for comm in process.communicators),
+        "channels": sum(link_bytes(of, process.buffers) * max(n - channels, 0) // max(n, 1) for of, n in links),
+        "buffers": sum(link_bytes(of, process.buffers) - link_bytes(of, smaller) for of, _ in links),
+    }
+
+
+def process_of(processes: Sequence[NcclProcess], rank: int | None, device: int | None) -> NcclProcess | None:
+    """Return the process of a rank, the last one if it was started again; without a rank, the only one on `device`."""
+    if rank is not None:
+        return next((one for one in reversed(processes) if one.rank == rank), None)
+    on_device = [one for one in processes if one.device == device]
+    return on_device[0] if len(on_device) == 1 else None
