@@ -200,7 +200,18 @@ def why(rows: Rows, problem: Problem, mask: Mask) -> str:
     if problem is Problem.ANSWER_CUT:
         longest = f"to {rows.limit} tokens ({limit_source(rows)})" if rows.limit else "at its length"
         return f"{part} of the rows, truncated {longest}, end before the first token of an answer: they train nothing"
-    return SENTENCES[problem].format(part=part, **sums)
+    sentence = SENTENCES[problem].format(part=part, **sums)
+    return f"{sentence}{one_length_text(rows, mask)}" if problem is Problem.NOTHING_TRAINED else sentence
+
+
+def one_length_text(rows: Rows, mask: Mask) -> str:
+    """Return that rows without labels (`mask`) may be packed or truncated, if all rows have one length; else empty."""
+    if not rows.is_one_length or rows["answer"][mask].any():
+        return ""
+    return (
+        f". Nearly all rows are {rows.limit} tokens long, so that their lengths do not show whether these are pieces of"
+        " packed text, or truncated before their answers"
+    )
 
 
 def limit_source(rows: Rows) -> str:

@@ -67,9 +67,13 @@ FACTS = (
     *("user", "user_trained", "system_trained", "tool_trained", "opener_trained", "template_trained"),
     *("ends", "ends_trained", "unfinished", "padding", "padding_trained", "padding_attended"),
     *("documents", "undeclared", "declares", "not_ended", "double_bos", "answer_start"),
-    *("no_answer", "empty_answer", "messages"),
+    *("no_answer", "empty_answer", "messages", "begins", "ends_inside"),
 )
-"""The names of the numbers about each row of a data set, which `reading.facts` computes."""
+"""The names of the numbers about each row of a data set, which `reading.facts` computes.
+
+`begins` is 1 for a row that begins where a conversation does, `ends_inside` for one that ends inside of a message which
+the assistant does not write.
+"""
 
 
 class Position(msgspec.Struct, frozen=True):

@@ -14,6 +14,10 @@ ALL_TRAINED_SHARE = 0.9
 """If at least this share of the conversations is trained as a whole, that is reported as one mistake, not by role."""
 # Not 1: a data set whose rows are all cut to one length may end with a shorter one.
 SAME_LENGTH = 0.95
+PILE_ROWS, PILE_RATIO, NEAR_LONGEST = 3, 3.0, 0.9
+"""Rows were truncated if at least so many have the largest length, and so many times as many as have each other length
+from this share of the largest on. Two long rows of one length are chance.
+"""
 LAST_ONLY_SHARE = 0.9
 """If at least this share of the conversations of several turns trains only the last turn, that counts as intended."""
 
@@ -89,6 +93,32 @@ class Rows:
     def at_limit(self) -> Mask:
         """A mask of the rows that are at least as long as the limit, so that their end may be cut off."""
         return self["length"] >= self.limit if self.limit else np.zeros(len(self["length"]), dtype=bool)
+
+    @property
+    def is_one_length(self) -> bool:
+        """Whether nearly all rows have the largest length: they are packed, made with one length, or all truncated."""
+        lengths = self["length"]
+        longest = np.count_nonzero(lengths == lengths.max(initial=0))
+        return len(lengths) > 1 and bool(longest >= SAME_LENGTH * len(lengths))
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether rows were truncated to `limit`: the option says so, or lengths pile up at the largest one.
+
+        Example: of 200 rows 10 have 300 tokens, and 6 have 270 to 299, which is 0.2 for each of these lengths: rows
+        were truncated to 300. Where nearly all lengths are equal, rows are pieces of packed text or have been made with
+        that length, unless each of them begins where a conversation does.
+        """
+        if self.seq_len:
+            return True
+        if self.is_one_length:
+            return bool(self["begins"].mean() >= SAME_LENGTH)
+        lengths = self["length"]
+        longest = int(lengths.max(initial=0))
+        count = np.count_nonzero(lengths == longest)
+        near = np.count_nonzero((lengths >= NEAR_LONGEST * longest) & (lengths < longest))
+        usual = near / max(longest - int(NEAR_LONGEST * longest), 1)
+        return bool(count >= PILE_ROWS and count >= PILE_RATIO * usual)
 
 
 def problem_rows(rows: Rows) -> dict[Problem, Mask]:
@@ -166,7 +196,10 @@ def is_cut(rows: Rows) -> Mask:
     if rows.seq_len and rows.is_raw.any():
         return np.asarray(rows.is_raw & (rows["first_trained"] >= rows.seq_len))
     unanswered = (rows["trained"] == 0) & (rows["answer"] == 0) & (rows["unfinished"] > 0)
-    return np.asarray(rows.at_limit & unanswered)
+    if rows.is_one_length and not rows.seq_len:
+        # A prompt of the length of all others that ends with its mark is whole.
+        unanswered &= rows["ends_inside"] > 0
+    return np.asarray(rows.at_limit & unanswered & rows.is_truncated)
 
 
 def trains_last_only(rows: Rows) -> bool:
@@ -192,10 +225,9 @@ def end_problems(rows: Rows) -> dict[Problem, Mask]:
 
 def text_problems(rows: Rows) -> dict[Problem, Mask]:
     """Return masks of the rows in which documents are packed or begin wrongly, by kind of mistake."""
-    lengths, texts = rows["length"], rows["text_tokens"] > 0
-    same = len(lengths) > 1 and np.count_nonzero(lengths == lengths.max(initial=0)) >= SAME_LENGTH * len(lengths)
+    texts = rows["text_tokens"] > 0
     # Rows of one length were cut out of joined documents, so that some of them should have an end token inside.
-    endless = bool(same) and rows.has_eos and not rows["ends"].any()
+    endless = rows.is_one_length and rows.has_eos and not rows["ends"].any()
     separate = rows["undeclared"] > 0
     return {
         Problem.PACKING_POSITIONS: separate & ((rows["declares"] > 0) | supervised(rows)),

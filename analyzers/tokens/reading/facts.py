@@ -58,6 +58,7 @@ def analyse_row(
     documents = find_documents(sample, roles, vocabulary)
     facts = dict.fromkeys(FACTS, 0) | sample.facts | {"row": number, "form": FORMS.index(sample.form)}
     facts |= counts(sample, roles, targets, documents) | turn_facts(roles, targets.trained)
+    facts |= border_facts(roles.roles)
     facts["double_bos"] = int(begins_twice(sample.ids, roles, vocabulary))
     return Analysed(sample, roles, targets.trained, documents, facts)
 
@@ -89,6 +90,19 @@ def counts(sample: Sample, roles: Roles, targets: Targets, documents: Documents)
         **{name: int(np.count_nonzero(kinds == role)) for name, role in COUNTED.items()},
         **{name: int(np.count_nonzero(trained & (kinds == role))) for name, role in TRAINED.items()},
     }
+
+
+def border_facts(kinds: Column) -> dict[str, int]:
+    """Return the facts about the first and the last token of a row, by name; `kinds` has the role of each token.
+
+    A conversation begins with a mark of its format or with system text; a piece of packed text seldom does.
+    """
+    # The token that begins a text is no part of the conversation.
+    real = kinds[(kinds != Role.PADDING) & (kinds != Role.EITHER)]
+    if not len(real):
+        return {}
+    inside = (Role.USER, Role.SYSTEM, Role.TOOL)
+    return {"begins": int(real[0] in (Role.TEMPLATE, Role.SYSTEM)), "ends_inside": int(real[-1] in inside)}
 
 
 def turn_facts(roles: Roles, trained: Mask) -> dict[str, int]:
