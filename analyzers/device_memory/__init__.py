@@ -1,6 +1,7 @@
 """Divide the memory of a device among its users (`account`), and compute that of NCCL's buffers (`nccl`)."""
 
 from analyzers.device_memory.account import (
+    FEWER_PROCESSES,
     GIB,
     HOLDER_WORDS,
     MIB,
@@ -22,6 +23,7 @@ from analyzers.device_memory.account import (
 )
 
 __all__ = [
+    "FEWER_PROCESSES",
     "GIB",
     "HOLDER_WORDS",
     "MIB",

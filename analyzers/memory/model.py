@@ -155,6 +155,8 @@ class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
     pools: list[FreeBlocks]
     segments: list[FreeBlocks]
     decisive: FreeMemory | None = None
+    expandable: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether segments are expandable; unset if none is."""
 
 
 class TopStack(msgspec.Struct, frozen=True, kw_only=True):

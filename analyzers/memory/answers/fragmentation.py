@@ -4,6 +4,7 @@ The state at the end of the trace is measured. Whether fragmentation did harm is
 request failed, or at the peak (`decisive_moment`).
 """
 
+import msgspec
 import numpy as np
 
 from analyzers.columns import Column, Mask
@@ -43,6 +44,7 @@ def fragmentation(arenas: BlockArenas, oom: Oom | None) -> Fragmentation:
         pools=free_by_pool(arenas, split) if real else [],
         segments=free_by_segment(arenas, split) if real else [],
         decisive=decisive_moment(arenas.replay, oom) if real else None,
+        expandable=bool(trace.segment("expandable").any()) or msgspec.UNSET,
     )
 
 

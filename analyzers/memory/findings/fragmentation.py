@@ -10,6 +10,7 @@ from analyzers.words import EXPANDABLE_SEGMENTS, quantity, share, size
 
 SPLIT_SHARE_AT_LEAST, SPLIT_BYTES_AT_LEAST = 0.2, 64 << 20
 PLACES_SHOWN = 3
+FEWER_SIZES = "Allocate fewer different sizes: pad batches to a few lengths."
 HARM = "A large request may fail although this memory is free. "
 
 
@@ -80,13 +81,12 @@ def evidence_of(device: Device, free: FreeMemory) -> Iterator[Evidence]:
 
 
 def defragment(device: Device) -> str:
-    """Return advice against fragmentation: expandable segments, unless a simulation shows that they free nothing."""
+    """Return advice against fragmentation: expandable segments, unless they are in use or would free nothing."""
+    if device.fragmentation.expandable:
+        return f"{FEWER_SIZES} Segments are expandable already."
     saving = saving_by(device, Remedy.EXPANDABLE_SEGMENTS)
     if saving and not saving.frees_bytes:
-        return (
-            "Allocate fewer different sizes: pad batches to a few lengths. The allocator's setting expandable_segments"
-            f" would free nothing here ({saving.model})."
-        )
+        return f"{FEWER_SIZES} The allocator's setting expandable_segments would free nothing here ({saving.model})."
     sentence = f"Set {EXPANDABLE_SEGMENTS}."
     if saving is None:
         return sentence

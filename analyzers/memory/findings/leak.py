@@ -7,6 +7,11 @@ from analyzers.memory.model import Device, Growth
 from analyzers.report import Finding, Severity
 from analyzers.words import quantity, size, size_change
 
+LEAK_CAUSES = (
+    "Common causes are a list that is appended to, a loss summed up without .item() or .detach(), and a stored output"
+    " that keeps its autograd graph."
+)
+
 
 def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
     """Return the finding that the live bytes of some stacks grow; `growing` has the stack that grew most first."""
@@ -23,8 +28,7 @@ def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
         title=f"Memory grows by {size(worst.bytes_per_step)} per step{since} in {where}",
         why=f"In each of the last {worst.steps} steps this line allocated memory that was not freed by the end of the"
         f" recording, {size(worst.total_bytes)} in total.{all_lines}{how}",
-        next="Find what keeps the tensors of this line alive. Common causes are a list that is appended to, a loss"
-        " summed up without .item() or .detach(), and a stored output that keeps its autograd graph.",
+        next=f"Find what keeps the tensors of this line alive. {LEAK_CAUSES}",
         ranks=ranks_of(device),
         step=worst.first_step,
         evidence=[

@@ -4,29 +4,17 @@ import re
 from collections.abc import Iterator
 
 from analyzers.memory.findings.evidence import fact, in_words, innermost, largest, pool_words, ranks_of
-from analyzers.memory.findings.remedies import BATCH, SEQUENCE, advice, remedy
+from analyzers.memory.findings.oom_advice import abnormal_batch, about, input_growth, next_step
+from analyzers.memory.findings.remedies import remedy
 from analyzers.memory.model import Device, FreeBlocks, Oom, OomPattern
 from analyzers.report import Evidence, Finding, Severity
-from analyzers.words import capitalised, quantity, rank_names, share, size, uncapitalised
+from analyzers.words import capitalised, quantity, rank_names, share, size
 
 NEAR_LIMIT_SHARE = 0.9
 LARGE_REQUEST_SHARE = 0.25
 """A failed request of at least this share of the allocated bytes has a finding of its own."""
-LARGER_INPUTS_RATIO = 1.5
-CROWDED_SHARE = 0.7
-"""From this share of the allocated bytes on, recomputing the layer that holds them needs as much again."""
-# Checkpointing computes the activations of one layer at a time again: those of one layer must fit in any case.
-ONE_LAYER = (
-    f"Use a smaller batch ({BATCH}) or sequence ({SEQUENCE}). Activation checkpointing would not help: {{module}} alone"
-    " needs {held} of activations at once."
-)
 INPUT_LABEL = re.compile(r"input (\d+)")
 MODULES_SHOWN = POOLS_SHOWN = 3
-CHECK_BATCH = (
-    "First check why the failing step's batch is so large (collation, packing, long samples that are not"
-    " truncated), and cap the sequence length. If the size is intended:"
-)
-
 WITHOUT_TENSORS = "Find out what else uses the device: `nvidia-smi` lists the processes on it and their memory."
 
 
@@ -60,21 +48,6 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
         evidence=list(oom_evidence(device, oom)),
         confidence=1.0,
     )
-
-
-def next_step(device: Device, oom: Oom, category: str) -> str:
-    """Return what to do about a failed request, as sentences; `category` takes most of the memory."""
-    module = crowded_layer(oom) if category == "activations" else ""
-    of_layer = ONE_LAYER.format(module=module, held=size(oom.modules[module])) if module else ""
-    if abnormal_batch(oom):
-        return f"{CHECK_BATCH} {uncapitalised(of_layer or f'{advice(device, category)}.')}"
-    return of_layer or remedy(device, oom.categories)
-
-
-def crowded_layer(oom: Oom) -> str:
-    """Return the name of the layer, such as `layers.0`, that alone holds most of the memory; empty if none does."""
-    name, held = next(iter(oom.modules.items()), ("", 0))
-    return name if name.rpartition(".")[2].isdigit() and held >= CROWDED_SHARE * oom.allocated_bytes else ""
 
 
 def what_tensors_held(oom: Oom) -> str:
@@ -115,26 +88,6 @@ UNKNOWN_LIMIT = "`ulimit -d` or `ulimit -v`: the recording does not say which"
 def limit_words(device: Device) -> str:
     """Return which limit of a process its memory limit is, how to see it, and what counts towards it."""
     return LIMITS.get(device.limit_name, UNKNOWN_LIMIT)
-
-
-def abnormal_batch(oom: Oom) -> str:
-    """Return how many times as large as usual the inputs of the failing step are, as a text.
-
-    It is empty unless this step alone needed far more memory and its inputs are clearly larger.
-    """
-    return about(input_growth(oom)) if oom.pattern is OomPattern.SPIKE and input_growth(oom) else ""
-
-
-def about(ratio: float) -> str:
-    """Return a ratio rounded to two significant digits: `1.5`, `130`."""
-    rounded = float(f"{ratio:.2g}")
-    return f"{rounded:.0f}" if rounded >= 10 else f"{rounded:g}"
-
-
-def input_growth(oom: Oom) -> float:
-    """Return how many times as large as in earlier steps the failing step's inputs are; 0 if not clearly larger."""
-    now, usual = oom.categories["inputs"], oom.usual_inputs_bytes
-    return now / usual if usual and now >= LARGER_INPUTS_RATIO * usual else 0.0
 
 
 def oom_evidence(device: Device, oom: Oom) -> Iterator[Evidence]:
