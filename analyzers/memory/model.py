@@ -180,6 +180,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
     """A stack whose live bytes grow over the last `steps` steps: by `total_bytes` in all.
 
     `first_step` is the first of these steps; None if steps are not annotated but inferred from recurring stacks.
+    `forward_only` is set if no stack shows a backward pass or an optimizer in such steps.
     """
 
     bytes_per_step: int
@@ -188,6 +189,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
     first_step: int | None
     category: str
     frames: list[str]
+    forward_only: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class PoolUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,7 +265,8 @@ class UnusualUse(msgspec.Struct, frozen=True, kw_only=True):
 
     `frees_bytes` is by how much a remedy would lower the peak; `step` is the step in which the memory was allocated
     (None: unknown). For a spike, `bytes` is what its step needs beyond the highest peak of the other steps, and
-    `larger_steps` of `compared_steps` steps are spikes.
+    `larger_steps` of `compared_steps` steps are spikes; `forward_only` is set if no stack shows a backward pass or an
+    optimizer in these steps.
     """
 
     kind: UnusualKind = msgspec.field(name="what")
@@ -273,6 +276,7 @@ class UnusualUse(msgspec.Struct, frozen=True, kw_only=True):
     frames: list[str]
     larger_steps: int | msgspec.UnsetType = msgspec.UNSET
     compared_steps: int | msgspec.UnsetType = msgspec.UNSET
+    forward_only: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class StepUse(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import numpy as np
 
 from analyzers.memory.answers.stacks import stack_lines
@@ -38,6 +39,7 @@ def larger_steps(replay: Replay, uses: Sequence[StepUse], loop: TrainingLoop) ->
         frames=stack_lines(replay.trace.snapshot, stack_that_grew(replay, usual.peak_index, highest.peak_index)),
         larger_steps=count,
         compared_steps=len(uses),
+        forward_only=loop.is_forward_only or msgspec.UNSET,
     )
 
 

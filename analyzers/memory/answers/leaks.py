@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+import msgspec
 import numpy as np
 
 from analyzers.columns import Integers, Mask
@@ -12,7 +13,6 @@ from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.model import Device, Growth, TopStack
 from analyzers.memory.reading.schema import CATEGORIES
 from analyzers.memory.replay.lifetimes import Replay
-from analyzers.memory.replay.phases import StepSpan
 
 RISES_AT_LEAST, RISES_TO_BE_SURE = 4, 8
 """How many steps must add live bytes for a leak, and how many are enough to be sure.
@@ -57,20 +57,19 @@ def growing_stacks(replay: Replay, guess: Guess, loop: TrainingLoop) -> list[Gro
     total = live[-1] - live[len(steps) - lasting, np.arange(live.shape[1])]
     candidates = [k for k in np.argsort(-total, kind="stable").tolist() if total[k] >= worthwhile]
     return [
-        growth(replay, guess, group == k, int(total[k]), steps[-int(lasting[k]) :], is_annotated=loop.is_annotated)
+        growth(replay, guess, group == k, int(total[k]), loop._replace(steps=steps[-int(lasting[k]) :]))
         for k in candidates
         if is_steady(replay, group == k, [step.start for step in steps[-int(lasting[k]) :]], live[:, k])
     ][:STACKS_AT_MOST]
 
 
-def growth(
-    replay: Replay, guess: Guess, selected: Mask, total: int, steps: Sequence[StepSpan], *, is_annotated: bool
-) -> Growth:
-    """Return the `Growth` of one stack: its blocks, marked in `selected`, grew by `total` bytes over `steps`.
+def growth(replay: Replay, guess: Guess, selected: Mask, total: int, loop: TrainingLoop) -> Growth:
+    """Return the `Growth` of one stack: its blocks grew by `total` bytes over the steps of `loop`.
 
-    Its category is the one with the most bytes that are still alive at the end of the trace. `is_annotated`: the
-    numbers of the steps come from annotations.
+    The blocks are those marked in `selected`. Its category is the one with the most bytes still alive at the end of the
+    trace.
     """
+    steps = loop.steps
     lives = replay.lifetimes
     kept = np.flatnonzero(selected & (lives.died == len(replay.trace)))
     category = int(np.bincount(guess.category[kept], lives.size[kept]).argmax())
@@ -79,9 +78,10 @@ def growth(
         bytes_per_step=total // len(steps),
         total_bytes=total,
         steps=len(steps),
-        first_step=steps[0].number if is_annotated else None,
+        first_step=steps[0].number if loop.is_annotated else None,
         category=CATEGORIES[category],
         frames=stack_lines(replay.trace.snapshot, stack),
+        forward_only=loop.is_forward_only or msgspec.UNSET,
     )
 
 

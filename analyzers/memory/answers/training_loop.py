@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-import numpy as np
-
+from analyzers.columns import Column
 from analyzers.memory.categories.stack_signs import phase_of_entries, stack_signs
 from analyzers.memory.replay.inferred_steps import inferred_steps
 from analyzers.memory.replay.lifetimes import Replay
@@ -14,28 +13,37 @@ class TrainingLoop(NamedTuple):
     """The complete steps of a trace, in order.
 
     If they are not annotated they were inferred, and their numbers count from the first complete step of the trace.
+    `is_forward_only`: no stack of an inferred step shows a backward pass or an optimizer, as in inference.
     """
 
     steps: list[StepSpan]
     is_annotated: bool
+    is_forward_only: bool = False
 
 
 def training_loop(replay: Replay) -> TrainingLoop:
     """Return the complete steps of a trace; none if it neither marks steps nor shows a loop of at least five."""
     annotated = whole_steps(replay.trace)
-    return TrainingLoop(annotated, True) if annotated else TrainingLoop(training_steps(replay), False)
+    return TrainingLoop(annotated, True) if annotated else inferred_loop(replay)
 
 
-def training_steps(replay: Replay) -> list[StepSpan]:
+def inferred_loop(replay: Replay) -> TrainingLoop:
     """Return the steps inferred from recurring stacks, if each has a forward or backward pass or an optimizer step.
 
-    If not, the list is empty: loading weights layer by layer also repeats stacks, and its memory stays allocated
-    without being a leak.
+    If not, there are none: loading weights layer by layer also repeats stacks, and its memory stays allocated without
+    being a leak. Passes without a backward pass among others with one are evaluation, and no steps.
     """
     steps = inferred_steps(replay.trace, replay.live_bytes)
     if not steps:
-        return []
+        return TrainingLoop([], False)
     phases = phase_of_entries(replay.trace, stack_signs(replay.trace.snapshot))
-    working = np.append(np.flatnonzero(phases != Phase.NONE), len(phases))
-    next_work = working[np.searchsorted(working, [step.start for step in steps])]
-    return steps if (next_work < [step.end or 0 for step in steps]).all() else []
+    if not all(part_of(phases, step).any() for step in steps):
+        return TrainingLoop([], False)
+    training = [step for step in steps if (part_of(phases, step) == Phase.BACKWARD).any()]
+    is_forward_only = not training and not (phases == Phase.OPTIMIZER).any()
+    return TrainingLoop(training or steps, False, is_forward_only)
+
+
+def part_of(phases: Column, step: StepSpan) -> Column:
+    """Return the phases of the trace entries in a step; `phases` has those of all entries, of which `NONE` is 0."""
+    return phases[step.start : step.end]

@@ -19,6 +19,9 @@ CATEGORY_WORDS = {
     "unknown": "memory of unknown category",
 }
 
+FORWARD_ONLY = " No stack shows a backward pass, so they may be evaluation or inference."
+"""What is said of inferred steps in which nothing shows that they train."""
+
 
 def in_words(category: str) -> str:
     """Return a category's name as a noun for a sentence: `optimizer state` for `optimizer_state`."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from analyzers.memory.findings.evidence import STEPS_INFERRED, fact, in_words, innermost, ranks_of
+from analyzers.memory.findings.evidence import FORWARD_ONLY, STEPS_INFERRED, fact, in_words, innermost, ranks_of
 from analyzers.memory.model import Device, Growth
 from analyzers.report import Finding, Severity
 from analyzers.words import quantity, size, size_change
@@ -20,6 +20,7 @@ def leak_finding(device: Device, growing: Sequence[Growth]) -> Finding:
     is_annotated = worst.first_step is not None
     since = f" from step {worst.first_step} on" if is_annotated else ""
     how = "" if is_annotated else f" {STEPS_INFERRED}"
+    how += FORWARD_ONLY if worst.forward_only else ""
     together = sum(growth.total_bytes for growth in growing)
     all_lines = f" All lines in the evidence together left {size(together)}." if len(growing) > 1 else ""
     return Finding(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from analyzers.memory.answers.unusual_use import LOSS_PIECES
-from analyzers.memory.findings.evidence import STEPS_INFERRED, fact, innermost, ranks_of
+from analyzers.memory.findings.evidence import FORWARD_ONLY, STEPS_INFERRED, fact, innermost, ranks_of
 from analyzers.memory.findings.remedies import SHARD, saving_by
 from analyzers.memory.model import Device, Remedy, Saving, UnusualKind, UnusualUse
 from analyzers.report import Evidence, Finding, Severity
@@ -139,6 +139,7 @@ def spike_finding(device: Device, use: UnusualUse) -> Finding:
     one = f"Step {use.step}" if use.step is not None else f"One of {compared} steps"
     which, these = (one, "this step") if larger == 1 else (f"{larger} of {compared} steps", "these steps")
     how = "" if use.step is not None else f" {STEPS_INFERRED}"
+    how += FORWARD_ONLY if use.forward_only else ""
     most = "" if larger == 1 else " at most"
     return Finding(
         id="memory.spike",
