@@ -9,6 +9,7 @@ from analyzers.columns import Integers
 from analyzers.memory.model import TopStack
 from analyzers.memory.reading.frames import Frame, Frames, frame_text
 from analyzers.memory.reading.operations import called_operators, runs_backward_node
+from analyzers.memory.reading.snapshot import Snapshot
 from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes
 
 NO_STACK, OLDER = "no stack recorded", "allocated before the recording began"
@@ -102,8 +103,8 @@ def first_differences(stacks: Sequence[Sequence[str]]) -> list[str]:
     return [""] * len(stacks)
 
 
-def freed_next(frames: Frames, lives: Lifetimes, rows: Integers, stack: int) -> str:
-    """Return the line and operation of the tensor that is freed next after a block of a backward operation, as text.
+def freed_next(snapshot: Snapshot, lives: Lifetimes, rows: Integers, stack: int) -> str:
+    """Return, as a clause, which tensor is freed next after a block of a backward operation, and in which module.
 
     The backward pass runs in a thread of its own, whose stacks have no line of the user's code. But when an operation
     of it has run, autograd frees the tensors that the forward pass saved for it. Their stacks have the line that made
@@ -111,6 +112,7 @@ def freed_next(frames: Frames, lives: Lifetimes, rows: Integers, stack: int) -> 
     It is looked for after the largest block of `stack` among the `rows` of `lives`. The text is empty if the stack has
     a line of its own or shows no backward operation, or if no tensor with a line is freed soon.
     """
+    frames = snapshot.frames
     if frames.has_user_line(stack) or not runs_backward_node(frames.native_names(stack)):
         return ""
     own = rows[lives.allocating_stack[rows] == stack]
@@ -122,8 +124,20 @@ def freed_next(frames: Frames, lives: Lifetimes, rows: Integers, stack: int) -> 
     freed = np.flatnonzero((lives.died > born) & (lives.died < end))
     for row in freed[np.argsort(lives.died[freed], kind="stable")].tolist():
         saved = int(lives.allocating_stack[row])
-        [innermost] = frames.user_stack(saved)[:1] or [("", "", 0)]
+        user_frames = frames.user_stack(saved)
+        [innermost] = user_frames[:1] or [("", "", 0)]
         if innermost[1].endswith(".py"):
-            made_by = frames.operation(saved)
-            return short_line(innermost) + (f": {made_by}" if made_by else "")
+            line, made_by = short_line(innermost), frames.operation(saved)
+            result = f"{line}: {made_by}" if made_by else line
+            module = snapshot.text(int(lives.label[row])) or module_line(user_frames)
+            return f"after which the result of {result} is freed" + (f", in {module}" if module else "")
     return ""
+
+
+def module_line(user_frames: Sequence[Frame]) -> str:
+    """Return the line of the innermost module that calls the first of these frames, which are innermost first.
+
+    A module is known by its `forward`. The text is empty if the first frame itself is a module's `forward` that no
+    other one calls, or if there is no module.
+    """
+    return next((short_line(frame) for frame in user_frames[1:] if frame[0] == "forward"), "")

@@ -66,8 +66,8 @@ def top_stacks(snapshot: Snapshot, lives: Lifetimes, guess: Guess, rows: Integer
         for k, stack, label in zip(largest, stacks, labels, strict=True)
     ]
     names = distinct_names(snapshot.frames, stacks, named)
-    freed = [freed_next(snapshot.frames, lives, rows, stack) for stack in stacks]
+    freed = [freed_next(snapshot, lives, rows, stack) for stack in stacks]
     return [
-        msgspec.structs.replace(row, name=f"{name}, after which the result of {line} is freed" if line else name)
-        for row, name, line in zip(named, names, freed, strict=True)
+        msgspec.structs.replace(row, name=f"{name}, {clause}" if clause else name)
+        for row, name, clause in zip(named, names, freed, strict=True)
     ]

@@ -234,6 +234,49 @@ def test_a_backward_operation_is_named_with_the_saved_tensor_that_it_frees(maker
     made.free(gradient)
 
 
+SOFTMAX = ("softmax", "/job/ops.py")
+FREED = "backward of exp, after which the result of job/ops.py:1 softmax is freed"
+
+
+@pytest.mark.parametrize(
+    ("callers", "label", "ending"),
+    [
+        ((("forward", "/job/attention.py"), ("forward", "/job/block.py")), "", ", in job/attention.py:1 forward"),
+        ((("scores", "/job/ops.py"), ("forward", "/job/attention.py")), "", ", in job/attention.py:1 forward"),
+        ((("forward", "/job/attention.py"),), "layers.3.attention", ", in layers.3.attention"),
+        ((("main", "/job/train.py"),), "", ""),
+        ((), "", ""),
+        ((("main", "/job/train.py"),), "loss", ", in loss"),
+    ],
+    ids=["the module's forward()", "through a function", "recorded name", "no module", "no caller", "the loss"],
+)
+def test_a_backward_operation_is_named_with_the_module_of_the_saved_tensor(maker, callers, label, ending):
+    made = maker.Recording()
+    saved = made.alloc(
+        4 * KIB,
+        frames(maker, SOFTMAX, *callers),
+        **({"user_metadata": label, "category": "activations"} if label else {}),
+    )
+    made.alloc(9 * KIB, frames(maker, ("torch::autograd::generated::ExpBackward0::apply()", "??")))
+    made.free(saved)
+    for _ in range(4):
+        made.free(made.alloc(KIB, frames(maker, ("torch::autograd::generated::SumBackward0::apply()", "??"))))
+    if label:
+        made.ours = {"schema": "workbench.snapshot/1", "rank": 0, "step": 1, "exact": True, "made_up_segments": False}
+    assert views.top_stacks(maker.save(made.snapshot()))["name"].iloc[0] == FREED + ending
+
+
+def test_a_line_inside_the_modules_own_forward_has_no_second_module(maker):
+    made = maker.Recording()
+    saved = made.alloc(4 * KIB, frames(maker, ("forward", "/job/norm.py"), ("main", "/job/train.py")))
+    made.alloc(9 * KIB, frames(maker, ("torch::autograd::generated::ExpBackward0::apply()", "??")))
+    made.free(saved)
+    for _ in range(4):
+        made.free(made.alloc(KIB, []))
+    name = views.top_stacks(maker.save(made.snapshot()))["name"].iloc[0]
+    assert name == "backward of exp, after which the result of job/norm.py:1 forward is freed"
+
+
 def test_workspace_of_cublas_is_known_by_its_size(maker):
     """Without native frames, it would be attributed to the line of the first matrix product."""
     made = maker.Recording()
