@@ -8,7 +8,7 @@ from workbench.ask import ROOMS
 ROOM_OF_FINDING = {"incident.crashed": "hang", "compare": "compare", "parity": "parity", "bisect": "bisect"}
 """The analyzer (room) whose view shows a finding, for findings whose id does not begin with the analyzer's name."""
 PARTS = {
-    "timeline": ("memory.oom", "memory.near_limit", "memory.activation_peak"),
+    "timeline": ("memory.oom", "memory.near_limit", "memory.activation_peak", "memory.attention_scores"),
     "changes": ("memory.leak",),
     "blocks": ("memory.fragmentation", "memory.reserved", "memory.dead_pool"),
     "ranks": ("memory.uneven",),

@@ -164,6 +164,8 @@ def uneventful(reports: AnalyzerReports, manifest: Mapping[str, object], missing
             confidence=UNKNOWN_CONFIDENCE,
             missing=missing,
         )
+    if outcome is Outcome.NOT_RECORDED and available and not any(map(is_known, available)):
+        return msgspec.structs.replace(available[0].verdict, missing=missing)
     is_healthy = bool(available) or outcome is Outcome.COMPLETED
     return Verdict(
         status=Status.OK if is_healthy else Status.UNKNOWN,
@@ -183,6 +185,11 @@ def is_text_alone(reports: AnalyzerReports) -> bool:
     return not others and all(
         given.kind in (Kind.LOG, Kind.TEXT) for given in (reports.steps.inputs if reports.steps else ())
     )
+
+
+def is_known(report: AnalyzerReport) -> bool:
+    """Return whether a report says how its part of the run went; a snapshot without a history does not."""
+    return report.verdict.status is not Status.UNKNOWN
 
 
 def is_open(logs: Report[LogsData]) -> bool:

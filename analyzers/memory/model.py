@@ -55,13 +55,14 @@ class UnusualKind(StrEnum):
 
     `LATE_STATE`: optimizer state that only the first optimizer step allocated. `LOSS`: copies of the logits made for
     the loss. `KEPT`: activations that outlive the step that made them. `SPIKE`: a few steps that need far more memory
-    than all others.
+    than all others. `ATTENTION_SCORES`: what attention that is written out keeps of its softmax.
     """
 
     LATE_STATE = "late_state"
     LOSS = "loss"
     KEPT = "kept"
     SPIKE = "spike"
+    ATTENTION_SCORES = "attention_scores"
 
 
 class Remedy(StrEnum):

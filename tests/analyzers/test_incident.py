@@ -84,6 +84,20 @@ def test_a_completed_run_is_healthy(tmp_path):
     assert "The run completed" in report.verdict.sentence
 
 
+def test_a_state_of_memory_beside_a_log_is_unknown(tmp_path):
+    """Neither says how the job went: the snapshot has no history, and the log shows no error."""
+    block = {"address": 4096, "size": 512, "requested_size": 512, "state": "active_allocated", "frames": []}
+    segment = {"device": 0, "address": 4096, "total_size": 2 << 20, "stream": 0, "segment_type": "small",
+               "segment_pool_id": (0, 0), "is_expandable": False, "blocks": [block]}  # fmt: skip
+    (tmp_path / "rank0_memory_snapshot.pickle").write_bytes(
+        pickle.dumps({"segments": [segment], "device_traces": [[]]})
+    )
+    (tmp_path / "job.log").write_text("[rank0]: loading the model\n")
+    verdict = incident.analyze(tmp_path).verdict
+    assert (verdict.status, verdict.kind) == (Status.UNKNOWN, "unknown")
+    assert "without a history of allocations it is unknown" in verdict.sentence
+
+
 def test_out_of_memory_explains_the_wait_of_the_others(tmp_path):
     dumps = tmp_path / "dumps"
     dumps.mkdir()

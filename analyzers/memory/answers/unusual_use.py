@@ -15,9 +15,15 @@ from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes, Replay
 from analyzers.memory.replay.phases import StepSpan, whole_steps
 
 LOSS_FUNCTION = re.compile(r"(cross_entropy|log_softmax|nll_loss|_loss)\w*$")
+SOFTMAX = re.compile(r"(?<!log)(?<!log_)[sS]oftmax\w*(::call\(|$|\(|\.py \w+$)")
+"""Matches a frame `file function` that computes a softmax: a function or module of the user, or PyTorch's operator."""
+ATTENTION = re.compile(r"(?i)(attention|attn|sdpa)\w*(\.py \w+$|$)")
+"""Matches a frame `file function` of a module or function for attention."""
+FALLBACK = re.compile(r" (at::|aten::)\S*scaled_dot_product_attention")
+"""Matches PyTorch's own attention without a fused kernel, which only its arguments can change."""
 LOSS_PIECES = 8
 """The number of pieces in the estimate of what computing the loss in pieces would save."""
-BYTES_AT_LEAST, PEAK_SHARE_AT_LEAST, LOSS_SHARE_AT_LEAST = 1 << 20, 0.05, 0.25
+BYTES_AT_LEAST, PEAK_SHARE_AT_LEAST, LOSS_SHARE_AT_LEAST, SCORES_SHARE_AT_LEAST = 1 << 20, 0.05, 0.25, 0.1
 KEPT_STEPS = 2
 """For how many later steps an activation must stay alive to count as kept.
 
@@ -28,7 +34,12 @@ Its own step may end late, and one more step may log it.
 def unusual_uses(replay: Replay, guess: Guess) -> list[UnusualUse]:
     """Return the unusual uses of memory that are a good part of the peak, at most one of each kind."""
     steps = whole_steps(replay.trace)
-    uses = [late_state(replay, guess, steps), loss(replay, guess), kept(replay, guess, steps)]
+    uses = [
+        late_state(replay, guess, steps),
+        loss(replay, guess),
+        attention_scores(replay, guess),
+        kept(replay, guess, steps),
+    ]
     enough = max(BYTES_AT_LEAST, PEAK_SHARE_AT_LEAST * replay.peak[0])
     return [use for use in uses if use and use.bytes >= enough]
 
@@ -112,6 +123,34 @@ def loss(replay: Replay, guess: Guess) -> UnusualUse | None:
     frees = saving_in_pieces(Scenario.recorded(replay, guess), of_loss)
     return UnusualUse(
         kind=UnusualKind.LOSS, bytes=total, frees_bytes=frees, step=None, frames=largest_stack(replay, rows)
+    )
+
+
+def attention_scores(replay: Replay, guess: Guess) -> UnusualUse | None:
+    """Return the part of the peak that a softmax inside of attention made; None if it is less than a tenth.
+
+    Fused attention has no such tensors (Dao et al. 2022, FlashAttention, arXiv:2205.14135). Their size is batch x
+    heads x the square of the sequence. The stack must show both: a softmax of a loss or of a router is no attention.
+    """
+    lives, snapshot = replay.lifetimes, replay.trace.snapshot
+    texts = frame_texts(snapshot)
+    of_stack = stacks_showing(snapshot, texts, SOFTMAX) & stacks_showing(snapshot, texts, ATTENTION)
+    of_stack &= ~stacks_showing(snapshot, texts, FALLBACK)
+    selected = of_stack[lives.stack] & ~lives.freed_stack
+    selected &= np.isin(guess.category, (Category.ACTIVATIONS, Category.TEMPORARY))
+    rows = lives.alive(replay.peak[1])
+    rows = rows[selected[rows]]
+    total = int(lives.size[rows].sum())
+    if total < SCORES_SHARE_AT_LEAST * replay.peak[0]:
+        return None
+    scenario = Scenario.recorded(replay, guess)
+    scenario.size[selected] = 0
+    return UnusualUse(
+        kind=UnusualKind.ATTENTION_SCORES,
+        bytes=total,
+        frees_bytes=replay.peak[0] - int(scenario.live_bytes().max()),
+        step=None,
+        frames=largest_stack(replay, rows),
     )
 
 

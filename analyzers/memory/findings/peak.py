@@ -20,6 +20,8 @@ def peak_findings(device: Device) -> Iterator[Finding]:
                 yield late_state_finding(device, use)
             case UnusualKind.LOSS:
                 yield loss_finding(device, use)
+            case UnusualKind.ATTENTION_SCORES:
+                yield scores_finding(device, use)
             case UnusualKind.KEPT:
                 # What grows in every step is a leak, which has its own finding.
                 if all(growth.frames != use.frames for growth in device.growing):
@@ -101,6 +103,32 @@ def loss_finding(device: Device, use: UnusualUse) -> Finding:
             fact(
                 device,
                 f"allocated by the loss at the peak, after entry {device.peak_index} of the history: {size(use.bytes)}",
+                innermost(use.frames),
+            )
+        ],
+        confidence=0.7,
+    )
+
+
+def scores_finding(device: Device, use: UnusualUse) -> Finding:
+    """Return the finding that the scores of attention without a fused kernel are a large part of the peak."""
+    return Finding(
+        id="memory.attention_scores",
+        severity=Severity.INFO,
+        title=f"Attention scores take {share(use.bytes, device.peak_allocated_bytes)} of peak allocated"
+        f" memory{on_rank(device)}",
+        why=f"The attention computes its softmax as an operation of its own{in_line(use)}, so the scores stay for the"
+        f" backward pass: {size(use.bytes)} at the peak. They grow with the square of the sequence length.",
+        next="Use torch.nn.functional.scaled_dot_product_attention, with is_causal=True in place of a causal mask and"
+        " with inputs in bfloat16 or float16: its fused kernels keep no scores. The peak would be about"
+        f" {size(use.frees_bytes)} lower.",
+        ranks=ranks_of(device),
+        step=device.step,
+        evidence=[
+            fact(
+                device,
+                f"scores alive at the peak, after entry {device.peak_index} of the allocation history:"
+                f" {size(use.bytes)}",
                 innermost(use.frames),
             )
         ],

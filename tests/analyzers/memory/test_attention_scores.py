@@ -1,0 +1,64 @@
+"""Attention that is written out keeps its scores for the backward pass; a fused kernel keeps none."""
+
+import pytest
+
+from analyzers import memory
+
+MIB = 1 << 20
+
+
+def stack(maker, *calls):
+    """Return frames, innermost first; a call is `file function`, or the name of a native function."""
+    pairs = [call.rpartition(" ") for call in calls]
+    return [maker.frame(name, file or "??", int(bool(file))) for file, _, name in pairs]
+
+
+MODEL = ("/job/block.py forward", "/job/train.py main")
+OWN = (
+    "/job/ops.py softmax", "/job/model.py scaled_dot_product_attention", *MODEL,
+)  # fmt: skip
+MODULE = ("/job/modules/softmax.py forward", "/job/modules/self_attention.py forward", *MODEL)
+NATIVE = ("at::native::empty_cuda()", "at::_ops::_softmax::call()", "/job/attention.py forward", *MODEL)
+LOSS = ("/job/ops.py log_softmax", "/job/ops.py cross_entropy", "/job/train.py main")
+FUSED = ("at::_ops::_scaled_dot_product_flash_attention::call()", "/job/attention.py forward", *MODEL)
+ROUTER = ("/job/moe.py softmax", "/job/moe.py route", *MODEL)
+LOG = ("/job/ops.py log_softmax", "/job/attention.py forward", *MODEL)
+MATH = (
+    "at::_ops::_softmax::call()",
+    "at::_ops::_scaled_dot_product_attention_math::call()",
+    "/job/attention.py forward",
+)
+VALUES = ("at::_ops::bmm::call()", "/job/attention.py forward", *MODEL)
+
+
+def scores(maker, calls, size, others=600 * MIB, layers=4):
+    """Return the finding on scores in a pass of four layers, whose other activations have `others` bytes together."""
+    made = maker.Recording()
+    kept = []
+    for _ in range(layers):
+        kept.append(made.alloc(others // layers, stack(maker, "/job/mlp.py forward", *MODEL)))
+        kept.append(made.alloc(size // layers, stack(maker, *calls)))
+    for address in reversed(kept):
+        gradient = made.alloc(MIB, stack(maker, "torch::autograd::Engine::evaluate_function()"))
+        made.free(address)
+        made.free(gradient)
+    report = memory.analyze([maker.save(made.snapshot())])
+    return next((finding for finding in report.findings if finding.id == "memory.attention_scores"), None)
+
+
+@pytest.mark.parametrize("calls", [OWN, MODULE, NATIVE], ids=["function", "module", "operator"])
+def test_scores_of_written_out_attention_are_found(maker, calls):
+    finding = scores(maker, calls, 400 * MIB)
+    assert finding.title == "Attention scores take 40 % of peak allocated memory on rank 0"
+    assert finding.next.startswith("Use torch.nn.functional.scaled_dot_product_attention")
+    assert "400.0 MiB" in finding.why
+    assert "399.0 MiB lower" in finding.next or "400.0 MiB lower" in finding.next
+
+
+@pytest.mark.parametrize(
+    ("calls", "size"),
+    [(LOSS, 400), (FUSED, 400), (ROUTER, 400), (LOG, 400), (VALUES, 400), (OWN, 20), (MATH, 400)],
+    ids=["loss", "fused", "router", "log_softmax", "values", "small", "fallback of PyTorch"],
+)
+def test_other_memory_is_not_called_attention_scores(maker, calls, size):
+    assert scores(maker, calls, size * MIB) is None
