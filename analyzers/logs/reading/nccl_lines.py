@@ -16,10 +16,12 @@ from analyzers.device_memory.nccl import Link, NcclBuffers, NcclCommunicator, Nc
 
 MARK = b"NCCL INFO "
 LINE = re.compile(
-    rb"([^\s:\[\]]{1,255}):(\d{1,9}):(\d{1,9}) \[(\d{1,3})\] NCCL INFO ("
-    rb"Channel \d{2}(?:/\d)? : \d|\d{1,4} coll channels|NVLS comm|NCCL_\w{0,6}BUFFSIZE set|P2P Chunksize|"
+    rb"NCCL INFO (Channel \d{2}(?:/\d)? : \d|\d{1,4} coll channels|NVLS comm|NCCL_\w{0,6}BUFFSIZE set|P2P Chunksize|"
     rb"(?:\w{1,40} )?comm 0x)([^\r\n]{0,300})"
 )
+HEADER = re.compile(rb":(\d{1,9}):(\d{1,9}) \[(\d{1,3})\] $")
+HEADER_BYTES, HOST_BYTES = 32, 255
+HOST_BORDERS = (b" ", b"\t", b"\n", b"\r", b":", b"[", b"]")
 OTHER_LIBRARY = b"RCCL version"
 """AMD's library prints the same lines, but its buffers have other sizes."""
 CHANNEL = re.compile(
@@ -74,10 +76,10 @@ class NcclLines:
         for match in LINE.finditer(chunk):
             first += chunk.count(b"\n", counted, match.start())
             counted = match.start()
-            host, pid, thread, device = match[1].decode("utf-8", "replace"), *map(int, match.groups()[1:4])
-            if (host, pid) in self.processes or len(self.processes) < PROCESSES_AT_MOST:
-                process = self.processes.setdefault((host, pid), Process(device))
-                self.take(process, thread, (match[5] + match[6]).decode("utf-8", "replace"), first)
+            header = header_before(chunk, match.start())
+            if header and (header[:2] in self.processes or len(self.processes) < PROCESSES_AT_MOST):
+                process = self.processes.setdefault(header[:2], Process(header[3]))
+                self.take(process, header[2], (match[1] + match[2]).decode("utf-8", "replace"), first)
 
     def take(self, process: Process, thread: int, text: str, number: int) -> None:
         """Take what one line says about a process; `number` is the line's number, `text` what follows the header."""
@@ -103,6 +105,17 @@ class NcclLines:
             for (host, pid), process in self.processes.items()
             if process.comms
         ]
+
+
+def header_before(chunk: bytes, end: int) -> tuple[str, int, int, int] | None:
+    """Return (host, process, thread, device) of the header that ends at `end` of a chunk; None if there is none."""
+    numbers = HEADER.search(chunk, max(0, end - HEADER_BYTES), end)
+    if not numbers:
+        return None
+    # Not by an expression: on a long word it would be tried from each letter.
+    before = chunk[max(0, numbers.start() - HOST_BYTES) : numbers.start()]
+    host = before[max(before.rfind(border) for border in HOST_BORDERS) + 1 :].decode("utf-8", "replace")
+    return host, int(numbers[1]), int(numbers[2]), int(numbers[3])
 
 
 def add_link(process: Process, thread: int, channel: "re.Match[str]") -> None:

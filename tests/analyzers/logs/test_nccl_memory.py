@@ -1,10 +1,13 @@
 """Read from NCCL's own log lines how much device memory its buffers take."""
 
+import time
+
 import pytest
 
 from analyzers import logs
 from analyzers.device_memory import GIB, MIB, Holder, KnownMemory, account_for, with_nccl
 from analyzers.device_memory.nccl import NcclProcess
+from analyzers.logs.reading.nccl_lines import NcclLines
 from tests.analyzers.test_device_memory import MESSAGE
 from tests.support.nccl_logs import CASES
 
@@ -49,3 +52,10 @@ def test_buffers_never_exceed_what_is_outside_the_allocator():
     parts = with_nccl(account, process)
     assert sum(part.bytes for part in parts) == 80 * GIB
     assert all(part.low_bytes <= part.bytes <= part.high_bytes for part in parts)
+
+
+def test_a_long_word_before_a_line_of_nccl_is_read_at_once():
+    """An expression for the host would be tried from each of its letters, for 16 s."""
+    began = time.process_time()
+    NcclLines().look(b"gpu" * 3_000_000 + b"NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n", 1)
+    assert time.process_time() - began < 2
