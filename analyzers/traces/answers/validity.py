@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Column
+from analyzers.traces.columns.phases import BACKWARD, names_in_phases
 from analyzers.traces.columns.work import Work
 from analyzers.traces.reading.distinct import distinct_values
 from analyzers.traces.reading.problems import Problem, ProblemKind
@@ -58,6 +59,20 @@ def step_problems(work: Work) -> Iterator[Problem]:
         yield Problem(kind=ProblemKind.CUT_STEPS, names=cut)
     if any(start < end for (_, _, end), (_, start, _) in pairwise(trace.steps)):
         yield Problem(kind=ProblemKind.OVERLAPPING_STEPS)
+    if count := forward_only_steps(work):
+        yield Problem(kind=ProblemKind.FORWARD_ONLY_STEPS, count=count, total=len(trace.steps))
+
+
+def forward_only_steps(work: Work) -> int:
+    """Return how many marked steps with work have no backward pass, if others have one; else 0, as in inference."""
+    trace = work.trace
+    of_backward = names_in_phases(trace, (BACKWARD, "forward and backward"))[trace.columns["name"]]
+    starts = np.sort(trace.columns["start"][of_backward])
+    # The last call of profiler.step() may begin a step in which nothing is left to do.
+    busy = {*work.step().tolist()}
+    bounds = [(begin, end) for index, (_, begin, end) in enumerate(trace.steps) if index in busy]
+    trains = [bool(np.diff(np.searchsorted(starts, step))[0]) for step in bounds]
+    return trains.count(False) if any(trains) else 0
 
 
 def cut_steps(trace: Trace) -> list[str]:

@@ -21,6 +21,8 @@ SENTENCES = {
     ProblemKind.CUT_STEPS: "{names} was cut off by the end of the recording.",
     ProblemKind.NO_STEPS: "There is no ProfilerStep: the whole recording counts as one step.",
     ProblemKind.OVERLAPPING_STEPS: "Steps overlap.",
+    ProblemKind.FORWARD_ONLY_STEPS: "{count} of {total} steps have no backward pass, as in evaluation: they count as"
+    " steps all the same.",
 }
 
 

@@ -22,6 +22,7 @@ class ProblemKind(StrEnum):
     CUT_STEPS = "cut_steps"
     NO_STEPS = "no_steps"
     OVERLAPPING_STEPS = "overlapping_steps"
+    FORWARD_ONLY_STEPS = "forward_only_steps"
 
 
 DAMAGE = {
@@ -35,7 +36,7 @@ DAMAGE = {
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem of a trace: it concerns `count` events (0: not counted), of `total` if that is not 0.
+    """A problem of a trace: it concerns `count` events or steps (0: not counted), of `total` if that is not 0.
 
     `most_ns` is the longest time by which a kernel began before its launch (`EARLY_KERNELS` only). `names` are the
     names of the steps that were still running when the recording ended (`CUT_STEPS` only).
