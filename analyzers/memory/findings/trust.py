@@ -122,20 +122,29 @@ def listed(device: Device) -> str:
 
 
 def uncategorised_finding(device: Device, unknown: int) -> Finding:
-    """Return the finding that most of the peak, `unknown` bytes, is of unknown category."""
+    """Return the finding that most of the peak, `unknown` bytes, is of unknown category.
+
+    Without a history of allocations there is no peak: then it is about what is allocated at the snapshot.
+    """
     peak = device.peak_allocated_bytes
     reason, advice = UNTOLD if has_stacks(device) else WITHOUT_STACK
+    what = "allocated memory" if MissingEvidence.HISTORY in device.missing else "peak allocated memory"
     return Finding(
         id="memory.uncategorised",
         severity=Severity.INFO,
-        title=f"{share(unknown, peak)} of peak allocated memory is of unknown category: {size(unknown)} of"
-        f" {size(peak)}",
+        title=f"{share(unknown, peak)} of {what} is of unknown category: {size(unknown)} of {size(peak)}",
         why="The category of a block (parameters, activations, ...) is derived from the stack that allocated it."
         f" {reason} The breakdown by category covers only the other blocks.",
         next=advice,
         ranks=ranks_of(device),
         step=device.step,
-        evidence=[*unknown_stacks(device)]
-        or [fact(device, f"blocks of unknown category at the peak: {size(unknown)}; none of them has a stack")],
+        evidence=[*unknown_stacks(device)] if has_stacks(device) else [without_stacks(device, unknown)],
         confidence=1.0,
     )
+
+
+def without_stacks(device: Device, unknown: int) -> Evidence:
+    """Return the evidence that most of the `unknown` bytes of unknown category are in blocks without a stack."""
+    told = sum(stack.bytes for stack in device.top_stacks if stack.category == "unknown" and stack.frames)
+    how_many = f"{size(unknown - told)} of it has no stack" if told else "none of them has a stack"
+    return fact(device, f"blocks of unknown category: {size(unknown)}; {how_many}")

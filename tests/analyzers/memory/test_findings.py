@@ -12,6 +12,7 @@ from analyzers.memory.findings.oom import owner_words
 from analyzers.memory.findings.trust import uncategorised_finding
 from analyzers.memory.findings.unused_memory import unused_memory_findings
 from analyzers.memory.findings.verdict import state_sentence
+from analyzers.memory.model import MissingEvidence
 from analyzers.report import Status
 from analyzers.words import size
 from tests.support.nccl_logs import CASES
@@ -343,6 +344,19 @@ def test_unknown_memory_with_stacks_is_not_said_to_lack_them(one_device, frames,
     texts = [fact.text for fact in finding.evidence]
     where = "none of them has a stack" if not frames else "of unknown category: 160.0 MiB in 4 blocks"
     assert where in texts[0]
+
+
+def test_blocks_without_a_stack_are_the_evidence_that_stacks_are_missing(one_device):
+    """In a state without a history there is no peak, and the small part that has a stack explains nothing."""
+    bare = msgspec.structs.replace(one_device.top_stacks[0], category="unknown", frames=[], bytes=159 * MIB)
+    told = msgspec.structs.replace(bare, frames=["job.py:3"], bytes=MIB)
+    missing = [*one_device.missing, MissingEvidence.HISTORY]
+    device = msgspec.structs.replace(one_device, top_stacks=[bare, told], missing=missing)
+    finding = uncategorised_finding(device, 160 * MIB)
+    assert " of allocated memory is of unknown category: 160.0 MiB of " in finding.title
+    assert [fact.text for fact in finding.evidence] == [
+        "blocks of unknown category: 160.0 MiB; 159.0 MiB of it has no stack"
+    ]
 
 
 @pytest.mark.parametrize(
