@@ -86,8 +86,8 @@ FEWER_LIBRARY_BUFFERS = (
     "Create fewer process groups, or give NCCL less memory: each process group has its own connections, at least one"
     f" for each channel, and a connection to a peer and back takes {size(NCCL_CONNECTION_BYTES)}. Set NCCL_MAX_CTAS=8"
     " for fewer channels (NCCL_MAX_NCHANNELS=8 in NCCL before 2.17), NCCL_BUFFSIZE=1048576 for smaller buffers, and"
-    " NCCL_NVLS_ENABLE=0 to do without the buffers of NVLink SHARP. Logs of a run with NCCL_DEBUG=INFO show here how much"
-    " memory each communicator takes"
+    " NCCL_NVLS_ENABLE=0 to do without the buffers of NVLink SHARP. With NCCL_DEBUG=INFO in the job's"
+    " log, this report says how much memory each communicator takes"
 )
 FEWER_PROCESSES = (
     "List the processes on the device with nvidia-smi, and end those that do not belong there: a process of an earlier"

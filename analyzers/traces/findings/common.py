@@ -62,6 +62,11 @@ def is_amd(account: RankTrace) -> bool:
     )
 
 
+def is_mtia(account: RankTrace) -> bool:
+    """Return whether the device is an MTIA, by the backend of its process group; it has no graphs of kernels."""
+    return "mtia" in (account.backend or "")
+
+
 def less_fragmentation(account: RankTrace) -> str:
     """Return the sentence on the allocator's setting against fragmentation that works on the device of a trace.
 

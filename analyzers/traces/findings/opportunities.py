@@ -7,7 +7,7 @@ import msgspec
 
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.across.straggler_causes import CAUSE_SHARE, Cause
-from analyzers.traces.findings.common import less_fragmentation
+from analyzers.traces.findings.common import is_mtia, less_fragmentation
 from analyzers.traces.kernel_names import kernel_name
 from analyzers.traces.model import RankTrace
 from analyzers.traces.opportunity_model import Advice, NamedTime, Opportunity, OpportunityKind
@@ -89,8 +89,7 @@ WORDS = {
     OpportunityKind.LAUNCH: Words(
         "The device waits for the host to launch kernels",
         "The host needs longer to launch each kernel than the device needs to run it.",
-        "Launch fewer and larger kernels: use torch.compile or CUDA graphs, a foreach or fused optimizer, or a larger"
-        " batch.",
+        "Launch fewer and larger kernels: use torch.compile",
         "Double the batch. If a step takes as long as before, launching was the limit.",
     ),
     OpportunityKind.UNFUSED_ATTENTION: Words(
@@ -264,6 +263,9 @@ def device_advice(account: RankTrace, kind: OpportunityKind) -> str:
             return lower_precision(account)
         case OpportunityKind.ALLOCATION:
             return f" {less_fragmentation(account)}"
+        case OpportunityKind.LAUNCH:
+            graphs = "" if is_mtia(account) else " or CUDA graphs"
+            return f"{graphs}, a foreach or fused optimizer, or a larger batch."
         case _:
             return ""
 

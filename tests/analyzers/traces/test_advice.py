@@ -114,3 +114,17 @@ def test_advice_on_fragmentation_is_a_setting_of_the_device(maker, device, first
 @pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
 def test_how_to_check_an_advice_has_one_colon_per_sentence(words):
     assert all(sentence.count(": ") <= 1 for sentence in check_text(words.check).split(". "))
+
+
+@pytest.mark.parametrize(("backend", "has_graphs"), [("nccl", True), ("mtia:hccl,cpu:gloo", False)])
+def test_advice_on_late_launches_fits_the_device(maker, backend, has_graphs):
+    """MTIA has no graphs of kernels."""
+    made = maker.Tracing(backend=backend)
+    for number in range(300):
+        at = number * 100_000
+        made.event("aten::add", "cpu_op", at, 90_000)
+        made.kernel("add", at + 40_000, 2_000, launch=(at + 30_000, 5_000))
+    made.step(0, 0, 300 * 100_000)
+    finding = findings_of(maker, made)["trace.host_bound"]
+    assert "use torch.compile" in finding.next
+    assert ("CUDA graphs" in finding.next) is has_graphs
