@@ -70,7 +70,7 @@ def load(logs: run.Run, options: store.Options) -> Logs:
             loaded.hint = columns.hint
         else:
             add(loaded, chosen, columns, first)
-    loaded.nccl = [] if loaded.has_rccl else loaded.nccl
+    loaded.nccl = [] if loaded.has_rccl else with_certain_ranks(loaded.nccl)
     number_ranks(loaded)
     add_exit_codes(loaded, logs.manifest())
     return loaded
@@ -150,7 +150,7 @@ def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns,
         loaded.left_out += file["left_out"]
         loaded.has_rccl = loaded.has_rccl or file["rccl"]
         loaded.world_size = max(loaded.world_size or 0, file["world_size"] or 0) or None
-    loaded.nccl += nccl_processes(columns, artefacts)
+    loaded.nccl += nccl_processes(columns, artefacts, ranks)
     events = events_of(columns, artefacts, ranks)
     loaded.events += events
     loaded.clocks += columns["event.clock_ns"].tolist()
@@ -162,11 +162,32 @@ def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns,
             loaded.ranks.setdefault(rank, RankLog(rank=rank, path=str(artefact.path)))
 
 
-def nccl_processes(columns: store.Columns, artefacts: Sequence[run.Artefact]) -> list[NcclProcess]:
-    """Return what the log files `artefacts`, read into `columns`, show about NCCL's memory in each process."""
+def nccl_processes(
+    columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]
+) -> list[NcclProcess]:
+    """Return what the log files `artefacts`, read into `columns`, show about NCCL's memory in each process.
+
+    `ranks` has the rank of each file, or None if its path shows none.
+    """
+    found = []
+    for artefact, rank, processes in zip(artefacts, ranks, columns.meta["nccl"], strict=True):
+        for process in msgspec.convert(processes, list[NcclProcess]):
+            own = rank if rank is not None and len(processes) == 1 else process.rank
+            found.append(msgspec.structs.replace(process, path=str(artefact.path), rank=own))
+    return found
+
+
+def with_certain_ranks(processes: Sequence[NcclProcess]) -> list[NcclProcess]:
+    """Return the processes; a rank that several devices claim is None.
+
+    A rank in the largest communicator is that of the job only if this communicator has all ranks. A process that was
+    started again has the same device.
+    """
+    devices: dict[int | None, set[tuple[str, int]]] = {}
+    for process in processes:
+        devices.setdefault(process.rank, set()).add((process.host, process.device))
     return [
-        msgspec.structs.replace(msgspec.convert(process, NcclProcess), path=str(artefact.path))
-        for artefact, processes in zip(artefacts, columns.meta["nccl"], strict=True)
+        process if len(devices[process.rank]) == 1 else msgspec.structs.replace(process, rank=None)
         for process in processes
     ]
 

@@ -6,7 +6,7 @@ import pytest
 
 from analyzers import logs
 from analyzers.device_memory import GIB, MIB, Holder, KnownMemory, account_for, with_nccl
-from analyzers.device_memory.nccl import NcclProcess
+from analyzers.device_memory.nccl import NcclProcess, process_of
 from analyzers.logs.reading.nccl_lines import NcclLines
 from tests.analyzers.test_device_memory import MESSAGE
 from tests.support.nccl_logs import CASES
@@ -52,6 +52,24 @@ def test_buffers_never_exceed_what_is_outside_the_allocator():
     parts = with_nccl(account, process)
     assert sum(part.bytes for part in parts) == 80 * GIB
     assert all(part.low_bytes <= part.bytes <= part.high_bytes for part in parts)
+
+
+def test_ranks_of_communicators_without_all_ranks_are_no_ranks_of_the_job(tmp_path):
+    """Two groups of two ranks each: both have a rank 0 and a rank 1, on four devices."""
+    lines = next(case.text for case in CASES if case.name == "two A100, 2.18, read")
+    others = lines.replace(":1000:", ":1002:").replace(":1001:", ":1003:").replace("[0] NCCL", "[2] NCCL")
+    (tmp_path / "job.log").write_text(lines + others.replace("[1] NCCL", "[3] NCCL"))
+    found = logs.analyze(tmp_path / "job.log").data.nccl
+    assert [(one.device, one.rank) for one in found] == [(0, None), (1, None), (2, None), (3, None)]
+
+
+def test_a_rank_that_was_started_again_is_the_last_process(tmp_path):
+    lines = next(case.text for case in CASES if case.name == "two A100, 2.18, read")
+    again = lines.replace(":1000:", ":2000:").replace(":1001:", ":2001:")
+    (tmp_path / "job.log").write_text(lines + again)
+    found = logs.analyze(tmp_path / "job.log").data.nccl
+    assert [(one.pid, one.rank) for one in found] == [(1000, 0), (1001, 1), (2000, 0), (2001, 1)]
+    assert process_of(found, 1, None).pid == 2001
 
 
 def test_a_long_word_before_a_line_of_nccl_is_read_at_once():
