@@ -5,7 +5,11 @@ from typing import Any
 from dash import html
 
 KEYS = {
-    "Everywhere": (("?", "open or close this list"), ("Tab, Enter", "go to the next control, follow it")),
+    "Everywhere": (
+        ("?", "open or close this list"),
+        ("Tab, Enter", "go to the next control, follow it"),
+        ("Q", "hide or show the details beside a chart"),
+    ),
     "A chart over time or steps": (
         ("← →", "move to the left or right"),
         ("+ -", "zoom in or out"),
@@ -30,6 +34,12 @@ KEYS = {
         ("N, Shift+N", "go to the next or previous match"),
         ("0", "show everything"),
         ("Esc", "clear the selection"),
+    ),
+    "The strip above the timeline": (
+        ("← →", "move the visible part"),
+        ("↑ ↓ or + -", "make it shorter or longer"),
+        ("Page Up, Page Down", "move by the visible part"),
+        ("Home, End", "go to the beginning or end of the trace"),
     ),
 }
 """{where keys act: (keys, what they do)}; charts and the timeline take them while they have the focus."""

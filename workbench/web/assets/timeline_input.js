@@ -112,7 +112,7 @@
     n: (timeline) => window.timeline.seek(timeline, false), N: (timeline) => window.timeline.seek(timeline, true), 0: (timeline) => timeline.showAll(),
     Escape: (timeline) => timeline.pick(null),
   };
-  const EVERYWHERE = new Set(["w", "a", "s", "d", "f", "m", "n", "N", "0", "Escape", "/"]);
+  const EVERYWHERE = new Set(["w", "a", "s", "d", "+", "=", "-", "f", "m", "n", "N", "0", "Escape", "/"]);
 
   // Lets keys act on the timeline that `current()` returns: all of them while it has the focus, and letters while nothing
   // that takes text has it.
@@ -122,7 +122,8 @@
     document.addEventListener("keydown", (event) => {
       const timeline = current();
       if (!timeline || !timeline.tracks || event.ctrlKey || event.metaKey || event.altKey) return;
-      const own = event.target === timeline.overlay, loose = event.target === document.body || event.target.id === "page";
+      const own = event.target === timeline.overlay;
+      const loose = [document.body, document.getElementById("page"), timeline.minimap.strip].includes(event.target);
       if (!own && !(loose && EVERYWHERE.has(event.key))) return;
       if (event.key === "/") document.getElementById("event-name")?.focus();
       else if (ACTIONS[event.key]) ACTIONS[event.key](timeline);
@@ -131,5 +132,5 @@
     });
   }
 
-  Object.assign(window.timeline, { listen, listenToKeys, HeldKeys });
+  Object.assign(window.timeline, { listen, listenToKeys, HeldKeys, WHEEL });
 })();

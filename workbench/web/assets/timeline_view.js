@@ -55,7 +55,8 @@
       this.scroll.append(this.sticky, this.spacer);
       this.tip = element("div", "", { class: "tip", "aria-hidden": "true", hidden: "" });
       this.spoken = element("p", "", { class: "spoken", "aria-live": "polite" });
-      this.host.replaceChildren(bar, this.scroll, this.tip, this.spoken);
+      this.minimap = new (own().Minimap)(this);
+      this.host.replaceChildren(bar, this.minimap.node, this.scroll, this.tip, this.spoken);
       this.back.addEventListener("click", () => own().seek(this, true));
       this.next.addEventListener("click", () => own().seek(this, false));
       whole.addEventListener("click", () => this.showAll());
@@ -96,6 +97,7 @@
       this.note.title = merged ? "Zoom in to see them one by one" : "";
       this.search(document.getElementById("event-name")?.value ?? state.find);
       own().writeLegend(this.legend, config.legend, sources);
+      this.minimap.renew();
       this.rearrange();
       this.summarise();
       this.shown = this.applied;
@@ -127,6 +129,7 @@
         if (canvas.width !== wide) canvas.width = wide;
         if (canvas.height !== high) canvas.height = high;
       }
+      this.minimap.resize();
       this.paint();
     }
 
@@ -163,6 +166,7 @@
       own().paintRuler(this, context, held);
       tracks.scrollHeads(this.heads, top);
       own().paintOverlay(this);
+      this.minimap.paint();
     }
 
     // Draws the lines of a track that are in sight; returns their labels that are below `upper`.
@@ -226,6 +230,7 @@
 
     settle() {
       this.write({});
+      this.minimap.speak();
       const [low, high] = this.bounds().split(",").map(Number);
       const change = this.isWhole() ? { "xaxis.autorange": true } : { "xaxis.range": [low, high] };
       window.dash_clientside.set_props(`${this.host.id}-zoom`, { data: change });
@@ -310,6 +315,7 @@
       this.matches.textContent = some ? own().matchText(this.sources, (events) => this.matchOf(events)) : "";
       this.back.hidden = this.next.hidden = !some;
       this.note.hidden = Boolean(some) && !this.sources.some(({ whole }) => whole.joined);
+      this.minimap.stale = true;
       this.request();
     }
 

@@ -118,6 +118,20 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
     drawAgain();
   }
 
+  // The inspector beside a chart can be hidden, on all pages alike. Charts follow the size of the window.
+  const applyInspector = (shown) => { root.dataset.inspector = shown ? "shown" : "hidden"; };
+  applyInspector(window.localStorage.getItem("workbench-inspector") !== "hidden");
+
+  function turnInspector() {
+    const shows = root.dataset.inspector === "hidden", inspector = document.querySelector(".inspector");
+    if (!inspector) return;
+    const focused = inspector.contains(document.activeElement) || document.activeElement.id === "show-inspector";
+    applyInspector(shows);
+    window.localStorage.setItem("workbench-inspector", root.dataset.inspector);
+    window.dispatchEvent(new Event("resize"));
+    if (focused) (shows ? inspector : document.getElementById("show-inspector")).focus({ preventScroll: true });
+  }
+
   // Dash answers a zoom by drawing the chart once more as it is, and only then asks for what is in the window; and it asks
   // for the last change alone, which may be one of the size. Here the server is asked at once, and for zooms alone.
   function askAtOnce(event) {
@@ -175,6 +189,8 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
       navigator.clipboard.writeText(window.location.href).then(() => say("Link copied."), () => say(window.location.href));
     } else if (event.target.id === "theme") {
       turnTheme();
+    } else if (["hide-inspector", "show-inspector"].includes(event.target.id)) {
+      turnInspector();
     }
   });
 
@@ -188,17 +204,19 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
   document.addEventListener("click", closeMenu);
   document.addEventListener("keydown", closeMenu);
 
-  // The list of keys opens at `?`, where nothing takes text, and closes at `?`, Escape, or a click beside it.
+  // Keys of all pages act where nothing takes text. The list of keys opens at `?`, and closes at `?`, Escape, or a click beside it.
   function turnKeys() {
     const keys = document.getElementById("keys");
     if (!keys) return;
     if (keys.open) keys.close(); else keys.showModal();
   }
+  const PAGE_KEYS = { "?": turnKeys, q: turnInspector };
   document.addEventListener("keydown", (event) => {
     const takesText = event.target.matches && event.target.matches("input, select, textarea");
-    if (event.key !== "?" || takesText || event.ctrlKey || event.metaKey || event.altKey) return;
+    const action = PAGE_KEYS[event.key];
+    if (!action || takesText || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
-    turnKeys();
+    action();
   });
   document.addEventListener("click", ({ target }) => {
     if (["show-keys", "close-keys"].includes(target.id) || (target.id === "keys" && target.open)) turnKeys();

@@ -41,19 +41,30 @@ def workspace(
     """Return a page: `bar` has the controls, `canvas` the chart, `inspector` describes what is selected in the chart.
 
     Of the tabs only the selected one is built: the one that `tab` in the query names, else the first. With `tall`, the
-    chart may take more of the height.
+    chart may take more of the height. A script of all pages hides and shows the inspector; the browser remembers it.
     """
     current = selected(tabs, query)
     spoken: dict[str, Any] = {"aria-label": "selection"}
     return html.Div(
         [
-            html.Div([*bar], className="toolbar"),
+            html.Div([*bar, show_button()], className="toolbar"),
             html.Div([*canvas], className="canvas tall" if tall else "canvas"),
-            html.Aside([*inspector], className="inspector", tabIndex=0, **spoken),
+            html.Aside([hide_button(), *inspector], className="inspector", tabIndex=0, **spoken),
             html.Div([tab_links(tabs, current, query), tab_body(current)], className="drawer"),
         ],
         className="workspace",
     )
+
+
+def show_button() -> html.Button:
+    """Return the button that shows a hidden inspector; it is visible only while the inspector is hidden."""
+    return html.Button("Show details", id="show-inspector", title="Show the details beside the chart (Q)")
+
+
+def hide_button() -> html.Button:
+    """Return the button, in the corner of the inspector, that hides it so that the chart gets the full width."""
+    spoken: dict[str, Any] = {"aria-label": "Hide details"}
+    return html.Button("✕", id="hide-inspector", title="Hide the details, for a wider chart (Q)", **spoken)
 
 
 def selected(tabs: Sequence[Tab], query: Query) -> Tab | None:

@@ -40,6 +40,7 @@ STEPS = 2000
 LABEL = (
     "Timeline of the events of each stream and thread. Arrow keys move between events, Enter shows the callers of one, "
     "W and S zoom, A and D move, F fits the event, M selects its time, N goes to the next match, 0 shows everything. "
+    "The strip above it shows the whole trace. "
     "The tab Longest events below has the same as a table."
 )
 PALETTE_SIZE = 8
