@@ -60,7 +60,7 @@ class MemoryQuery:
     `entry` selects the instant after that trace entry. `by` is the grouping of the tree of live memory, and `node` the
     selected node of the tree. `find` is the text to highlight, and `colour` what the timeline's colours stand for.
     `axis` is the unit of the timeline's axis. `since` is the trace entry of the instant to compare with, and `block`
-    the memory address to describe.
+    the memory address to describe. With `library`, stacks have the frames of libraries, too.
     """
 
     entry: int
@@ -71,6 +71,7 @@ class MemoryQuery:
     axis: str = "time"
     since: int | None = None
     block: int | None = None
+    library: bool = False
 
 
 def memory_query(query: Mapping[str, str], device: Device) -> MemoryQuery:
@@ -89,4 +90,5 @@ def memory_query(query: Mapping[str, str], device: Device) -> MemoryQuery:
         query.get("axis", "") if query.get("axis") in AXES else AXES[0],
         number(query, "since", device.entries, 0) if "since" in query else None,
         int(query["block"], 16) if ADDRESS.fullmatch(query.get("block", "")) else None,
+        query.get("library") == "1",
     )

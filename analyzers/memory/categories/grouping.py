@@ -89,11 +89,17 @@ def stack_path(kind: BlockKind) -> GroupPath:
     return tuple(map(frame_label, reversed(kind.frames.user_stack(kind.stack)))) or (NO_STACK,)
 
 
+def whole_stack_path(kind: BlockKind) -> GroupPath:
+    """Return the group by stack with the frames in libraries: all of its frames, outermost first."""
+    return tuple(map(frame_label, reversed(kind.frames.whole_stack(kind.stack)))) or (NO_STACK,)
+
+
 GROUPINGS: dict[str, Callable[[BlockKind], GroupPath]] = {
     "category": category_path,
     "module": module_path,
     "line": line_path,
     "stack": stack_path,
+    "whole_stack": whole_stack_path,
 }
 
 

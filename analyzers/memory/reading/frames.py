@@ -74,6 +74,11 @@ class Frames:
         operation = self.operation(stack)
         return [(operation, "", 0), *native] if operation else native
 
+    def whole_stack(self, stack: int) -> list[Frame]:
+        """Return all frames of a stack, those in libraries too, innermost first."""
+        start, end = self._bounds(stack)
+        return [self.frame(number) for number in self._stack_frames[start:end].tolist()]
+
     def has_user_line(self, stack: int) -> bool:
         """Return whether a frame of the stack is in the user's code."""
         start, end = self._bounds(stack)

@@ -190,6 +190,8 @@ def test_a_stack_of_cpp_frames_is_told_by_its_operation(maker):
     ]
     assert views.tree(artefact, by="stack")["name"].tolist() == ["bmm"]
     assert views.tree(artefact, by="line")["name"].tolist() == ["bmm"]
+    whole = ["at::_ops::bmm::call():1", "at::native::bmm_out():1"]
+    assert views.tree(artefact, by="whole_stack")["name"].tolist()[:2] == whole
 
 
 def test_rows_of_the_largest_stacks_have_different_names(maker):

@@ -57,7 +57,7 @@ def test_trees_of_all_kinds_add_up_and_stay_small(maker):
     for number in range(900):
         made.alloc(MIB, [maker.frame(f"f{number}")], category="activations", user_metadata=f"layers.{number}.wq")
     artefact = maker.save(made.snapshot())
-    for by in ("category", "module", "line", "stack"):
+    for by in ("category", "module", "line", "stack", "whole_stack"):
         table = views.tree(artefact, by=by)
         assert len(table) <= 500
         assert (table["parent"] < table["node"]).all()

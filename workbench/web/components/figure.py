@@ -58,6 +58,8 @@ COLLECTIVES_ACROSS: FigurePart = {
 
 Its labels are declared to be categories, because Plotly would take a label such as #3 for a number.
 """
+NO_AXES: FigurePart = {"xaxis": {"visible": False}, "yaxis": {"visible": False}}
+"""The layout of a chart that is not drawn yet; Plotly would draw axes into it."""
 LONGEST = 400
 KEYS = "Arrow keys move it, plus and minus zoom, 0 shows everything."
 TREE_KEYS = "Arrow keys go to the next part, Enter zooms into it, Backspace zooms out."
@@ -155,7 +157,8 @@ def drawn(
     With `zooms`, the figure can be zoomed by mouse, and by keys while it has the focus; the browser stores each zoom
     under the id `zoom_of(name)`. With `fills`, it is as high as the space that the page has for it. With `bar`,
     Plotly's buttons appear in its upper right corner while the mouse is over it, and cover what is there. With `tree`,
-    keys move from part to part of the tree while it has the focus.
+    keys move from part to part of the tree while it has the focus, and the browser draws it once it has shortened the
+    names in it to their room: the figure is stored under the id `figure_of_tree(name)`.
     """
     spoken: dict[str, Any] = {"role": "group", "aria-label": label}
     if zooms:
@@ -163,8 +166,22 @@ def drawn(
     if tree:
         spoken |= {"aria-label": f"{label}. {TREE_KEYS}", "data-tree": "", "tabIndex": 0}
     size: dict[str, Any] = {"responsive": True, "className": "fills"} if fills else {}
-    graph = dcc.Graph(id=name, figure=figure, config=BAR if bar else {"displayModeBar": False}, **size)
-    return html.Figure([graph, dcc.Store(id=zoom_of(name))] if zooms else graph, **spoken)
+    shown = {"layout": {**NO_AXES, **height_of(figure)}} if tree else figure
+    graph = dcc.Graph(id=name, figure=shown, config=BAR if bar else {"displayModeBar": False}, **size)
+    stores = [dcc.Store(id=zoom_of(name))] if zooms else []
+    stores += [dcc.Store(id=figure_of_tree(name), data=figure)] if tree else []
+    return html.Figure([graph, *stores] if stores else graph, **spoken)
+
+
+def height_of(figure: Figure) -> FigurePart:
+    """Return the part of a figure's layout that says how high and on which background it is drawn."""
+    layout: Any = figure["layout"]
+    return {name: layout[name] for name in ("height", "paper_bgcolor", "plot_bgcolor")}
+
+
+def figure_of_tree(chart: str) -> str:
+    """Return the id of the store with the figure of a tree, which the browser draws with the names that have room."""
+    return f"{chart}-figure"
 
 
 def zoom_of(chart: str) -> str:

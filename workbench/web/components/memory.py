@@ -9,7 +9,6 @@ from dash import html
 
 from analyzers.words import quantity, share, size
 from workbench.colours import text_colour
-from workbench.present.run_names import CUT
 from workbench.web.components.figure import (
     ABOVE,
     MARGIN,
@@ -205,18 +204,12 @@ def beside_end(distance: float, span: float) -> float:
     return min(HALF_TRIANGLE, distance / span * (NARROW_WIDTH if narrow() else WIDTH)) if span else 0.0
 
 
-TREE_WIDTH, NARROW_TREE = 680, 350
-"""The usual width of the tree in pixels, and that in a window as narrow as a phone's."""
-LETTER_PX, FEWEST_LETTERS = 6.4, 4
-"""The mean width of a letter in a node of the tree, and the fewest letters that say something."""
-
-
-def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
-    """Return an icicle chart of a tree of live memory; leaf nodes have the colour of their category.
+def icicle(frame: pd.DataFrame, up: int = -1, find: str = "", levels: int = LEVELS) -> go.Figure:
+    """Return an icicle chart of a tree of live memory, at most `levels` high; leaf nodes have their category's colour.
 
     `frame` is the result of `memory.views.tree`. A click on a node selects this node, but a click on the chart's root
     selects the node `up`; the first item of a node's `customdata` is the node to select. Nodes whose path does not
-    contain `find` are grey.
+    contain `find` are grey. The browser shortens the names to the width that the chart has there.
     """
     # Of the roots alone, as each child is part of its parent.
     total = int(frame["bytes"][frame["parent"] < 0].sum())
@@ -225,15 +218,10 @@ def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
         theme().hues["empty"],
         *(node_colour(name, path, find) for name, path in zip(frame["name"], paths, strict=True)),
     ]
-    labels = [f"{size(total)} live", *(path[-1] for path in paths)]
     figure = go.Figure(
         go.Icicle(
             ids=["all", *map(str, frame["node"])],
-            labels=labels,
-            text=[
-                fitting(label, part / max(1, total))
-                for label, part in zip(labels, [total, *frame["bytes"]], strict=True)
-            ],
+            labels=[f"{size(total)} live", *(path[-1] for path in paths)],
             textinfo="text",
             parents=["", *("all" if parent < 0 else str(parent) for parent in frame["parent"])],
             values=[total, *frame["bytes"]],
@@ -248,21 +236,13 @@ def icicle(frame: pd.DataFrame, up: int = -1, find: str = "") -> go.Figure:
             tiling={"orientation": "v"},
             textfont={"color": [text_colour(colour) for colour in colours]},
             hovertemplate="%{customdata[2]}<br>%{customdata[1]}<extra></extra>",
-            maxdepth=LEVELS,
+            maxdepth=levels,
         ),
         layout=plain_layout(),
     )
     figure.update_layout(uniformtext={"minsize": 9, "mode": "hide"})
-    height = 20 + LEVEL_PX * min(LEVELS, 1 + depth_of(frame))
+    height = 20 + LEVEL_PX * min(levels, 1 + depth_of(frame))
     return figure.update_layout(height=height, margin={"l": 0, "r": 0, "t": 10, "b": 10})
-
-
-def fitting(label: str, part: float) -> str:
-    """Return as much of a label as fits into a node of the tree that is the share `part` of its width."""
-    letters = int(part * (NARROW_TREE if narrow() else TREE_WIDTH) / LETTER_PX) - 1
-    if len(label) <= letters:
-        return label
-    return f"{label[: letters - 1]}{CUT}" if letters >= FEWEST_LETTERS else ""
 
 
 def depth_of(frame: pd.DataFrame) -> int:

@@ -1,13 +1,14 @@
 """The page on memory: memory over time of a rank's device, and the live memory at an instant.
 
 `?device=N` selects the device, `entry=N` the instant, `by=` the grouping of the tree, `under=N` the node of the tree,
+`library=1` shows the frames of libraries in the tree by stack,
 `find=` the text to highlight, `tab=` the tab below, `block=0x..` the address to describe, `from=` and `to=` the range
 of entries, `steps=` the same range in steps, `colour=` the meaning of the timeline's colours, `axis=` its axis.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
 from analyzers.memory import Device, matrix, views
@@ -15,7 +16,7 @@ from workbench.present.tables.memory import category_tables, device_name, device
 from workbench.present.tables.snapshot import step_peaks
 from workbench.step_axis import Span
 from workbench.web.components.elements import Elements
-from workbench.web.components.figure import drawn, zoom_of
+from workbench.web.components.figure import drawn, figure_of_tree, zoom_of
 from workbench.web.components.links import choice, picker
 from workbench.web.components.memory import rank_matrix
 from workbench.web.components.text import not_recorded, table
@@ -35,7 +36,7 @@ GESTURES = {"timeline": "clickData", "find": "value", "entry": "value"}
 """The parts of the page that a reader clicks or types into, and the property that then changes; see `IN_TABS`, too."""
 IN_TABS = ("tree", "blocks")
 """The charts in tabs that can be clicked; a tab, and with it its chart, is not always on the page."""
-KEPT_ON_ANOTHER_DEVICE = ("colour", "axis", "tab", "by", "find")
+KEPT_ON_ANOTHER_DEVICE = ("colour", "axis", "tab", "by", "library", "find")
 HINT = "Drag: zoom. Click: select an instant. Double-click: everything."
 
 
@@ -177,6 +178,8 @@ def install(app: Dash, served: ServedRun) -> None:
         change = address_change(str(ctx.triggered_id), dict(zip(GESTURES, values, strict=True)))
         return new_address(parse_query(search), shown, change)
 
+    fit, stored = ClientsideFunction("tree", "fit"), Input(figure_of_tree("tree"), "data")
+    app.clientside_callback(fit, Output("tree", "figure"), stored)  # type: ignore[no-untyped-call]
     # A chart in a tab is not always on the page, and Dash requires all inputs of a callback to exist.
     for chart_in_tab in IN_TABS:
         install_click(app, chart_in_tab)

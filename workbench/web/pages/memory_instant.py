@@ -18,13 +18,17 @@ from workbench.web.components.comparison import bytes_waterfall
 from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn
 from workbench.web.components.links import choice, link, source_code
-from workbench.web.components.memory import category_bars, icicle
+from workbench.web.components.memory import LEVELS, category_bars, icicle
 from workbench.web.components.text import table
 from workbench.web.pages.memory_segments import block_link, block_section
 from workbench.web.query import GROUPINGS, NO_NODE, MemoryQuery, Query, address
 from workbench.web.served_run import ServedRun
 
-LEVELS = 2
+OWNER_LEVELS = 2
+STACK_LEVELS = 40
+"""The most levels of a tree of stacks with the frames of libraries, of which calls of a module alone have four."""
+WHOLE_STACK = "whole_stack"
+FRAMES = (("0", "hide library frames"), ("1", "show library frames"))
 NODES = 500
 MATCHES = 2000
 
@@ -84,14 +88,27 @@ def changes_since(served: ServedRun, device: Device, at: MemoryQuery, query: Que
 def live_memory(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
     """Return a chart of the live memory as a tree, and a table of its largest owners."""
     artefact, options, number = served.snapshot(device.path), served.options, device.device
-    tree = views.tree(artefact, options, number, by=at.by, entry=at.entry)
-    groupings = [(name, f"by {name}") for name in GROUPINGS]
+    whole = at.by == "stack" and at.library
+    tree = views.tree(artefact, options, number, by=WHOLE_STACK if whole else at.by, entry=at.entry)
+    figure = icicle(*subtree(tree, at.node), at.find, STACK_LEVELS if whole else LEVELS)
     return [
-        choice("by", groupings, at.by, query, "how the tree is grouped"),
+        html.Div(tree_controls(at, query), className="controls"),
         html.P("Click a part of the tree to zoom into it, the top bar to zoom out.", className="hint"),
-        drawn("tree", icicle(*subtree(tree, at.node), at.find), f"Live memory as a tree, by {at.by}", tree=True),
+        drawn("tree", figure, f"Live memory as a tree, by {at.by}", tree=True),
         *node_path(tree, at.node),
         table(largest_owners(tree)),
+    ]
+
+
+def tree_controls(at: MemoryQuery, query: Query) -> Elements:
+    """Return the controls of the tree: how it is grouped and, by stack, whether frames of libraries are shown."""
+    # The numbers of nodes are those of one grouping.
+    kept = {name: value for name, value in query.items() if name != "under"}
+    groupings = [(name, f"by {name}") for name in GROUPINGS]
+    shown = "1" if at.library else "0"
+    return [
+        choice("by", groupings, at.by, kept, "how the tree is grouped"),
+        choice("library", FRAMES, shown, kept, "the frames of stacks") if at.by == "stack" else None,
     ]
 
 
@@ -131,11 +148,11 @@ def subtree(tree: pd.DataFrame, node: int) -> tuple[pd.DataFrame, int]:
 
 
 def largest_owners(tree: pd.DataFrame) -> Table:
-    """Return a table of the nodes in the first `LEVELS` levels of a tree of live memory, in the order of the tree."""
+    """Return a table of the nodes in the first `OWNER_LEVELS` levels of a tree of live memory, in its order."""
     columns = (tree[name] for name in ("path", "bytes", "blocks"))
     rows = (
         (" / ".join(path), size(count), blocks)
         for path, count, blocks in zip(*columns, strict=True)
-        if len(path) <= LEVELS
+        if len(path) <= OWNER_LEVELS
     )
     return table_of("Largest owners", "owner | bytes> | blocks>", rows)
