@@ -205,6 +205,18 @@ def css_nth(index: int) -> str:
     return f"var(--{SERVES[index % len(SERVES)]})"
 
 
+def css_state(name: str) -> str:
+    """Return the colour of a state of a collective as a CSS variable."""
+    return f"var(--{HUE_OF_STATE[name]})"
+
+
+def css_state_text(name: str) -> str:
+    """Return the colour of a sign on the colour of a state, readable in either theme; yellow takes black in both."""
+    if name == "mismatch":
+        return "#000000"
+    return "var(--page)" if name in ("started", "missing", "no dump") else "var(--ink)"
+
+
 def css_severity(name: str) -> str:
     """Return the colour of a severity or status as a CSS variable; only errors and warnings have a hue."""
     return f"var(--{name if name in ('error', 'warning') else 'rule'})"

@@ -5,6 +5,7 @@ from analyzers.run import Run
 from analyzers.words import ranks_beside
 from workbench.colours import LIGHT, SEVERITY_SIGNS, STATUS_SIGNS, css_severity, css_themes
 from workbench.present.figure import prose, text
+from workbench.present.matrix_figure import STYLE as MATRIX_STYLE
 from workbench.present.sections import sections
 from workbench.present.svg_charts import charts
 from workbench.present.table import Table
@@ -38,7 +39,7 @@ line, polyline { vector-effect: non-scaling-stroke; }
   * { print-color-adjust: exact; }
 }
 """
-
+PRINTED = f"@media print {{ :root:not([data-theme='light']) {{ {LIGHT.css()} }} }}"
 
 # The policy forbids scripts and the network even if a text of an artefact should slip past the escaping.
 PAGE = """<!doctype html>
@@ -67,7 +68,7 @@ def document(report: Report[object], run: Run) -> str:
     return PAGE.format(
         title=f"{STATUS_SIGNS[verdict.status]} {text(verdict.kind.replace('_', ' '))}",
         root=text(run.root),
-        style=f"{css_themes()}{STYLE}@media print {{ :root:not([data-theme='light']) {{ {LIGHT.css()} }} }}",
+        style=f"{css_themes()}{STYLE}{MATRIX_STYLE}{PRINTED}",
         version=text(report.version),
         body="\n".join(body),
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ from workbench.axis_ticks import Tick, apart, byte_marks, duration_marks, tick_d
 from workbench.colours import CATEGORIES, css_category, css_phase
 from workbench.present.curve_charts import bisect_charts, parity_charts
 from workbench.present.figure import HEIGHT, WIDTH, Axes, figure
+from workbench.present.matrix_figure import collective_states
 from workbench.present.phase_titles import phase_title
 from workbench.present.room_data import room_data
 from workbench.present.tables.memory import worst_first
@@ -45,7 +47,8 @@ def charts(report: Report[object], run: Run) -> Iterator[str]:
     """Yield the HTML figures of a report.
 
     A parity report has charts of its curves, that of two recorded runs has their differences, a report on tokens its
-    sequences. Other reports have charts of memory and of step phases, if the files of the run still exist.
+    sequences. Other reports have charts of the collectives of a hang, of memory and of step phases, if the files of the
+    run still exist; those of a hang come first if the verdict is about it.
     """
     if isinstance(report.data, ParityData):
         yield from parity_charts(report.data)
@@ -57,13 +60,14 @@ def charts(report: Report[object], run: Run) -> Iterator[str]:
     if isinstance(report.data, TokensData):
         yield from token_figures(report.data.rows if report.data.statistics else [])
         return
-    rooms = room_data(report)
-    with suppress(WorkbenchError):  # the tables stand without it
-        if rooms.memory:
-            yield from memory_chart(rooms.memory, report, run)
-    with suppress(WorkbenchError):
-        if rooms.steps:
-            yield from phase_chart(rooms.steps, run, report.verdict.ranks)
+    rooms, lead = room_data(report), report.lead()
+    hang = partial(collective_states, rooms.hang, run) if rooms.hang else None
+    memory = partial(memory_chart, rooms.memory, report, run) if rooms.memory else None
+    phases = partial(phase_chart, rooms.steps, run, report.verdict.ranks) if rooms.steps else None
+    hangs = lead is not None and lead.id.startswith("hang.")
+    for chart in [hang, memory, phases] if hangs else [memory, hang, phases]:
+        with suppress(WorkbenchError):  # the tables stand without it
+            yield from chart() if chart else ()
 
 
 def memory_chart(data: MemoryData, report: Report[object], run: Run) -> Iterator[str]:

@@ -2,15 +2,20 @@
 
 import re
 
+import pandas as pd
 import pytest
 
+from analyzers.hangs import views
 from analyzers.run import discover
 from analyzers.store import Options
 from workbench.ask import ask, room_for
 from workbench.axis_ticks import apart, byte_marks, duration_marks
+from workbench.colours import css_themes
 from workbench.command_options.options import Format
 from workbench.present import render
 from workbench.present.figure import prose
+from workbench.present.matrix_figure import STYLE, matrix_figure
+from workbench.present.room_data import room_data
 from workbench.present.svg_charts import step_labels
 
 
@@ -28,6 +33,7 @@ def labels(figure, part):
 
 def test_charts_have_axes_in_units_and_steps(document):
     memory, phases = re.findall(r"<figure>.*?</figure>", document, re.DOTALL)
+    assert document.index(memory) < document.index('<figure class="matrix">') < document.index(phases)
     assert labels(memory, "up")[:2] == ["0 B", "32.0 MiB"]
     assert labels(memory, "across") == ["step 5", "✗ step 6"]
     assert "in the last 2 steps, rank 1" in memory
@@ -60,6 +66,53 @@ def test_ticks_are_round_and_apart():
 def test_commands_are_code_and_texts_stay_escaped():
     assert prose("Run `a <b>` now") == "Run <code>a &lt;b&gt;</code> now"
     assert prose("a ` <alone>") == "a ` &lt;alone&gt;"
+
+
+@pytest.mark.parametrize("name", ["deadlock_4ranks", "mismatch_shape_4ranks", "skip_4ranks"])
+def test_a_hang_has_the_states_of_its_collectives_first(fixtures, name):
+    """They are those of the dashboard's hang page, from the same views; the file needs no server."""
+    run = discover(fixtures / name)
+    report = ask(room_for(run), run, Options())
+    document = render(report, Format.HTML, run)
+    figure = re.search(r'<figure class="matrix">.*?</figure>', document, re.DOTALL)[0]
+    assert document.index(figure) < document.index("<figure>")
+    group = room_data(report).hang.culprits[0].group
+    frame = views.matrix(run, group)
+    rows = re.findall(r"<tr><th>rank (\d+)</th>(.*?)</tr>", figure)
+    assert [int(rank) for rank, _ in rows] == frame.index.tolist()
+    states = [re.findall(r'title="([^"]+)"', cells) for _, cells in rows]
+    assert states == frame.replace("", "not recorded").to_numpy().tolist()
+    assert re.findall(r'<th colspan="1">#(\d+)</th>', figure) == [str(number) for number in frame.columns]
+    assert "<script" not in document
+
+
+def test_a_matrix_of_many_ranks_stays_small():
+    """Rows in which something is not done are kept; labels name the last of several columns, the last one included."""
+    states = pd.DataFrame("done", index=[f"{i}, {500 + i}" for i in range(100)], columns=range(100, 160))
+    states.iloc[99, -1] = "missing"
+    figure = matrix_figure("State", states)
+    rows = re.findall(r"<tr><th>([^<]+)</th><td", figure)
+    assert len(rows) == 64
+    assert rows[0] == "ranks 99, 599"
+    assert "... and 36 more rows" in figure
+    spans = [int(span) for span in re.findall(r'colspan="(\d+)"', figure)]
+    assert sum(spans) == 60
+    assert "#159</th></tr>" in figure
+    assert "●" not in figure.partition("<table")[2]
+
+
+@pytest.mark.browser
+def test_the_end_of_a_wide_matrix_is_in_sight_on_a_telephone(page_of, tmp_path):
+    states = pd.DataFrame("done", index=range(8), columns=range(60))
+    states.iloc[3, -1] = "missing"
+    style = f"{css_themes()}{STYLE}.wide {{ overflow-x: auto }}"
+    target = tmp_path / "matrix.html"
+    target.write_text(f"<!doctype html><meta charset=utf-8><style>{style}</style>{matrix_figure('State', states)}")
+    page = page_of("file://", {"width": 390, "height": 844})
+    page.goto(f"file://{target}")
+    box = page.locator("td.error").bounding_box()
+    assert 200 < box["x"] < 390
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 @pytest.mark.browser

@@ -10,12 +10,12 @@ from analyzers.run import discover
 from analyzers.store import Options
 from analyzers.words import duration
 from workbench.ask import room_for
+from workbench.present.collective_states import from_most_ranks
 from workbench.web.components.collective_matrix import collective_matrix
 from workbench.web.components.links import prose, source_parts
 from workbench.web.components.rank_charts import bar_names, step_parts, time_shares
 from workbench.web.components.step_charts import MARKED, line_chart, phase_stack
 from workbench.web.pages import config, steps, trace
-from workbench.web.pages.hang import from_most_ranks
 from workbench.web.pages.overview.picture import picture
 from workbench.web.served_run import served_run
 from workbench.web.theme import theme

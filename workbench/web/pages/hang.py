@@ -12,6 +12,7 @@ from analyzers.hangs import views
 from analyzers.hangs.model import Group, HangData
 from analyzers.words import rank_names, rank_pattern
 from workbench.console import clean
+from workbench.present.collective_states import group_in_view, rank_states
 from workbench.present.tables.hang import current_positions, hang_tables, largest_first, operations
 from workbench.web.components.collective_matrix import collective_matrix
 from workbench.web.components.elements import Elements
@@ -30,7 +31,6 @@ ALL_RANKS = -1
 SINGLE_RANKS = 32
 """The most ranks that have a row each; if there are more, ranks with equal rows share one."""
 DEEPEST_INDENT = 40
-HALF = 0.5
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
@@ -50,7 +50,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 def group_section(served: ServedRun, data: HangData, query: Query) -> tuple[Elements, Elements]:
     """Return (controls, matrix of states) for a process group: the one in the address, or else the one that hangs."""
     group = shown_group(data, query)
-    frame = rank_states(served, group, COLLECTIVES, SINGLE_RANKS)
+    frame = states_in_window(served, group, COLLECTIVES, SINGLE_RANKS)
     names = group_names(data.groups)
     title = f"Group {group.name} ({group.desc}), ranks {rank_pattern(group.ranks)}"
     bar: Elements = [
@@ -121,30 +121,13 @@ def operation_section(served: ServedRun, data: HangData, query: Query) -> Elemen
 
 def shown_group(data: HangData, query: Query) -> Group:
     """Return the process group that `query` names, or else the one that hangs."""
-    wanted = query.get("group", data.culprits[0].group if data.culprits else None)
-    return next((group for group in data.groups if group.name == wanted), data.groups[0])
+    return group_in_view(data, query.get("group"))
 
 
-def rank_states(served: ServedRun, group: Group, collectives: int, single_ranks: int) -> pd.DataFrame:
-    """Return the states of the last `collectives` collectives of a process group, with a row per rank.
-
-    In a narrow window they are fewer.
-    The table is that of `hangs.views.matrix`; if there are more than `single_ranks` ranks, those with equal rows share
-    one.
-    """
+def states_in_window(served: ServedRun, group: Group, collectives: int, single_ranks: int) -> pd.DataFrame:
+    """Return the result of `rank_states`; in a narrow window it has fewer collectives."""
     columns = min(collectives, NARROW_COLLECTIVES) if narrow() else collectives
-    frame = from_most_ranks(views.matrix(served.run, group.name, columns, served.options))
-    # Thousands of rows would take the browser seconds, and nearly all of them are equal.
-    return frame if len(frame) <= single_ranks else views.folded(frame)
-
-
-def from_most_ranks(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the states without the first collectives, of which fewer than half of the ranks have a record.
-
-    A rank that stopped early still has in its ring buffer what the others have overwritten.
-    """
-    known = (frame != "").mean() >= HALF
-    return frame.loc[:, known.idxmax() :] if known.any() else frame
+    return rank_states(served.run, group, columns, single_ranks, served.options)
 
 
 def shown_rank(query: Query, known: Sequence[int]) -> int:

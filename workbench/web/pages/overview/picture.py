@@ -14,7 +14,7 @@ from workbench.web.components.figure import Drawing, FigurePart, drawn
 from workbench.web.components.step_charts import loss_chart, phase_stack, step_durations
 from workbench.web.evidence_links import room_query
 from workbench.web.pages.compare import first_change
-from workbench.web.pages.hang import rank_states, shown_group
+from workbench.web.pages.hang import shown_group, states_in_window
 from workbench.web.pages.memory_timeline import chart, last_steps
 from workbench.web.pages.overview.trace import trace_drawing
 from workbench.web.query import memory_query
@@ -85,7 +85,7 @@ def hang_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
     if data is None or not data.groups:
         return None
     group = shown_group(data, room_query(served, at))
-    frame = rank_states(served, group, COLLECTIVES, SINGLE_RANKS)
+    frame = states_in_window(served, group, COLLECTIVES, SINGLE_RANKS)
     title = f"State of the last collectives of process group {group.desc or group.name}, by rank"
     return None if frame.empty else (title, collective_matrix(frame))
 

@@ -1,0 +1,91 @@
+"""The state of each collective on each rank as a table of an HTML report: the picture of the dashboard's hang page."""
+
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from analyzers.hangs.model import HangData
+from analyzers.run import Run
+from analyzers.words import ranks_label
+from workbench.colours import COLLECTIVE_SIGNS, HUE_OF_STATE, css_state, css_state_text
+from workbench.present.collective_states import group_in_view, rank_states
+from workbench.present.figure import text
+
+COLLECTIVES, SINGLE_RANKS, MOST_ROWS = 60, 32, 64
+"""The most collectives, the most ranks with a row each, and the most rows of ranks that share one."""
+FEW = 30
+"""The most collectives side by side that leave room for a sign in each cell; beyond, completed ones have none."""
+LABELS, LABEL_REM = 12, 7.5
+STYLE = """
+/* Where there is no room, the last collectives, which hang, are in sight. */
+.matrix .wide { direction: rtl; }
+.matrix .wide table { direction: ltr; margin: 0 auto 0 0; table-layout: fixed; }
+.matrix :is(th, td) { height: 1.3rem; padding: 0; border: 1px solid var(--page);
+  font-size: 12px; line-height: 1.3rem; text-align: center; }
+.matrix th { font-weight: 400; text-align: right; white-space: nowrap; }
+.matrix th:first-child { position: sticky; left: 0; width: 7.5rem; padding-right: .6rem;
+  white-space: normal; background: var(--page); }
+.matrix i { width: 1.1rem; height: 1.1rem; font-style: normal; line-height: 1.1rem; text-align: center;
+  outline: 1px solid var(--edge); }
+""" + "".join(
+    f".matrix .{hue} {{ background: {css_state(state)}; color: {css_state_text(state)}; }}\n"
+    for state, hue in HUE_OF_STATE.items()
+)
+"""The CSS rules of the cells; the class of a cell is the hue of its state."""
+
+
+def collective_states(data: HangData, run: Run) -> Iterator[str]:
+    """Yield the HTML figure of the states of the last collectives of the process group that hangs."""
+    if not data.groups or not data.culprits:
+        return
+    group = group_in_view(data)
+    frame = rank_states(run, group, COLLECTIVES, SINGLE_RANKS)
+    if not frame.empty:
+        yield matrix_figure(f"State of the last collectives of process group {group.label}, by rank", frame)
+
+
+def matrix_figure(title: str, frame: pd.DataFrame) -> str:
+    """Return the HTML figure of a table of states; `frame` has a row for each rank, or for ranks with equal rows.
+
+    Rows of ranks in which something is not done come first if there are more rows than fit.
+    """
+    if len(frame) > MOST_ROWS:
+        frame = frame.iloc[(frame == "done").all(axis=1).argsort(kind="stable")]
+    shown, left = frame.head(MOST_ROWS), max(0, len(frame) - MOST_ROWS)
+    signs = COLLECTIVE_SIGNS if frame.shape[1] <= FEW else COLLECTIVE_SIGNS | {"done": ""}
+    rows = "".join(
+        f"<tr><th>{text(ranks_label(ranks))}</th>{''.join(cell(state, signs[state]) for state in states)}</tr>"
+        for ranks, states in zip(shown.index, shown.to_numpy().tolist(), strict=True)
+    )
+    head = f"<tr><th>rank</th>{heading([*map(int, frame.columns)])}</tr>"
+    states = [state for state in HUE_OF_STATE if (shown == state).to_numpy().any()]
+    rest = f"<p>... and {left} more rows</p>" if left else ""
+    return (
+        f'<figure class="matrix"><figcaption>{text(title)}</figcaption><p class="keys">{"".join(map(key, states))}</p>'
+        f'<div class="wide"><table style="{wide(frame.shape[1])}">{head}{rows}</table></div>{rest}</figure>'
+    )
+
+
+def wide(columns: int) -> str:
+    """Return the CSS width of the table: as wide as the page, but no cell wider than 3rem or narrower than 1rem."""
+    least, most = (f"calc({LABEL_REM}rem + {columns * cell_rem}rem)" for cell_rem in (1, 3))
+    return f"min-width: {least}; width: min(100%, {most})"
+
+
+def cell(state: str, sign: str) -> str:
+    """Return a cell of the table, with the colour and the sign of its state; the mouse over it shows the word."""
+    return f'<td class="{HUE_OF_STATE[state]}" title="{state or "not recorded"}">{sign}</td>'
+
+
+def key(state: str) -> str:
+    """Return the entry of a state in the legend."""
+    box = f'<i class="{HUE_OF_STATE[state]}">{COLLECTIVE_SIGNS[state]}</i>'
+    return f"<span>{box}{state or 'not recorded'}</span>"
+
+
+def heading(numbers: Sequence[int]) -> str:
+    """Return the cells above the columns: each names the last of as many columns as its label needs."""
+    every = -(-len(numbers) // LABELS)
+    first = len(numbers) % every or every
+    ends = range(first, len(numbers) + 1, every)
+    return "".join(f'<th colspan="{every if end > first else first}">#{numbers[end - 1]}</th>' for end in ends)
