@@ -1,5 +1,6 @@
 """Gestures on charts in a real browser: the legend shows one series alone, and keys move through a tree of memory."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,26 @@ FOCUSED = "() => document.activeElement.closest('figure[data-tree]') !== null"
 
 
 @pytest.fixture
-def memory(page_of, serving, tmp_path):
+def opened(page_of, serving, tmp_path):
+    """Fixture: `opened(run, path, *parts)` opens a page of a recorded run and waits until it has these parts."""
+    with ExitStack() as servers:
+
+        def open_one(run, path, *parts):
+            address = servers.enter_context(serving(discover(FIXTURES / run), tmp_path))
+            page = page_of(address, SCREEN)
+            page.goto(f"{address}/{path}")
+            for part in parts:
+                page.wait_for_selector(part)
+            page.wait_for_load_state("networkidle")
+            return page
+
+        yield open_one
+
+
+@pytest.fixture
+def memory(opened):
     """Fixture: the memory page of a run whose memory grows."""
-    with serving(discover(FIXTURES / "leak_2ranks"), tmp_path) as address:
-        page = page_of(address, SCREEN)
-        page.goto(f"{address}/memory")
-        page.wait_for_selector("#tree g.slice")
-        page.wait_for_selector("#timeline .legendtoggle")
-        page.wait_for_load_state("networkidle")
-        yield page
+    return opened("leak_2ranks", "memory", "#tree g.slice", "#timeline .legendtoggle")
 
 
 def turned(page, count):
@@ -76,20 +88,16 @@ def test_a_level_of_the_tree_is_as_high_as_a_line_of_text(memory):
     assert max(heights) <= 32
 
 
-def test_the_step_under_the_pointer_is_shown_in_all_charts_of_the_steps(page_of, serving, tmp_path):
+def test_the_step_under_the_pointer_is_shown_in_all_charts_of_the_steps(opened):
     """As with the shared crosshair of Grafana; values have units."""
-    with serving(discover(FIXTURES / "straggler_2ranks"), tmp_path) as address:
-        page = page_of(address, SCREEN)
-        page.goto(f"{address}/steps")
-        page.wait_for_selector("#loss .js-plotly-plot .trace")
-        page.wait_for_load_state("networkidle")
-        box = page.locator("#times .js-plotly-plot").bounding_box()
-        for x in (380, 400):
-            page.mouse.move(box["x"] + x, box["y"] + 70)
-        page.wait_for_selector("#loss .hoverlayer .legend")
-        titles = [page.locator(f"#{name} .hoverlayer .legendtitletext").text_content() for name in ("phases", "loss")]
-        assert titles[0] == titles[1]
-        assert titles[0].startswith("step ")
-        assert " ms" in page.locator("#phases .hoverlayer").text_content()
-        page.mouse.move(10, 500)
-        page.wait_for_function("() => !document.querySelector('.hoverlayer .legend')")
+    page = opened("straggler_2ranks", "steps", "#loss .js-plotly-plot .trace")
+    box = page.locator("#times .js-plotly-plot").bounding_box()
+    for x in (380, 400):
+        page.mouse.move(box["x"] + x, box["y"] + 70)
+    page.wait_for_selector("#loss .hoverlayer .legend")
+    titles = [page.locator(f"#{name} .hoverlayer .legendtitletext").text_content() for name in ("phases", "loss")]
+    assert titles[0] == titles[1]
+    assert titles[0].startswith("step ")
+    assert " ms" in page.locator("#phases .hoverlayer").text_content()
+    page.mouse.move(10, 500)
+    page.wait_for_function("() => !document.querySelector('.hoverlayer .legend')")

@@ -65,6 +65,15 @@ def test_the_matrix_begins_where_most_ranks_have_a_record():
     assert "not recorded" in [trace.name for trace in collective_matrix(frame).data]
 
 
+def test_the_label_of_many_ranks_in_the_matrix_loses_its_middle():
+    """The beginning was cut off; rows stay apart though their labels may be equal then."""
+    rows = [f"0-{n}, {n + 2}, 999, {', '.join(map(str, range(2000, 2060, 2)))}" for n in (400, 500)]
+    figure = collective_matrix(pd.DataFrame({1: ["done", "missing"]}, index=rows))
+    assert figure.layout.yaxis.automargin
+    assert list(figure.layout.yaxis.tickvals) == list(figure.data[0].y) == [f"ranks {row}" for row in rows]
+    assert all(len(label) <= 28 and "…" in label for label in figure.layout.yaxis.ticktext)
+
+
 def test_many_steps_are_drawn_without_gaps_and_marks():
     """Between hundreds of bars some gaps would be a pixel wider; hundreds of marks hide the lines of other ranks."""
     for count, mode, gap in ((MARKED, "lines+markers", 0.05), (MARKED + 1, "lines", 0)):

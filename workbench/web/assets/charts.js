@@ -11,10 +11,9 @@
     legend.itemclick = event.ctrlKey || event.metaKey || event.shiftKey ? "toggle" : "toggleothers";
   }, { capture: true });
 
-  // The charts of the steps have one axis: the step under the pointer is shown in all of them.
-  const STEPS = ["phases", "times", "loss"];
+  // Charts with one axis, such as those of the steps: the place under the pointer is shown in all of them.
   const others = (graph) => {
-    const all = STEPS.map((id) => document.querySelector(`#${id} .js-plotly-plot`)).filter(Boolean);
+    const all = [...document.querySelectorAll("figure[data-crosshair] .js-plotly-plot")];
     return all.includes(graph) ? all.filter((other) => other !== graph) : [];
   };
   document.addEventListener("pointerover", (event) => {

@@ -5,6 +5,7 @@
   const HEIGHT = 44;
   const STEPS_HEIGHT = 4;
   const LEAST_ROW = 3;
+  const LEAST_STEP = 6;
   const EDGE = 6;
   const NARROWEST = 4;
   const MOVED = 4;
@@ -96,9 +97,15 @@
       this.paintWindow(context, config.hues);
     }
 
+    // The starts of the steps, as far as there is room for marks.
     paintSteps(context, { steps, hues }) {
       context.fillStyle = hues.rule;
-      for (const [at] of steps) context.fillRect(Math.round(this.x(at)), 0, 1, STEPS_HEIGHT - 1);
+      let free = -Infinity;
+      for (const x of steps.map(([at]) => Math.round(this.x(at)))) {
+        if (x < free) continue;
+        context.fillRect(x, 0, 1, STEPS_HEIGHT - 1);
+        free = x + LEAST_STEP;
+      }
     }
 
     // The selected range, and the selected event.

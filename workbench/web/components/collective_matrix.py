@@ -5,12 +5,15 @@ from collections.abc import Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
+from analyzers.traces.kernel_names import without_middle
 from analyzers.words import ranks_label
 from workbench.colours import COLLECTIVE_SIGNS
 from workbench.web.components.figure import COLLECTIVES_ACROSS, NAMES_ABOVE, FigurePart, legend_entry, plain_layout
 from workbench.web.theme import narrow, theme
 
 MOST_LABELS, MOST_NARROW_LABELS = 16, 6
+LONGEST_LABEL, LONGEST_NARROW_LABEL = 28, 16
+"""The most characters of a row's label, and in a window as narrow as a phone's."""
 FEW = 30
 """The most collectives side by side that leave room for a sign in each cell; beyond, completed ones have none."""
 
@@ -47,8 +50,15 @@ def collective_matrix(frame: pd.DataFrame) -> go.Figure:
     for state in (name for name in states if (frame == name).to_numpy().any()):
         figure.add_trace(state_entry(state, shown[state]))
     figure.update_layout(showlegend=True, legend=NAMES_ABOVE)
-    figure.update_layout(xaxis=COLLECTIVES_ACROSS | last_ticks(names), yaxis={"autorange": "reversed"})
+    figure.update_layout(xaxis=COLLECTIVES_ACROSS | last_ticks(names), yaxis=ranks_down(figure.data[0].y))
     return figure.update_layout(height=150 + 26 * max(3, len(frame)))
+
+
+def ranks_down(labels: Sequence[str]) -> FigurePart:
+    """Return the y axis with a label for each row; long ones, such as `ranks 0-642, 644-1023`, lose their middle."""
+    longest = LONGEST_NARROW_LABEL if narrow() else LONGEST_LABEL
+    shown = [without_middle(label, longest) for label in labels]
+    return {"autorange": "reversed", "automargin": True, "tickvals": [*labels], "ticktext": shown}
 
 
 def state_entry(state: str, sign: str) -> go.Scatter:

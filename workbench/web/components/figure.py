@@ -151,6 +151,7 @@ def drawn(
     fills: bool = False,
     bar: bool = True,
     tree: bool = False,
+    crosshair: bool = False,
 ) -> html.Figure:
     """Return a figure as HTML with the id `name`; `label` is read by screen readers.
 
@@ -158,13 +159,16 @@ def drawn(
     under the id `zoom_of(name)`. With `fills`, it is as high as the space that the page has for it. With `bar`,
     Plotly's buttons appear in its upper right corner while the mouse is over it, and cover what is there. With `tree`,
     keys move from part to part of the tree while it has the focus, and the browser draws it once it has shortened the
-    names in it to their room: the figure is stored under the id `figure_of_tree(name)`.
+    names in it to their room: the figure is stored under the id `figure_of_tree(name)`. All figures of a page
+    with a `crosshair` show the place on the x axis that the mouse points at in one of them.
     """
     spoken: dict[str, Any] = {"role": "group", "aria-label": label}
     if zooms:
         spoken |= {"aria-label": f"{label}. {KEYS}", "data-zooms": "", "tabIndex": 0}
     if tree:
         spoken |= {"aria-label": f"{label}. {TREE_KEYS}", "data-tree": "", "tabIndex": 0}
+    if crosshair:
+        spoken |= {"data-crosshair": ""}
     size: dict[str, Any] = {"responsive": True, "className": "fills"} if fills else {}
     shown = {"layout": {**NO_AXES, **height_of(figure)}} if tree else figure
     graph = dcc.Graph(id=name, figure=shown, config=BAR if bar else {"displayModeBar": False}, **size)

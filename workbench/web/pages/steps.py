@@ -46,11 +46,13 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     ]
     canvas: Elements = [
         html.H2(f"Phases of each step of rank {rank}"),
-        drawn("phases", phases, f"Time of each phase in the steps of rank {rank}", zooms=True, fills=True),
+        drawn(
+            "phases", phases, f"Time of each phase in the steps of rank {rank}", zooms=True, fills=True, crosshair=True
+        ),
         html.H2("Duration of each step by rank"),
-        drawn("times", times, "Duration of each step, one line for each rank", zooms=True, fills=True),
+        drawn("times", times, "Duration of each step, one line for each rank", zooms=True, fills=True, crosshair=True),
         html.H2("Loss"),
-        drawn("loss", loss, "Loss of each step", zooms=True, fills=True),
+        drawn("loss", loss, "Loss of each step", zooms=True, fills=True, crosshair=True),
         dcc.Store(id="rank", data=rank),
     ]
     sections = [section for section in steps_tables(data) if section.rows]
