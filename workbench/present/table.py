@@ -69,3 +69,8 @@ def without_empty(section: Table) -> Table:
         numeric=frozenset(position for position, i in enumerate(kept) if i in section.numeric),
         more=reduced(section.more),
     )
+
+
+def filled(tables: Iterable[Table]) -> list[Table]:
+    """Return the tables that are not empty."""
+    return [content for content in tables if content.rows]

@@ -1,8 +1,11 @@
 """The tables of a hang: which rank waits for which."""
 
-from analyzers.hangs.model import Group, HangData, Wait
+import pandas as pd
+from msgspec import structs
+
+from analyzers.hangs.model import Culprit, Group, HangClass, HangData, Wait
 from analyzers.hangs.views import IssuedAt
-from workbench.present.tables.hang import hang_tables, side_by_side, waits
+from workbench.present.tables.hang import hang_tables, side_by_side, victim_stacks, waits
 from workbench.web.pages.hang import group_names
 
 MESHES = [Group(name=str(i), desc="mesh_pp", ranks=[i, i + 512]) for i in range(512)]
@@ -30,6 +33,30 @@ def test_few_waiting_ranks_have_a_row_each():
         ("642", "643", "mesh_tp", "110"),
         ("641", "no rank: all have arrived", "mesh_tp", "111"),
     )
+
+
+def test_the_stack_of_those_who_wait_directly_is_shown_without_library_frames():
+    """Most ranks wait for others that wait; the ranks nearest to the cause say more."""
+    beside = [Wait(rank=rank, waits_for=[643], group="900", seq=110, operation="all_reduce") for rank in (640, 642)]
+    further = [Wait(rank=rank, waits_for=[640], group="0", seq=3, operation="recv") for rank in (1, 2, 3)]
+    culprit = Culprit(ranks=[643], kind=HangClass.HOST_STUCK, victims=[1, 2, 3, 640, 642])
+    columns = ["depth", "name", "place", "ranks", "own"]
+    stacks = pd.DataFrame(
+        [
+            (0, "main", "a.py:1", [1, 2, 3, 640, 642, 643], True),
+            (1, "loop", "a.py:2", [643], True),
+            (1, "recv", "a.py:9", [1, 2, 3], True),
+            (1, "step", "a.py:3", [640, 642], True),
+            (2, "all_reduce", "torch/distributed/c10d.py:7", [640, 642], False),
+        ],
+        columns=columns,
+    )
+    data = structs.replace(job([*beside, *further]), culprits=[culprit])
+    [stack] = victim_stacks(data, stacks)
+    assert stack.title == "Stack of ranks 640, 642, waiting, innermost frame first"
+    assert stack.rows == (("step", "a.py:3"), ("main", "a.py:1"))
+    assert victim_stacks(data, stacks.iloc[:0]) == []
+    assert victim_stacks(data, stacks[stacks["name"].isin(["main", "loop"])].assign(ranks=[[643]] * 2)) == []
 
 
 def test_process_groups_of_one_description_are_told_apart_by_their_ranks():

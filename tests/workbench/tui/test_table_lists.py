@@ -1,6 +1,7 @@
 """Lists of tables in the terminal app: two columns on broad screens, evidence beside culprits, reasons for no table."""
 
 from terminal import app_on, press, settle, shown, until
+from workbench.tui.panes.hang import HangViews
 from workbench.tui.widgets.tables import TableList
 
 
@@ -13,6 +14,8 @@ async def test_a_broad_screen_shows_evidence_beside_the_culprits(fixtures):
         heads = next(line for line in text.splitlines() if "Culprits" in line)
         assert "Who waits for whom" in heads
         assert "Operations around the first difference between ranks" in text
+        assert any("Stack of rank 3" in line and "Stack of ranks 0-2, waiting" in line for line in text.splitlines())
+        assert "Operations of group fault_1, in which a culprit waits" in text
         await pilot.resize_terminal(100, 50)
         await settle(app, pilot)
         await until(pilot, lambda: "Operations around" not in shown(app))
@@ -22,6 +25,21 @@ async def test_a_broad_screen_shows_evidence_beside_the_culprits(fixtures):
         await pilot.resize_terminal(60, 50)
         await settle(app, pilot)
         assert "Who waits for whom" in (line.strip() for line in shown(app).splitlines())
+
+
+async def test_evidence_is_loaded_once_however_often_the_screen_becomes_broad(fixtures, monkeypatch):
+    """Each change of the width across the limit read the dumps again."""
+    app = app_on(fixtures / "deadlock_4ranks", "hang")
+    async with app.run_test(size=(100, 50)) as pilot:
+        await until(pilot, lambda: "Who waits for whom" in shown(app))
+        views, loads = app.query_one(HangViews), []
+        load = views.load
+        monkeypatch.setattr(views, "load", lambda: (loads.append(views.size.width), load()))
+        for width in (200, 100, 180, 90, 200):
+            await pilot.resize_terminal(width, 50)
+            await settle(app, pilot)
+            await until(pilot, lambda: ("Stack of ranks 0-2, waiting" in shown(app)) == (app.size.width >= 140))
+        assert len(loads) == 1
 
 
 async def test_steps_of_a_straggler_have_all_tables_on_a_broad_screen(fixtures):

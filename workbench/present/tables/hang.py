@@ -1,7 +1,7 @@
 """Tables of a hang report: the culprit ranks, the ranks that wait for them, and what each rank was doing."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from analyzers.hangs import views
 from analyzers.hangs.model import Culprit, Frame, Group, HangData, is_library, user_frame
@@ -85,6 +85,40 @@ def culprit_stacks(found: Sequence[Culprit]) -> list[Table]:
         title = f"Stack of {rank_names(culprit.ranks)}, innermost frame first"
         tables += [table(title, "function | source line", rows, ROWS)] if rows else []
     return tables
+
+
+def victim_stacks(data: HangData, stacks: "pd.DataFrame") -> list[Table]:
+    """Return, for each set of culprit ranks, a table of the stack that most ranks share that wait for it directly.
+
+    `stacks` is the result of `hangs.views.stacks`. Frames in libraries are left out, as in `culprit_stacks`, so that
+    both stacks show where the ranks went different ways.
+    """
+    tables = []
+    for culprit in data.culprits:
+        direct = {wait.rank for wait in data.waits if set(culprit.ranks) & set(wait.waits_for)} - set(culprit.ranks)
+        frames, ranks = shared_stack(stacks, direct or set(culprit.victims))
+        rows = [(frame.name, frame.place) for frame in [f for f in frames if f.own] or frames]
+        title = f"Stack of {rank_names(ranks)}, waiting, innermost frame first"
+        tables += [table(title, "function | source line", rows, ROWS)] if rows else []
+    return tables
+
+
+def shared_stack(stacks: "pd.DataFrame", ranks: set[int]) -> tuple[list[Any], list[int]]:
+    """Return (frames, ranks that have them) of the stack that most of `ranks` have, innermost frame first.
+
+    Each frame is a row of `stacks`. Of stacks with equally many ranks, the first one counts.
+    """
+    rows: list[Any] = [*stacks.itertuples()]
+    ends = [i for i, row in enumerate(rows) if i + 1 == len(rows) or rows[i + 1].depth <= row.depth]
+    if not ends:
+        return [], []
+    end = max(ends, key=lambda i: len(ranks & set(rows[i].ranks)))
+    frames = [rows[end]]
+    for row in reversed(rows[:end]):
+        if row.depth < frames[-1].depth:
+            frames.append(row)
+    shared = sorted(ranks & set(rows[end].ranks))
+    return (frames, shared) if shared else ([], [])
 
 
 def class_name(culprit: Culprit) -> str:

@@ -1,6 +1,7 @@
 """The pane for hangs: a matrix of ranks and collectives, and below it views that explain the hang."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -20,8 +21,8 @@ from analyzers.traces.kernel_names import without_middle
 from analyzers.words import rank_ranges
 from workbench.console import clean
 from workbench.evidence_link import EvidenceLink
-from workbench.present.table import Table
-from workbench.present.tables.hang import culprit_stacks, current_positions, hang_tables, operations
+from workbench.present.table import Table, filled
+from workbench.present.tables.hang import culprit_stacks, current_positions, hang_tables, operations, victim_stacks
 from workbench.tui.background import ask_in_background
 from workbench.tui.picker import pick
 from workbench.tui.widgets.charts.collective_matrix import CollectiveMatrix, legend
@@ -37,6 +38,8 @@ ROWS_AT_MOST = 32
 """The most ranks that have a row each; if there are more, ranks with the same states share a row."""
 WIDEST_RANKS = 40
 """The longest list of ranks in the name of a process group, in characters."""
+OTHER_GROUPS = 2
+"""The most process groups besides the one on the screen whose operations are evidence."""
 OTHER_LINES = 4
 """Lines besides the rows of the ranks: title, legend, and the matrix's own heading and scroll bar."""
 TITLES = {
@@ -149,16 +152,24 @@ class HangViews(ViewSwitcher):
         self._data, self._run, self._options = data, run, options
         self._group: str | None = None
         self._with_evidence = False
+        self._causes: list[Table] = []
+        self._evidence: list[Table] | None = None
 
     def on_mount(self) -> None:
         super().on_mount()
         call_on_new_size(self, self._change_evidence)
 
     def _change_evidence(self) -> None:
-        """Load the view of the culprits anew if the screen now has room for evidence beside it, or no longer has."""
+        """Show the evidence beside the culprits if the screen now has room for it, or hide it.
+
+        It is loaded when it is first shown.
+        """
         if self._with_evidence != (self.size.width >= BROAD):
             self._with_evidence = not self._with_evidence
-            self.load()
+            if self._with_evidence and self._evidence is None:
+                self.load()
+            else:
+                self._draw_chain()
 
     def show_group(self, group: str) -> None:
         """Show the data of the process group named `group`."""
@@ -175,8 +186,7 @@ class HangViews(ViewSwitcher):
     def ask(self, view: str) -> Drawing | None:
         """Compute the content of the view named `view`, and return a function that draws it."""
         if view == "chain":
-            tables = [content for content in self._chain() if content.rows]
-            return partial(self.widget(view, ChangingTableList).show, tables)
+            return self._chain()
         if view == "stacks":
             return partial(self.widget(view, StackTree).show, views.stacks(self._run, self._options))
         if view == "operations":
@@ -187,14 +197,36 @@ class HangViews(ViewSwitcher):
             return partial(self.widget(view, Grid).show, current_positions(frame))
         return None
 
-    def _chain(self) -> Iterator[Table]:
-        """Yield the tables of culprits and waiting ranks.
+    def _chain(self) -> Drawing:
+        """Return a function that draws the tables of culprits and waiting ranks, and the evidence if it has room."""
+        causes = filled([*hang_tables(self._data)[:2], *culprit_stacks(self._data.culprits)])
+        evidence = filled(self._evidence_tables()) if self._with_evidence else None
 
-        A broad screen has room for evidence: the operations of the ranks around the first difference, and where each
-        rank is.
+        def draw() -> None:
+            self._causes, self._evidence = causes, evidence
+            self._draw_chain()
+
+        return draw
+
+    def _draw_chain(self) -> None:
+        evidence = self._evidence or []
+        self.widget("chain", ChangingTableList).show([*self._causes, *(evidence if self._with_evidence else [])])
+
+    def _evidence_tables(self) -> Iterator[Table]:
+        """Yield the stacks of waiting ranks, the operations around the first difference, and where each rank is.
+
+        The operations are those of the group on the screen, and of those in which the culprits themselves wait.
         """
-        yield from hang_tables(self._data)[:2]
-        yield from culprit_stacks(self._data.culprits)
-        if self._with_evidence:
-            yield operations(views.operations(self._run, self._group, options=self._options))
-            yield current_positions(views.locations(self._run, self._options))
+        run, options = self._run, self._options
+        yield from victim_stacks(self._data, views.stacks(run, options))
+        yield operations(views.operations(run, self._group, options=options))
+        yield current_positions(views.locations(run, options))
+        culprits = {rank for culprit in self._data.culprits for rank in culprit.ranks}
+        groups = {wait.group for wait in self._data.waits if wait.rank in culprits} - {self._group}
+        for group in sorted(groups)[:OTHER_GROUPS]:
+            content = operations(views.operations(run, group, options=options))
+            yield replace(content, title=f"Operations of group {self._label(group)}, in which a culprit waits")
+
+    def _label(self, name: str) -> str:
+        """Return the description of the process group with this name."""
+        return next((group.label for group in self._data.groups if group.name == name), name)

@@ -19,7 +19,7 @@ from analyzers.traces.kernel_names import shortened
 from analyzers.words import duration_ns, share
 from workbench.colours import EVENT_KIND_SIGNS, EVENT_KINDS, text_colour
 from workbench.evidence_link import EvidenceLink
-from workbench.present.table import Table, table
+from workbench.present.table import Table, filled, table
 from workbench.present.tables.trace import (
     critical_path,
     opportunities,
@@ -231,11 +231,6 @@ def account_name(rank: RankTrace) -> str:
     """Return the name of a traced rank, such as `rank 3, device 0`, without parts that the trace does not record."""
     name = "unknown rank" if rank.rank is None else f"rank {rank.rank}"
     return name if rank.device is None else f"{name}, device {rank.device}"
-
-
-def filled(tables: Iterable[Table]) -> list[Table]:
-    """Return the tables that are not empty."""
-    return [content for content in tables if content.rows]
 
 
 def own_memory(rank: RankTrace, frame: pd.DataFrame) -> pd.DataFrame:
