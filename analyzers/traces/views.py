@@ -302,9 +302,10 @@ def critical_path(
 
 
 def tree(artefact: Artefact, options: store.Options | None = None, by: str = "operator") -> pd.DataFrame:
-    """Return the call tree of a trace as a table with a row per node; `by` is "operator", "module" or "function".
+    """Return the call tree of a trace as a table with a row per node.
 
-    Calls with the same path of names are one node. The columns are node, parent, depth, name, count, host_ns, own_ns,
-    device_ns and kernels, as `call_tree.tree` explains them.
+    `by` is "operator", "module", "function" or "user_function" (functions outside libraries). Calls with the same path
+    of names are one node. The columns are node, parent, depth, name, count, host_ns, own_ns, device_ns and kernels, as
+    `call_tree.tree` explains them.
     """
     return tree_of(open_trace(artefact.path, options), by)

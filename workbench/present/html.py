@@ -4,8 +4,8 @@ from analyzers.report import Finding, Report
 from analyzers.run import Run
 from analyzers.words import ranks_beside
 from workbench.colours import LIGHT, SEVERITY_SIGNS, STATUS_SIGNS, css_severity, css_themes
+from workbench.present.collective_matrix import STYLE as MATRIX_STYLE
 from workbench.present.figure import prose, text
-from workbench.present.matrix_figure import STYLE as MATRIX_STYLE
 from workbench.present.sections import sections
 from workbench.present.svg_charts import charts
 from workbench.present.table import Table

@@ -17,7 +17,7 @@ KEYS = {
         ("Click in a legend", "show one series alone, or all again"),
         ("Ctrl or Shift+click", "hide or show one series"),
     ),
-    "The tree of live memory": (
+    "The tree of live memory or of calls": (
         ("← → ↑ ↓", "go to the part beside, above or below"),
         ("Enter", "zoom into the part"),
         ("Backspace", "zoom out"),

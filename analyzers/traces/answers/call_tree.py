@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from analyzers.columns import Column, Integers, Mask
-from analyzers.traces.answers.costs import MODULE
+from analyzers.traces.answers.costs import MODULE, is_user_function
 from analyzers.traces.columns.nesting import NONE, inclusive_sums, innermost_selected, self_times
 from analyzers.traces.reading.distinct import sums_by_code
 from analyzers.traces.reading.trace import OPS, Trace
@@ -15,7 +15,8 @@ COLUMNS = ("node", "parent", "depth", "name", "count", "host_ns", "own_ns", "dev
 def tree(trace: Trace, by: str) -> pd.DataFrame:
     """Return the call tree as a table with a row per node and the columns of COLUMNS; a parent precedes its children.
 
-    `by` says what the nodes are: "operator", "module" or "function". `parent` is the parent's `node`, -1 at a root;
+    `by` says what the nodes are: "operator", "module", "function" or "user_function", of which none are in libraries.
+    `parent` is the parent's `node`, -1 at a root;
     `count` is the number of calls. `device_ns` and `kernels` are the time and number of kernels launched inside the
     node, `host_ns` is its host time, and `own_ns` the part of it outside its children.
 
@@ -54,9 +55,13 @@ def tree(trace: Trace, by: str) -> pd.DataFrame:
 
 
 def is_node(trace: Trace, by: str) -> Mask:
+    """Return, for each event of the trace, whether it is a node of the tree by `by`."""
     functions = trace.category_matches({"python_function"})
     if by == "operator":
         return trace.category_matches(OPS)
+    if by == "user_function":
+        users: Mask = np.array([*map(is_user_function, trace.names)], bool)[trace.columns["name"]]
+        return functions & users
     return functions & trace.name_matches(MODULE) if by == "module" else functions
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from analyzers.run import Kind, discover
 from analyzers.traces import views
+from analyzers.traces.answers.costs import is_user_function
 
 SIMULATED = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "traced_job.py")))
 RANKS = 3
@@ -64,6 +65,19 @@ def test_many_ranks_fold_around_those_that_differ(job):
     table = views.ranks_timeline(artefacts, bins=10, rows=2)
     assert sorted(set(table["ranks"])) == ["0, 2", "1"]
     assert (table[list(views.PARTS)].sum(axis=1) == table["dur_ns"]).all()
+
+
+def test_the_tree_of_user_functions_has_none_of_libraries():
+    """Calls inside a library belong to the user's function around them."""
+    [*_, artefact] = discover(Path(__file__).parents[2] / "fixtures" / "traces" / "allocating").of(Kind.TRACE)
+    own, every = (views.tree(artefact, by=by) for by in ("user_function", "function"))
+    assert len(every) > 5 * len(own)
+    assert all(is_user_function(name) for name in own["name"])
+    names = own.set_index("node")["name"]
+    step = own[own["name"] == "allocating_job.py(39): step"].iloc[0]
+    assert names[step["parent"]] == "allocating_job.py(58): main"
+    assert step["host_ns"] == every[every["name"] == step["name"]]["host_ns"].sum()
+    assert step["own_ns"] > every[every["name"] == step["name"]]["own_ns"].sum()
 
 
 def test_the_tree_of_operators_adds_up(job):

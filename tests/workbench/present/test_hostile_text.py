@@ -117,6 +117,7 @@ PLACES = {
     "memory?by=line&find=%3Cimg%20src%3Dx%3E&colour=phase&tab=tree": "#tree .icicle",
     "trace?colour=stream": "[data-drawn]",
     "trace?event=1&find=%3Cimg": "[data-drawn]",
+    "trace?tab=calls": "#calls .icicle",
     "steps": "#phases .barlayer .point",
     "config": "table",
     "config?key=%3Cimg%20src=x%3E": "table",

@@ -13,8 +13,8 @@ from workbench.axis_ticks import apart, byte_marks, duration_marks
 from workbench.colours import css_themes
 from workbench.command_options.options import Format
 from workbench.present import render
+from workbench.present.collective_matrix import STYLE, matrix_figure
 from workbench.present.figure import prose
-from workbench.present.matrix_figure import STYLE, matrix_figure
 from workbench.present.room_data import room_data
 from workbench.present.svg_charts import step_labels
 

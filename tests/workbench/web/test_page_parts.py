@@ -10,7 +10,7 @@ from analyzers.run import discover
 from analyzers.store import Options
 from analyzers.words import duration
 from workbench.ask import room_for
-from workbench.present.collective_states import from_most_ranks
+from workbench.present.collective_matrix import from_most_ranks
 from workbench.web.components.collective_matrix import collective_matrix
 from workbench.web.components.links import prose, source_parts
 from workbench.web.components.rank_charts import bar_names, step_parts, time_shares

@@ -1,4 +1,4 @@
-// The names in a tree of live memory, shortened to the room that each part has on the screen.
+// The names in a tree of live memory or calls, shortened to the room that each part has on the screen.
 "use strict";
 
 (function () {
@@ -6,7 +6,9 @@
   const PADDING = 10;
   const FEWEST = 4;
   const CUT = "…";
-  const FRAME = /^(?:[^\s/]+\/)?(\S+ (\S.*))$/;
+  // Beginnings that say least: folder and file of `folder/file.py function:line`, folder and kind of
+  // `folder/file.py(line): function` and `nn.Module: Linear_3`, the namespace of `aten::mm`.
+  const LEAST = [/^(?:[^\s/]+\/)+(?=\S+\.\w+[ (])/, /^\S+\.\w+ (?=\S)/, /^.*: (?=\S)/, /^(?:\w+::)+(?=\w)/];
   const pen = document.createElement("canvas").getContext("2d");
   pen.font = `${FONT_PX}px system-ui, sans-serif`;
   const fits = (text, width) => pen.measureText(text).width <= width;
@@ -15,13 +17,12 @@
   const readable = (text) => text.replace(/&lt;/g, "<").replace(/&gt;/g, ">").replace(/&amp;/g, "&");
   const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
-  // As much of a name as has room. Of a frame, `folder/file.py function:line`, its function says most.
+  // As much of a name as has room, without what says least.
   function shortened(name, width) {
     if (fits(name, width)) return name;
-    const [, file, place] = name.match(FRAME) || [], parts = /\.\w+ /.test(name) ? [file, place].filter(Boolean) : [];
-    const part = parts.find((one) => fits(one, width));
+    const parts = LEAST.reduce((parts, least) => [...parts, parts.at(-1).replace(least, "")], [name]);
+    const part = parts.find((one) => fits(one, width)), text = parts.at(-1);
     if (part) return part;
-    const text = parts.at(-1) || name;
     let low = 0, high = text.length;
     while (low < high) {
       const middle = (low + high + 1) >> 1;
@@ -44,7 +45,7 @@
     const width = chart()?.clientWidth;
     if (!width || width === drawn.width || !drawn.figure) return;
     drawn.width = width;
-    window.dash_clientside.set_props("tree", { figure: fitted(drawn.figure, width) });
+    window.dash_clientside.set_props(chart().querySelector(".dash-graph").id, { figure: fitted(drawn.figure, width) });
   });
 
   function fit(figure) {
@@ -54,5 +55,13 @@
     return fitted(figure, drawn.width);
   }
 
-  window.dash_clientside = Object.assign({}, window.dash_clientside, { tree: { fit } });
+  // A click on a part goes to the address in which it is selected; the timeline above may have changed the address.
+  function choose(click) {
+    if (!click) return;
+    const url = new URL(window.location), [node] = click.points[0].customdata;
+    if (node < 0) url.searchParams.delete("under"); else url.searchParams.set("under", node);
+    if (url.href !== window.location.href) window.workbench.go(url);
+  }
+
+  window.dash_clientside = Object.assign({}, window.dash_clientside, { tree: { fit, choose } });
 })();

@@ -8,7 +8,6 @@ import plotly.graph_objects as go
 from dash import html
 
 from analyzers.words import quantity, share, size
-from workbench.colours import text_colour
 from workbench.web.components.figure import (
     ABOVE,
     MARGIN,
@@ -21,6 +20,8 @@ from workbench.web.components.figure import (
 )
 from workbench.web.components.part_list import part_list
 from workbench.web.components.timeline_axis import TimelineAxis
+from workbench.web.components.tree import LEVELS, Tree, icicle
+from workbench.web.query import NO_NODE
 from workbench.web.theme import narrow, theme
 
 WIDTH, NARROW_WIDTH = 480, 260
@@ -35,8 +36,6 @@ REACH = 0.505
 The last point that is drawn is often some entries before the end of the range.
 """
 DASHES = ("solid", "dash", "dot", "dashdot")
-LEVELS, LEVEL_PX = 12, 28
-"""The most levels of a tree that are shown at once, and the height of a level in pixels."""
 STACK, LINE = 16, 110
 """How many lines of a call stack the hover text shows, and how many characters of each line."""
 
@@ -204,53 +203,25 @@ def beside_end(distance: float, span: float) -> float:
     return min(HALF_TRIANGLE, distance / span * (NARROW_WIDTH if narrow() else WIDTH)) if span else 0.0
 
 
-def icicle(frame: pd.DataFrame, up: int = -1, find: str = "", levels: int = LEVELS) -> go.Figure:
+def memory_tree(frame: pd.DataFrame, up: int = NO_NODE, find: str = "", levels: int = LEVELS) -> go.Figure:
     """Return an icicle chart of a tree of live memory, at most `levels` high; leaf nodes have their category's colour.
 
-    `frame` is the result of `memory.views.tree`. A click on a node selects this node, but a click on the chart's root
-    selects the node `up`; the first item of a node's `customdata` is the node to select. Nodes whose path does not
-    contain `find` are grey. The browser shortens the names to the width that the chart has there.
+    `frame` is the result of `memory.views.tree`. A click on the chart's root selects the node `up`. Nodes whose path
+    does not contain `find` are grey.
     """
     # Of the roots alone, as each child is part of its parent.
     total = int(frame["bytes"][frame["parent"] < 0].sum())
     paths = [[plain(name) for name in path] for path in frame["path"]]
-    colours = [
-        theme().hues["empty"],
-        *(node_colour(name, path, find) for name, path in zip(frame["name"], paths, strict=True)),
-    ]
-    figure = go.Figure(
-        go.Icicle(
-            ids=["all", *map(str, frame["node"])],
-            labels=[f"{size(total)} live", *(path[-1] for path in paths)],
-            textinfo="text",
-            parents=["", *("all" if parent < 0 else str(parent) for parent in frame["parent"])],
-            values=[total, *frame["bytes"]],
-            customdata=[
-                [up, "", ""],
-                *zip(frame["node"], amounts_of(frame, total), map(path_text, paths), strict=True),
-            ],
-            marker={"colors": colours, "line": {"width": 1, "color": theme().hues["page"]}},
-            leaf={"opacity": 1},
-            # A node's bytes include those of its children; by default Plotly would add the children once more.
-            branchvalues="total",
-            tiling={"orientation": "v"},
-            textfont={"color": [text_colour(colour) for colour in colours]},
-            hovertemplate="%{customdata[2]}<br>%{customdata[1]}<extra></extra>",
-            maxdepth=levels,
-        ),
-        layout=plain_layout(),
+    amounts = zip(map(path_text, paths), amounts_of(frame, total), strict=True)
+    tree = Tree(
+        frame["node"].tolist(),
+        frame["parent"].tolist(),
+        frame["bytes"].tolist(),
+        [path[-1] for path in paths],
+        [f"{path}<br>{amount}" for path, amount in amounts],
+        [node_colour(name, path, find) for name, path in zip(frame["name"], paths, strict=True)],
     )
-    figure.update_layout(uniformtext={"minsize": 9, "mode": "hide"})
-    height = 20 + LEVEL_PX * min(levels, 1 + depth_of(frame))
-    return figure.update_layout(height=height, margin={"l": 0, "r": 0, "t": 10, "b": 10})
-
-
-def depth_of(frame: pd.DataFrame) -> int:
-    """Return how many levels a tree of live memory has; in `frame`, parents come before their children."""
-    depths: dict[int, int] = {}
-    for node, parent in zip(frame["node"], frame["parent"], strict=True):
-        depths[node] = 1 + depths.get(parent, 0)
-    return max(depths.values(), default=0)
+    return icicle(tree, f"{size(total)} live", up, levels)
 
 
 def category_bars(frame: pd.DataFrame) -> list[html.Ul]:

@@ -12,7 +12,7 @@ from analyzers.hangs import views
 from analyzers.hangs.model import Group, HangData
 from analyzers.words import rank_names, rank_pattern
 from workbench.console import clean
-from workbench.present.collective_states import group_in_view, rank_states
+from workbench.present.collective_matrix import group_in_view, rank_states
 from workbench.present.tables.hang import current_positions, hang_tables, largest_first, operations
 from workbench.web.components.collective_matrix import collective_matrix
 from workbench.web.components.elements import Elements

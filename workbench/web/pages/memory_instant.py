@@ -18,18 +18,17 @@ from workbench.web.components.comparison import bytes_waterfall
 from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn
 from workbench.web.components.links import choice, link, source_code
-from workbench.web.components.memory import LEVELS, category_bars, icicle
+from workbench.web.components.memory import category_bars, memory_tree
 from workbench.web.components.text import table
+from workbench.web.components.tree import FRAMES, LEVELS, subtree
 from workbench.web.pages.memory_segments import block_link, block_section
-from workbench.web.query import GROUPINGS, NO_NODE, MemoryQuery, Query, address
+from workbench.web.query import GROUPINGS, MemoryQuery, Query, address
 from workbench.web.served_run import ServedRun
 
 OWNER_LEVELS = 2
 STACK_LEVELS = 40
 """The most levels of a tree of stacks with the frames of libraries, of which calls of a module alone have four."""
 WHOLE_STACK = "whole_stack"
-FRAMES = (("0", "hide library frames"), ("1", "show library frames"))
-NODES = 500
 MATCHES = 2000
 
 
@@ -90,7 +89,7 @@ def live_memory(served: ServedRun, device: Device, at: MemoryQuery, query: Query
     artefact, options, number = served.snapshot(device.path), served.options, device.device
     whole = at.by == "stack" and at.library
     tree = views.tree(artefact, options, number, by=WHOLE_STACK if whole else at.by, entry=at.entry)
-    figure = icicle(*subtree(tree, at.node), at.find, STACK_LEVELS if whole else LEVELS)
+    figure = memory_tree(*subtree(tree, at.node, "bytes"), at.find, STACK_LEVELS if whole else LEVELS)
     return [
         html.Div(tree_controls(at, query), className="controls"),
         html.P("Click a part of the tree to zoom into it, the top bar to zoom out.", className="hint"),
@@ -127,24 +126,6 @@ def node_path(tree: pd.DataFrame, node: int) -> Elements:
     title = f"Selected: {size(int(row['bytes']))} in {quantity(int(row['blocks']), 'block')}, at"
     lines = [html.Li(source_code(clean(name))) for name in row["path"]]
     return [html.P(title, className="hint"), html.Ol(lines, id="path")]
-
-
-def subtree(tree: pd.DataFrame, node: int) -> tuple[pd.DataFrame, int]:
-    """Return `node` with the largest nodes below it (at most `NODES` in all), and the parent of `node`.
-
-    The chart draws the first; the second is where a click on its root leads, one level up. The result has no node
-    without its parent, because a parent has at least as many bytes as each of its children.
-    """
-    if node not in set(tree["node"]):
-        return tree.nlargest(NODES, "bytes", keep="first"), NO_NODE
-    parents = dict(zip(tree["node"], tree["parent"], strict=True))
-    inside = {node}
-    for child, parent in parents.items():
-        # Parents come before their children, so one pass finds the whole subtree.
-        if parent in inside:
-            inside.add(child)
-    kept = tree[tree["node"].isin(inside)].nlargest(NODES, "bytes", keep="first")
-    return kept.assign(parent=kept["parent"].where(kept["node"] != node, NO_NODE)), parents[node]
 
 
 def largest_owners(tree: pd.DataFrame) -> Table:

@@ -1,7 +1,8 @@
 """The page on traces: time by rank, and the events in a time range.
 
 `?file=N` selects the trace, `from=NS` and `to=NS` the time range, `steps=` the same range in steps, `colour=` the
-meaning of colours; `path=1` shows the critical path. `trace_timeline` has the parameters of the timeline.
+meaning of colours; `path=1` shows the critical path. `trace_timeline` has the parameters of the timeline, and
+`trace_calls` those of the tree of calls.
 """
 
 from math import ceil, floor
@@ -22,6 +23,8 @@ from workbench.web.components.rank_charts import bytes_sent, named_first, share_
 from workbench.web.components.text import not_recorded, table
 from workbench.web.components.workspace import Tab, selected, workspace
 from workbench.web.gestures import ALL, whole_number, zoomed_range
+from workbench.web.pages.trace_calls import NAME as CALLS
+from workbench.web.pages.trace_calls import calls_section, install_calls
 from workbench.web.pages.trace_critical_path import path_section
 from workbench.web.pages.trace_events import (
     COLOURS,
@@ -72,9 +75,15 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     position, span = file_position(served, query), window(served, query).span
     stores = [dcc.Store(id="file", data=position), dcc.Store(id="moved")]
     canvas: Elements = [timeline(served, position, query, span), *stores]
-    path = path_tabs(served, query)
-    tabs = [*path, *window_tabs(served, position, span), *whole_tabs(served, data)]
+    tabs = every_tab(served, data, position, span, query)
     return workspace(event_controls(served, query), canvas, inspector(served, data, query), tabs, query, tall=True)
+
+
+def every_tab(served: ServedRun, data: TraceData, file: int, span: tuple[int, int] | None, query: Query) -> list[Tab]:
+    """Return the tabs below the chart of the trace file `file`, which shows the time range `span`."""
+    artefact = served.traces[file]
+    calls = Tab(CALLS, "Calls", lambda: [*calls_section(served, artefact, query), NOT_WITHIN])
+    return [*path_tabs(served, query), *window_tabs(served, file, span), calls, *whole_tabs(served, data)]
 
 
 def window_tabs(served: ServedRun, file: int, span: tuple[int, int] | None) -> list[Tab]:
@@ -207,6 +216,7 @@ def install(app: Dash, served: ServedRun) -> None:
     if served.rooms.trace is None:
         return
     install_timeline(app, served)
+    install_calls(app)
     # The charts of all ranks and of memory are not on every page, and Dash requires all inputs of a callback to exist.
     for chart in BELOW:
         install_zoom_below(app, served, chart)
@@ -251,8 +261,7 @@ def within(served: ServedRun, file: int, span: tuple[int, int] | None, query: Qu
     If the content does not depend on the range, return Dash's `no_update`.
     """
     data = served.rooms.trace
-    every = [*path_tabs(served, query), *window_tabs(served, file, span), *(whole_tabs(served, data) if data else [])]
-    tab = selected(every, query)
+    tab = selected(every_tab(served, data, file, span, query), query) if data else None
     about = {"longest": longest_section, "ranks": all_ranks, "memory": memory_section}
     return about[tab.name](served, file, span) if tab and tab.name in about else no_update
 

@@ -1,20 +1,22 @@
-"""The state of each collective on each rank as a table of an HTML report: the picture of the dashboard's hang page."""
+"""The state of each collective on each rank: what all faces show of it, and the table of an HTML report."""
 
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from analyzers.hangs.model import HangData
+from analyzers.hangs import views
+from analyzers.hangs.model import Group, HangData
 from analyzers.run import Run
+from analyzers.store import Options
 from analyzers.words import ranks_label
 from workbench.colours import COLLECTIVE_SIGNS, HUE_OF_STATE, css_state, css_state_text
-from workbench.present.collective_states import group_in_view, rank_states
 from workbench.present.figure import text
 
 COLLECTIVES, SINGLE_RANKS, MOST_ROWS = 60, 32, 64
 """The most collectives, the most ranks with a row each, and the most rows of ranks that share one."""
 FEW = 30
 """The most collectives side by side that leave room for a sign in each cell; beyond, completed ones have none."""
+HALF = 0.5
 LABELS, LABEL_REM = 12, 7.5
 STYLE = """
 /* Where there is no room, the last collectives, which hang, are in sight. */
@@ -89,3 +91,31 @@ def heading(numbers: Sequence[int]) -> str:
     first = len(numbers) % every or every
     ends = range(first, len(numbers) + 1, every)
     return "".join(f'<th colspan="{every if end > first else first}">#{numbers[end - 1]}</th>' for end in ends)
+
+
+def group_in_view(data: HangData, wanted: str | None = None) -> Group:
+    """Return the process group with the name `wanted`, or else the one that hangs; `data` has at least one group."""
+    name = wanted or (data.culprits[0].group if data.culprits else None)
+    return next((group for group in data.groups if group.name == name), data.groups[0])
+
+
+def rank_states(
+    run: Run, group: Group, collectives: int, single_ranks: int, options: Options | None = None
+) -> pd.DataFrame:
+    """Return the states of the last `collectives` collectives of a process group, with a row per rank.
+
+    The table is that of `hangs.views.matrix`; if there are more than `single_ranks` ranks, those with equal rows share
+    one.
+    """
+    frame = from_most_ranks(views.matrix(run, group.name, collectives, options))
+    # Thousands of rows would take a browser seconds, and nearly all of them are equal.
+    return frame if len(frame) <= single_ranks else views.folded(frame)
+
+
+def from_most_ranks(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the states without the first collectives, of which fewer than half of the ranks have a record.
+
+    A rank that stopped early still has in its ring buffer what the others have overwritten.
+    """
+    known = (frame != "").mean() >= HALF
+    return frame.loc[:, known.idxmax() :] if known.any() else frame
