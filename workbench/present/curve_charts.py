@@ -58,7 +58,8 @@ def line_chart(lines: Lines) -> str:
         ends = points([(steps[0], lines.mark), (max(steps[-1], steps[0] + 1), lines.mark)])
         shapes.append(f'<polyline points="{ends}" fill="none" stroke="currentColor" stroke-dasharray="6 4"/>')
     colours = {name: css_nth(i + lines.offset) for i, name in enumerate(lines.names)}
-    up = [(share, lines.text(low + share * (high - low))) for share in LEVELS] if high > low else []
+    labels = lines.texts_of([low + share * (high - low) for share in LEVELS])
+    up = [*zip(LEVELS, labels, strict=True)] if high > low else []
     return figure(lines.title, "".join(shapes), colours, Axes(up, step_ticks(steps, lines.axis)))
 
 

@@ -14,6 +14,8 @@ from workbench.colours import nth_colour
 
 SMALLEST = 1e-10
 """The smallest relative difference that a chart shows; its axis is logarithmic, and smaller ones are drawn here."""
+MOST_FIGURES, MOST_DIGITS = 3, 8
+"""The digits of a label, and the most of one where values differ only in further ones."""
 SIGNS = "●▲■◆✚✖▼★"
 """The signs of the runs in a chart, one for each run, because no chart relies on colour alone."""
 
@@ -62,6 +64,17 @@ class Lines:
         difference: float = 10**value
         # The power of a logarithm is the number itself but for rounding.
         return f"<{relative(SMALLEST)}" if difference <= SMALLEST * 1.001 else relative(difference)
+
+    def texts_of(self, values: Sequence[float]) -> list[str]:
+        """Return the axis labels of several y values, whole where three digits would make some of them equal."""
+        texts = [self.text(value) for value in values]
+        if self.power or len({*texts}) == len({*values}):
+            return texts
+        for digits in range(MOST_FIGURES + 1, MOST_DIGITS):
+            texts = [f"{value:#.{digits}g}" for value in values]
+            if all(math.isclose(float(text), value) for text, value in zip(texts, values, strict=True)):
+                break
+        return texts
 
     def exact(self, value: float) -> str:
         """Return the y value `value` as text with seven digits.

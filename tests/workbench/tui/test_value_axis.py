@@ -93,3 +93,14 @@ def test_lines_have_round_labels():
 def test_lines_of_logarithms_are_labelled_with_powers_of_ten():
     table = pd.DataFrame({"a": [-9.9, -7.0, -2.1]}, index=[1, 2, 3])
     assert round_heights(Lines("", table, power=True), 20) == (-10.0, -2.0, [-10.0, -8.0, -6.0, -4.0, -2.0])
+
+
+def test_labels_that_would_be_equal_have_more_digits():
+    """A gradient norm between 1.200 and 1.212 had the labels 1.20, 1.20, 1.20, 1.21, 1.21."""
+    lines = Lines("", pd.DataFrame({"a": [1.2, 1.212]}, index=[1, 2]))
+    assert lines.texts_of([1.2, 1.2025, 1.205]) == ["1.2000", "1.2025", "1.2050"]
+    assert lines.texts_of([1.2, 1.2004]) == ["1.2000", "1.2004"]
+    assert lines.texts_of([5.8, 5.9]) == ["5.80", "5.90"]
+    labels = lines.texts_of(round_heights(lines, 30)[2])
+    assert len({*labels}) == len(labels)
+    assert lines.texts_of([1.2, 1.2]) == ["1.20", "1.20"]

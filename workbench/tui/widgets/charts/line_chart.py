@@ -136,8 +136,10 @@ class LineChart(Widget, can_focus=True):
 
         Labelled are some round values, and before them `Lines.mark`, an extra horizontal line.
         """
-        named = [*([] if self._lines.mark is None else [self._lines.mark]), *self._labels]
-        return next((self._lines.text(value) for value in named if self._scale.y(value) // 4 == row), "")
+        mark = self._lines.mark
+        named = {} if mark is None else {mark: self._lines.text(mark)}
+        named |= dict(zip(self._labels, self._lines.texts_of(self._labels), strict=True))
+        return next((text for value, text in named.items() if self._scale.y(value) // 4 == row), "")
 
     def _cells(self, row: int) -> Iterator[Segment]:
         """Yield the cells of a row of the chart."""
