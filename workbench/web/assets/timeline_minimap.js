@@ -9,8 +9,6 @@
   const EDGE = 6;
   const NARROWEST = 4;
   const MOVED = 4;
-  // A search that nothing matches.
-  const NONE = [];
   const own = () => window.timeline;
 
   // The tracks that have room, those with the most events of many.
@@ -41,6 +39,7 @@
     renew() {
       const { whole, tracks } = this.timeline;
       this.stale = true;
+      this.base = null;
       this.tracks = busiest(tracks.all, Math.floor((HEIGHT - STEPS_HEIGHT) / LEAST_ROW));
       this.head.textContent = `whole trace, ${own().duration(whole.high - whole.low)}`;
       this.strip.title = this.tracks.length < tracks.all.length ? `${this.tracks.length} of ${tracks.all.length} tracks` : "";
@@ -53,35 +52,55 @@
       if (this.canvas.width === wide && this.canvas.height === high) return;
       for (const canvas of [this.canvas, this.picture]) Object.assign(canvas, { width: wide, height: high });
       this.stale = true;
+      this.base = null;
     }
 
-    // Draws the events once; afterwards a change of the view costs no look at them.
+    // Draws the events once; afterwards a change of the view costs no look at them, and a search only one at names.
     paintPicture() {
-      const { timeline, raster } = this, { config, ratio } = timeline;
+      const { timeline, raster } = this, { config } = timeline, page = own().pixelOf(config.hues.page);
       const context = this.picture.getContext("2d", { alpha: false });
       raster.resize(context, this.picture.width, this.picture.height);
-      raster.pixels.fill(own().pixelOf(config.hues.page));
-      const above = STEPS_HEIGHT * ratio, row = (raster.height - above) / Math.max(1, this.tracks.length);
-      const height = Math.max(1, Math.floor(Math.min(row - 1, own().ROW * ratio)));
-      this.tracks.forEach((track, i) => this.paintTrack(track, Math.floor(above + i * row), height));
+      if (!this.base) this.paintEvents(page);
+      raster.pixels.set(this.base);
+      if (timeline.sought) {
+        const dim = own().pixelOf(config.hues.empty);
+        for (let i = 0; i < raster.pixels.length; i++) if (raster.pixels[i] !== page) raster.pixels[i] = dim;
+        this.eachTrack((track, top, height) => { for (const line of linesOf(track)) this.paintMatches(track, line, top, height); });
+      }
       context.putImageData(raster.image, 0, 0);
       this.stale = false;
     }
 
-    // A track is one row: what is nested is drawn over what encloses it. A match is never covered.
-    paintTrack(track, top, height) {
-      const { timeline, raster } = this, events = track.source.whole, match = timeline.matchOf(events);
-      const look = { events, palette: track.source.palette, match: match && NONE, ...own().categories(track, events) };
-      for (const line of linesOf(track)) own().paintLine(raster, top, height, line, timeline.whole, look);
-      if (match) for (const line of linesOf(track)) this.paintMatches(line, top, height, { ...look, match });
+    // A track is one row: what is nested is drawn over what encloses it.
+    paintEvents(page) {
+      const { raster, timeline } = this;
+      raster.pixels.fill(page);
+      this.eachTrack((track, top, height) => {
+        const events = track.source.whole;
+        const look = { events, palette: track.source.palette, match: null, ...own().categories(track, events) };
+        for (const line of linesOf(track)) own().paintLine(raster, top, height, line, timeline.whole, look);
+      });
+      this.base = raster.pixels.slice();
     }
 
-    paintMatches(line, top, height, { events, palette, match, codes, fixed }) {
+    eachTrack(paint) {
+      const { ratio } = this.timeline, above = STEPS_HEIGHT * ratio, row = (this.raster.height - above) / Math.max(1, this.tracks.length);
+      const height = Math.max(1, Math.floor(Math.min(row - 1, own().ROW * ratio)));
+      this.tracks.forEach((track, i) => paint(track, Math.floor(above + i * row), height));
+    }
+
+    // A match is at least a pixel wide, and nothing covers it.
+    paintMatches(track, line, top, height) {
       const { timeline, raster } = this, { low, high } = timeline.whole, scale = raster.width / (high - low);
+      const events = track.source.whole, match = timeline.matchOf(events), { codes, fixed } = own().categories(track, events);
+      const { start, dur, name } = events, { shades } = track.source.palette;
+      let done = 0;
       for (let i = line.first; i < line.last; i++) {
-        if (!match[events.name[i]]) continue;
-        const x0 = Math.floor((events.start[i] - low) * scale), x1 = Math.round((events.start[i] + events.dur[i] - low) * scale);
-        raster.fill(x0, Math.min(raster.width, Math.max(x0 + 1, x1)), top, top + height, palette.shades[codes ? codes[i] : fixed][0].fill);
+        if (!match[name[i]]) continue;
+        const x0 = Math.floor((start[i] - low) * scale), x1 = Math.min(raster.width, Math.max(x0 + 1, Math.round((start[i] + dur[i] - low) * scale)));
+        if (x1 <= done) continue;
+        raster.fill(Math.max(done, x0), x1, top, top + height, shades[codes ? codes[i] : fixed][0].fill);
+        done = x1;
       }
     }
 
