@@ -92,8 +92,12 @@ def test_the_step_under_the_pointer_is_shown_in_all_charts_of_the_steps(opened):
     """As with the shared crosshair of Grafana; values have units."""
     page = opened("straggler_2ranks", "steps", "#loss .js-plotly-plot .trace")
     box = page.locator("#times .js-plotly-plot").bounding_box()
-    for x in (380, 400):
+    # A busy browser may not yet listen to the first moves.
+    for x in range(380, 580, 4):
         page.mouse.move(box["x"] + x, box["y"] + 70)
+        page.wait_for_timeout(50)
+        if page.locator("#loss .hoverlayer .legend").count():
+            break
     page.wait_for_selector("#loss .hoverlayer .legend")
     titles = [page.locator(f"#{name} .hoverlayer .legendtitletext").text_content() for name in ("phases", "loss")]
     assert titles[0] == titles[1]
