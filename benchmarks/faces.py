@@ -21,10 +21,9 @@ from typing import Any
 
 os.environ["TEXTUAL_ANIMATIONS"] = "none"
 
-from snapshots import write
-
 from analyzers.run import discover
 from analyzers.store import Options
+from benchmarks.snapshots import write
 from workbench.ask import room_for
 from workbench.tui.app import WorkbenchApp
 from workbench.tui.subject import RunSubject

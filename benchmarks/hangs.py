@@ -26,10 +26,22 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from hang_jobs import TIMEOUT_NS, Fault, Launch, Mesh, Simulation, Style, dump, places, program, with_past, write
 
 from analyzers import run, store
 from analyzers.hangs import analyze
+from benchmarks.hang_jobs import (
+    TIMEOUT_NS,
+    Fault,
+    Launch,
+    Mesh,
+    Simulation,
+    Style,
+    dump,
+    places,
+    program,
+    with_past,
+    write,
+)
 
 MESHES = (Mesh(4, 4, 4), Mesh(8, 4, 2), Mesh(8, 8, 1), Mesh(2, 16, 2), Mesh(4, 8, 4), Mesh(8, 8, 4))
 COLLECTIVES = ("tp", "dp")

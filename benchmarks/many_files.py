@@ -21,13 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import hangs
-import snapshots
-import steps
-import traced_job
-from memory import Cost, measure
+from benchmarks import hangs, snapshots, steps, traced_job
+from benchmarks.memory import Cost, measure
 
 TRACE_S = 20 / 300
 """Target: the processor seconds of a small trace, of which a fresh interpreter for each file took 0.33."""

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-import snapshots
+from benchmarks import snapshots
 
 PICKLE = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))"
 COLD, SECOND, FACE = 1.3, 0.5, 0.1

@@ -24,13 +24,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import hangs
-import snapshots
-import traced_job
-from memory import Cost, measure
-from traces import bounds, swept
+from benchmarks import hangs, snapshots, traced_job
+from benchmarks.memory import Cost, measure
+from benchmarks.traces import bounds, swept
 
 LIMIT_S = "300"
 """The seconds of wall time after which a tool is stopped; it then has no answer."""

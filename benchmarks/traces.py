@@ -17,8 +17,8 @@ import tempfile
 from decimal import Decimal
 from pathlib import Path
 
-import traced_job
-from memory import Cost, measure
+from benchmarks import traced_job
+from benchmarks.memory import Cost, measure
 
 COLD, SECOND, LARGER, FASTER = 3.0, 0.5, 3.2, 25
 """Targets: processor seconds of the first opening of a million events, and of the second; how much longer three times

@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import traced_job
 from playwright.sync_api import Page, sync_playwright
-from snapshots import write
 from werkzeug.serving import make_server
 
 from analyzers.run import discover
 from analyzers.store import Options
+from benchmarks import traced_job
+from benchmarks.snapshots import write
 from workbench.ask import room_for
 from workbench.web.app import make_app
 from workbench.web.served_run import served_run

@@ -19,12 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import many_files
-from memory import measure
-
+from benchmarks import many_files
 from benchmarks.core import dump_files, snapshot_files, trace_files
+from benchmarks.memory import measure
 
 FILES = {"snapshots": snapshot_files, "traces": trace_files, "dumps": dump_files}
 PICKLE = "import gc, pickle, sys; gc.disable(); pickle.load(open(sys.argv[1], 'rb'))"

@@ -11,9 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import hangs
+from benchmarks import hangs
 
 Dump = dict[str, Any]
 

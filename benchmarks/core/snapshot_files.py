@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import snapshots
+from benchmarks import snapshots
 
 Entry = dict[str, Any]
 NEW_FIELDS = ("compile_context", "user_metadata")

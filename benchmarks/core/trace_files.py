@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import traced_job
+from benchmarks import traced_job
 
 Event = dict[str, Any]
 HEAD = {"schemaVersion": 1, "deviceProperties": [], "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 8}}
