@@ -1,6 +1,7 @@
-"""Find out whether one clock runs faster than another, with a robust line through their differences over time.
+"""Estimate whether one clock runs faster than another, by a robust line through their differences over time.
 
-The differences come from collectives that end on both ranks at nearly the same time: each gives one point.
+The differences come from collectives that end on both ranks at nearly the same time. Each such collective gives one
+point.
 """
 
 from typing import NamedTuple
@@ -17,7 +18,7 @@ PPM_AT_MOST = 1000.0
 
 
 class Drift(NamedTuple):
-    """The drift of a clock in parts per million (above 0: the clock runs fast), and the largest likely error of it.
+    """A clock's drift in parts per million (positive: the clock runs fast), and the largest likely error of the drift.
 
     `ppm` 1 means that the clock gains 1 µs per second.
     """
@@ -27,15 +28,16 @@ class Drift(NamedTuple):
 
 
 def drift(at: Integers, ahead: Integers) -> Drift:
-    """Return the drift of a clock relative to another: when it shows `at` (ns), it is `ahead` (ns) of the other.
+    """Return how much faster a clock runs than a reference clock, given how far it was ahead at several times.
 
-    The drift is zero unless the points (`at`, `ahead`) prove one. Both halves of the recording must show the same
-    slope (if the clock jumps once, one half shows none), and over the recording the slope must change the difference
-    by more than the scatter of single points.
+    At the time `at[i]` (ns, shown by the clock) the clock was `ahead[i]` ns ahead of the reference. The drift is zero
+    unless these points prove one: both halves of the recording must show the same slope (after a jump of the clock one
+    half shows none), and over the whole recording the slope must change the difference by more than the scatter of
+    single points.
 
-    Example: a clock that is 1.0 ms ahead at first, 1.2 ms after 10 s and 1.4 ms after 20 s gains 0.2 ms in 10 s: it
-    runs fast by 20 ppm. In 20 s that changes the difference by 0.4 ms. If single points were off this line by more
-    than that, the result would be no drift.
+    Example: a clock that is 1.0 ms ahead at first, 1.2 ms after 10 s and 1.4 ms after 20 s gains 0.2 ms in 10 s: the
+    drift is 20 ppm. In 20 s the difference changes by 0.4 ms. If single points were more than 0.4 ms off this line, the
+    result would be no drift.
     """
     at, ahead = thinned(at, ahead)
     if len(at) < POINTS_AT_LEAST:
@@ -53,10 +55,10 @@ def drift(at: Integers, ahead: Integers) -> Drift:
 
 
 def thinned(at: Integers, ahead: Integers) -> tuple[Integers, Integers]:
-    """Return the points (`at`, `ahead`) in order of time, at most POINTS_AT_MOST of them.
+    """Return at most POINTS_AT_MOST points (`at`, `ahead`) in order of time.
 
-    A point says by how many ns a clock was `ahead` when it showed `at` (ns). If there are more, neighbours are
-    grouped, and each group is replaced by its medians.
+    In a point, `ahead` is by how many ns a clock was ahead when it showed the time `at` (ns). If there are too many
+    points, neighbours are grouped, and the medians of a group replace its points.
     """
     order = np.argsort(at, kind="stable")
     at, ahead = at[order], ahead[order]
@@ -71,10 +73,10 @@ def thinned(at: Integers, ahead: Integers) -> tuple[Integers, Integers]:
 def slope_interval(at: Integers, ahead: Integers) -> tuple[float, float]:
     """Return the lower and upper bound of the slope of the points (`at`, `ahead`), in ppm.
 
-    The slopes between all pairs of points are sorted; their median is the Theil-Sen estimate of the slope, and the
-    bounds lie at equal ranks below and above it (Sen, 1968). How many ranks follows from Kendall's statistic, which
-    for n points without a trend has the variance n (n - 1) (2 n + 5) / 18. Both bounds are 0 if all points have the
-    same time.
+    The slopes between all pairs of points are sorted. Their median is the Theil-Sen estimate of the slope. The bounds
+    are two other slopes of the sorted list, equally many positions below and above the median (Sen, 1968). The number
+    of positions follows from Kendall's statistic: for n points without a trend its variance is n (n - 1) (2 n + 5) /
+    18. Both bounds are 0 if all points have the same time.
     """
     first, second = np.triu_indices(len(at), 1)
     passed = at[second] - at[first]
@@ -89,10 +91,10 @@ def slope_interval(at: Integers, ahead: Integers) -> tuple[float, float]:
 
 
 def scatter(at: Integers, ahead: Integers, ppm: float = 0.0) -> int:
-    """Return how far single points (`at`, `ahead`) are from a line with the slope `ppm`: their median distance, in ns.
+    """Return the median distance of the points (`at`, `ahead`) from a line with the slope `ppm`, in ns.
 
-    `at` are times of a clock, and `ahead` how far it was ahead of another at these times, both in ns. The line is
-    placed so that half of the points lie above it.
+    In a point, `ahead` is by how many ns a clock was ahead when it showed the time `at` (ns). The line is placed so
+    that half of the points lie above it.
     """
     rest = ahead - ppm * 1e-6 * (at - at[0])
     return round(float(np.median(np.abs(rest - np.median(rest)))))

@@ -1,12 +1,13 @@
-"""Estimate how far the clocks of the ranks are apart, from the collectives alone, with an error bar.
+"""Estimate how far the clocks of the ranks are apart, from the collectives alone, with bounds of the error.
 
-A symmetric collective (all_reduce, all_gather ...) ends on all ranks at nearly the same moment, which gives an
-estimate. And it ends on no rank before the last rank has arrived, which gives exact bounds. Over a long recording
-clocks also drift: if the ends prove that, the offset is a line over time and not a single number.
+A symmetric collective (all_reduce, all_gather ...) ends on all ranks at nearly the same moment: this gives an estimate.
+No rank leaves such a collective before the last rank has arrived: this gives exact bounds. Over a long recording clocks
+also drift. If the ends prove a drift, the offset is a line over time and not a single number.
 
-Example: rank 0 is in an all_reduce from 100 to 130 µs, rank 1 from 1110 to 1129 µs of its own clock. The ends show
-that rank 1's clock is 1129 - 130 = 999 µs ahead. It cannot be more than 1129 - 100 = 1029 µs, else rank 1 would have
-left before rank 0 arrived, nor less than 1110 - 130 = 980 µs. Every further collective narrows the bounds.
+Example: rank 0 is in an all_reduce from 100 to 130 µs, rank 1 from 1110 to 1129 µs of its own clock. The ends show that
+rank 1's clock is 1129 - 130 = 999 µs ahead. The offset is at most 1129 - 100 = 1029 µs, else rank 1 would have left
+before rank 0 arrived. It is at least 1110 - 130 = 980 µs, else rank 0 would have left before rank 1 arrived. Every
+further collective narrows the bounds.
 """
 
 from collections.abc import Sequence
@@ -24,14 +25,14 @@ from analyzers.traces.loading import Recording
 
 
 class Clock(msgspec.Struct, frozen=True, kw_only=True):
-    """By how much the clock of one rank is ahead of the clock of the first rank, in ns.
+    """The offset of one rank's clock: by how many ns it is ahead of the clock of the first rank.
 
-    The offset `offset_ns` lies between `low_ns` and `high_ns`. It holds at the moment when the rank's clock shows
-    `at_ns` (Unix time) and grows by `drift_ppm` parts per million, with a likely error of at most `drift_error_ppm`.
-    It was computed from `collectives` shared collectives; `residual_ns` is the median distance of their ends from
-    this line. If `same_host`, both ranks read the clock of one host: offset and drift are 0, and `estimate_ns` is the
-    offset that would have been computed from the collectives, as a check. If no chain of shared collectives connects
-    the two ranks, the bounds are null and the offset is 0.
+    The offset `offset_ns` lies between `low_ns` and `high_ns`. This is the offset at the moment when the rank's clock
+    shows `at_ns` (Unix time); after that it grows by `drift_ppm` parts per million, with a likely error of at most
+    `drift_error_ppm`. It was computed from `collectives` shared collectives; `residual_ns` is the median distance of
+    their ends from this line. If `same_host`, both ranks read the clock of one host: offset and drift are 0, and
+    `estimate_ns` is the offset that the collectives alone would give, as a check. If no chain of shared collectives
+    connects the two ranks, the bounds are null and the offset is 0.
     """
 
     rank: int
@@ -52,13 +53,13 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
         return self.low_ns is not None and self.high_ns is not None and self.low_ns <= self.high_ns
 
     def ahead(self, at: Column) -> Integers:
-        """Return by how many ns this clock is ahead of the first rank's, when it shows each time in `at` (Unix ns)."""
+        """Return by how many ns this clock is ahead of the first rank's when it shows the times `at` (Unix ns)."""
         return self.offset_ns + clock_gain(at - self.at_ns, self.drift_ppm)
 
     def shows(self, at: Column) -> Integers:
-        """Return the time that this clock shows (Unix ns) at each time `at` of the first rank's clock (Unix ns).
+        """Return the times that this clock shows (Unix ns) when the first rank's clock shows the times `at` (Unix ns).
 
-        For each shown time t, `t - ahead(t)` is `at` again.
+        This is the inverse of subtracting `ahead`: for each result t, `t - ahead(t)` is `at`.
         """
         steady = at + self.offset_ns
         return steady + clock_gain(steady - self.at_ns, self.drift_ppm / (1 - self.drift_ppm * 1e-6))
@@ -66,11 +67,11 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class SharedCollectives:
-    """Start and end times (ns) of the collectives that two ranks both recorded and that end on all together.
+    """The start and end times (ns) of the symmetric collectives that two ranks both recorded.
 
-    The clock of the second rank is being measured: `other_start` and `other_end` are in this clock. `start` and `end`
-    are those of the other rank, already converted to the clock of the first rank of the job. `steady` means that both
-    ranks read the same clock, so that it cannot drift.
+    The clock of the second rank is being measured: `other_start` and `other_end` are times of this clock. `start` and
+    `end` are the times on the first of the two ranks, already converted to the clock of the job's first rank. `steady`
+    means that both ranks read the same clock, so that it cannot drift.
     """
 
     start: Integers
@@ -93,17 +94,18 @@ class SharedCollectives:
         return scatter(self.other_end, self.other_end - self.end, self.drift.ppm)
 
     def without_drift(self, at: Integers) -> Integers:
-        """Return times of the measured clock (ns) as it would show them if it ran as fast as the first rank's.
+        """Return times of the measured clock (ns), corrected for its drift.
 
-        At `middle` the result equals the input.
+        The result is what the clock would show if it ran as fast as the first rank's clock. At `middle` nothing
+        changes.
         """
         return at - clock_gain(at - self.middle, self.drift.ppm)
 
     @cached_property
     def bounds(self) -> tuple[int, int]:
-        """The least and the greatest possible ns by which the measured clock is ahead of the first rank's clock.
+        """The smallest and the largest possible offset of the measured clock, in ns ahead of the first rank's clock.
 
-        They follow from the fact that no rank leaves a collective before the last rank arrives.
+        The bounds follow from the fact that no rank leaves a collective before the last rank arrives.
         """
         low = self.without_drift(self.other_start) - self.end
         high = self.without_drift(self.other_end) - self.start
@@ -111,7 +113,7 @@ class SharedCollectives:
 
     @property
     def estimate(self) -> int:
-        """The estimated number of ns by which the measured clock is ahead of the first rank's clock.
+        """The estimated offset of the measured clock, in ns ahead of the first rank's clock.
 
         It is the median difference between the ends of the collectives in the two clocks, limited to `bounds`.
         """
@@ -148,7 +150,7 @@ def clocks(matched: MatchedCollectives) -> list[Clock]:
 
 
 def met_by(matched: MatchedCollectives, near: int) -> list[int]:
-    """Return the indices of the ranks that take part in a collective with the rank of index `near`, ascending."""
+    """Return the indices of the ranks that share a collective with the rank of index `near`, in ascending order."""
     met = np.zeros(matched.count, bool)
     met[matched.collective[matched.rows_by_rank[near]]] = True
     first, size = matched.first_row[met], matched.size[met]
@@ -160,7 +162,7 @@ def met_by(matched: MatchedCollectives, near: int) -> list[int]:
 def is_symmetric(matched: MatchedCollectives) -> Mask:
     """Return a mask of the rows of `matched` whose collective ends on all ranks at nearly the same time.
 
-    An all_reduce does, a broadcast does not.
+    This is so for an all_reduce, but not for a broadcast.
     """
     names = [SYMMETRIC.search(matched.text(int(row), "name")) is not None for row in matched.first_row]
     return np.array(names, bool)[matched.collective]
@@ -172,8 +174,8 @@ def shared_collectives(
     """Return the symmetric collectives that two ranks both took part in; None if there are none.
 
     `columns` has, for each row of `matched`, the start and the end of the collective on that rank, and whether it
-    `is_symmetric`. `indices` are the indices of the two ranks in `matched.ranks`; `clock` is the clock of the first
-    of these two.
+    `is_symmetric`. `indices` are the indices of the two ranks in `matched.ranks`; `clock` belongs to the first of these
+    two ranks.
     """
     start, end, symmetric = columns
     mine, theirs = (rows[symmetric[rows]] for rows in (matched.rows_by_rank[index] for index in indices))
@@ -190,10 +192,10 @@ def shared_collectives(
 def clock_of(
     recordings: Sequence[Recording], near_clock: Clock, indices: tuple[int, int], shared: SharedCollectives
 ) -> Clock:
-    """Return a `Clock` for the second of two ranks, computed from the collectives that both took part in (`shared`).
+    """Return the `Clock` of the second of two ranks, computed from the collectives that both took part in (`shared`).
 
-    `indices` are the indices of the two ranks in `recordings`; `near_clock` is the known clock of the first of these
-    two. The bounds of both clocks add up.
+    `indices` are the indices of the two ranks in `recordings`. `near_clock` is the clock of the first of the two, known
+    already: its bounds are added to those between the two ranks.
     """
     near, far = (recordings[index] for index in indices)
     host = near.trace.header.get("host")

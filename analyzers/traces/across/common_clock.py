@@ -1,4 +1,4 @@
-"""Convert the times of many ranks to one clock, and compute how each rank's time divides and how late it arrived.
+"""Convert the times of many ranks to one clock; compute how each rank's time divides and how late each rank arrives.
 
 The *common clock* is the clock of the first rank; its zero is the earliest event of all recordings.
 """
@@ -71,7 +71,7 @@ class AlignedRecordings:
         return self.to_unix_ns(index, at) - self.origin
 
     def to_local_clock(self, index: int, at: Column) -> Integers:
-        """Convert times of the common clock (ns) to times of one trace's own clock (ns), as in the trace's columns.
+        """Convert times of the common clock (ns) to times of one trace's own clock (ns), which the trace's columns use.
 
         `index` is the index of the recording.
         """
@@ -111,9 +111,9 @@ class AlignedRecordings:
 
 
 def coverage(recording: Recording) -> tuple[CoveredTime, CoveredTime, CoveredTime]:
-    """Return when a recording computes, when it computes or communicates, and when it does any work, copies included.
+    """Return three unions of intervals: when a recording computes, computes or communicates, and does any work at all.
 
-    All three are in ns of the trace's own clock.
+    "Any work" includes copies. All times are in ns of the trace's own clock.
     """
     c = recording.trace.columns
     rows = np.flatnonzero(c["account"] == recording.number)
@@ -211,8 +211,8 @@ def lateness(artefacts: Sequence[Artefact], options: store.Options | None = None
     """Return a table of the `limit` collectives with most waiting: a row per collective and rank, in order of time.
 
     Columns: which (the collective's number among all matched ones), rank, name, group, start_ns and end_ns on the
-    common clock, late_ns (how long after the median rank this rank arrived), wait_ns (how long it waited for the last
-    rank), excess_ns (how much longer than the other ranks it worked before it arrived). The table is empty if no
+    common clock, late_ns (how long after the median rank this rank arrived), wait_ns (how long this rank waited for the
+    last one), excess_ns (how much longer than the other ranks it worked before it arrived). The table is empty if no
     collective was recorded by several ranks.
     """
     aligned = load_aligned(tuple(artefacts), options or store.Options())

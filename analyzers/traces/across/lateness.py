@@ -1,12 +1,13 @@
 """Compute which rank keeps the others waiting, for how long, and how much time would be saved without that.
 
-A rank *arrives* at a collective when the collective starts on this rank. Its *lateness* is how long after the median
-rank it arrives; its *excess* is how much longer than the other ranks it worked before it arrived, waiting left out.
+A rank *arrives* at a collective when the collective starts on this rank. The *lateness* of a rank is the time from the
+arrival of the median rank to its own arrival. The *excess* of a rank is how much longer than the other ranks it worked
+before its arrival; waiting does not count as work.
 
-Example: rank 3 works 20 ms longer than rank 2 before an all_reduce of the pair (2, 3). Rank 2 waits there, and is 20
-ms late in its next all_gather with rank 0. The lateness of rank 3 is 20 ms in the pair, that of rank 2 is 20 ms in
-the all_gather. But only rank 3 has an excess of 20 ms, because waiting is no work. Excess is counted once, where it
-arose; lateness alone would also blame rank 2, which is a victim.
+Example: rank 3 works 20 ms longer than rank 2 before an all_reduce of the pair (2, 3). Rank 2 waits there, and is 20 ms
+late in its next all_gather with rank 0. The lateness of rank 3 is 20 ms in the pair, the lateness of rank 2 is 20 ms in
+the all_gather. But only rank 3 has an excess of 20 ms, because rank 2 only waited. Lateness alone would also blame rank
+2, which is a victim.
 """
 
 from collections.abc import Sequence
@@ -25,17 +26,18 @@ from analyzers.traces.reading.trace import NO_STEP
 class Lateness:
     """When each rank arrived at each matched collective, how late it was and how long it waited, in ns.
 
-    `matched` has a row for each collective and each of its ranks. Arrays have one entry for each of these rows,
-    unless their docstring says otherwise. `clocks` has the clock of each rank, by which all times are on one clock.
+    `matched` has a row for each collective and each of its ranks. An array has one entry for each of these rows, unless
+    its docstring says otherwise. `clocks` has the clock of each rank, to convert all times to the first rank's clock.
     """
 
     matched: MatchedCollectives
     clocks: Sequence[Clock]
 
     def on_first_clock(self, name: str) -> Integers:
-        """Return a column of `matched` that holds times, converted to the first rank's clock (Unix ns).
+        """Return a column of times in `matched`, converted to the first rank's clock (Unix ns).
 
-        `name` is `start` or `end` (of the collective on each rank) or `since` (when the rank's work before it began).
+        `name` is `start` or `end` (of the collective on each rank) or `since` (when the rank's work before the
+        collective began).
         """
         shown = self.matched.column(name)
         ahead = np.zeros(len(shown), np.int64)
@@ -44,7 +46,7 @@ class Lateness:
         return shown - ahead
 
     def in_order(self) -> "Lateness":
-        """Return a copy whose collectives are numbered in the order in which they ended, by the median rank."""
+        """Return a copy with the collectives numbered in the order of their ends on the median rank."""
         return Lateness(self.matched.sorted_by(self.median(self.end)), self.clocks)
 
     @cached_property
@@ -64,7 +66,7 @@ class Lateness:
     def wait(self) -> Integers:
         """For each row of `matched`, the ns that the rank waited in the collective for the last rank to arrive.
 
-        It is limited to the duration of the collective on this rank, because clocks are not exact.
+        The value is at most the duration of the collective on this rank, because clocks are not exact.
         """
         duration = self.matched.column("end") - self.matched.column("start")
         wait: Integers = np.clip(self.last_arrival[self.matched.collective] - self.arrival, 0, duration)
@@ -72,7 +74,7 @@ class Lateness:
 
     @cached_property
     def transfer(self) -> Integers:
-        """For each collective, the ns from the last rank's arrival to the median end: its time without waiting."""
+        """For each collective, the ns from the last rank's arrival to the median end: the duration without waiting."""
         return (self.median(self.end) - self.last_arrival).clip(min=0)
 
     @cached_property
@@ -91,7 +93,7 @@ class Lateness:
         return last
 
     def median(self, values: Integers) -> Integers:
-        """Return, for each collective, the median of `values` over its ranks; the lower one of two in the middle.
+        """Return, for each collective, the median of `values` over its ranks (of two middle values, the lower one).
 
         `values` has one entry for each row of `matched` (each collective and rank).
         """
@@ -115,9 +117,9 @@ class Lateness:
         return values - values[other]
 
     def excess(self, name: str = "work_ns") -> Integers:
-        """Return, for each row of `matched`, how much longer (ns) the rank worked before it than the other ranks.
+        """Return, for each row of `matched`, how much longer (ns) than others the rank worked before the collective.
 
-        `name` is the column of `matched` that is compared, one of `MEASURES`: all work, or one part of it.
+        `name` is the column of `matched` to compare, one of `MEASURES`: all work, or one part of the work.
         """
         return self.beyond_others(self.matched.column(name))
 
@@ -143,7 +145,7 @@ class Lateness:
         return total
 
     def excess_by_measure(self) -> dict[str, Integers]:
-        """Return {measure: each rank's excess in it, summed over all collectives}, for each of `MEASURES`."""
+        """Return {measure: the excess of each rank in it, summed over all collectives}, for each of `MEASURES`."""
         return {name: self.sum_by_rank(self.excess(name)) for name in MEASURES}
 
 
@@ -151,9 +153,9 @@ class Lateness:
 class Replay:
     """A simulation of the matched collectives with other amounts of work between them, for what-if questions.
 
-    Example: two ranks work 50 and 70 ms before each of 4 all_reduces of 1 ms. Simulated as recorded they take 4 * 71
-    ms = 284 ms; with rank 1's work cut to 50 ms they take 204 ms, so without its excess the job would save 80 ms. The
-    saving can be less than the excess: if another rank is nearly as late, little is saved.
+    Example: two ranks work 50 and 70 ms before each of 4 all_reduces of 1 ms. As recorded, all four take 4 * 71 ms =
+    284 ms in the simulation. If rank 1 worked only 50 ms, they would take 204 ms: its excess costs 80 ms. The saving
+    can be less than the excess: if another rank is nearly as late, little is saved.
     """
 
     lateness: Lateness
@@ -166,17 +168,17 @@ class Replay:
 
     @cached_property
     def blocked(self) -> Mask:
-        """For each row of `matched`, whether the rank did nothing for some time before its next collective."""
+        """For each row of `matched`, whether the rank was idle for some time before its next collective."""
         return self.lateness.matched.column("blocked_ns") > 0
 
     def duration(self, work: Integers, overlap: Integers, transfer: Integers | None = None) -> int:
         """Simulate all collectives; return the ns from the first begin of work to the end of the last collective.
 
-        `work` and `overlap` have a duration (ns) for each row of `matched`, a collective and rank. `work` is how long
-        the rank works between its previous arrival and this one; `overlap` is how long it goes on working after it
-        arrives at this collective, which is a part of its work for the next one. If it was blocked in the recording
-        (`blocked`), it then waits for the end of the collective. `transfer` has, for each collective, the ns from the
-        arrival of its last rank to its end (None: as recorded).
+        `work` and `overlap` have a duration (ns) for each row of `matched` (each collective and rank). `work` is how
+        long the rank works between its previous arrival and this one. `overlap` is how long the rank goes on working
+        after its arrival at this collective; this work already belongs to the next collective. A rank that was idle
+        after that in the recording (`blocked`) waits for the end of the collective. `transfer` has, for each
+        collective, the ns from the arrival of its last rank to its end (None: as recorded).
         """
         return int(self.durations((work, overlap), (work, overlap), [-1], transfer)[0])
 
@@ -187,13 +189,12 @@ class Replay:
         ranks: Sequence[int],
         transfer: Integers | None = None,
     ) -> Integers:
-        """Simulate all collectives once for each of `ranks`, with other work for that rank alone; return each
-        duration in ns.
+        """Simulate all collectives once for each of `ranks`, with other work for only this rank; return the durations.
 
-        `ranks` are indices in the list of ranks; for -1 no rank gets other work. `durations` are the `work` and the
-        `overlap` (see `duration`) of all ranks, `others` those that replace them for the one rank; `transfer` is that
-        of `duration`. All simulations run together as columns of one array, as a separate run of each would be far
-        slower.
+        `ranks` are indices in the list of ranks; -1 means that no rank gets other work. `durations` are the `work` and
+        the `overlap` of all ranks (see `duration`); `others` are the values that replace them for the one rank.
+        `transfer` is the argument of `duration`. The result is in ns. All simulations run together as columns of one
+        array, because separate runs would be far slower.
         """
         transfer = self.lateness.transfer if transfer is None else transfer
         matched = self.lateness.matched
@@ -222,10 +223,10 @@ class Replay:
 
 
 def with_others(values: Integers, others: Integers, changed: Integers, columns: Integers, count: int) -> Integers:
-    """Return int64[row, column]: `count` copies of `values` as columns, in which single elements are replaced.
+    """Return int64[row, column]: `count` columns that are copies of `values`, except for single replaced elements.
 
-    In row `changed[i]` the element in column `columns[i]` is that of `others`. If nothing is changed, the result has
-    a single column.
+    The element in row `changed[i]` and column `columns[i]` is `others[changed[i]]`. If nothing is changed, the result
+    has a single column.
     """
     if not len(changed):
         return values[:, None]
@@ -239,10 +240,11 @@ SIMULATED_AT_ONCE = 1 << 17
 
 
 def savings(lateness: Lateness) -> tuple[int, list[int]]:
-    """Return the simulated ns from the first work to the last collective, and for each rank the ns that it could save.
+    """Return the simulated duration of the job, and for each rank the ns saved if it worked only as long as the others.
 
-    A rank saves time if it works only as long as the median of the other ranks. Both are simulated, so that they can
-    be compared: the recorded duration also has parts that no rank's work explains.
+    "As long as the others" is the median of the other ranks' work. The duration (ns) is from the first work to the end
+    of the last collective. It is simulated, too, so that it can be compared with the savings: the recorded duration
+    also has parts that no rank's work explains.
     """
     matched, replay = lateness.matched, Replay(lateness)
     recorded = matched.column("work_ns"), matched.column("overlap_ns")

@@ -1,6 +1,7 @@
-"""Match the collectives of several ranks: find which belong together, by group and sequence number, or by order.
+"""Match the collectives of several ranks by group and sequence number, or else by their order.
 
-Each rank records its own start and end of a collective; matching finds the records of one all_reduce, for example.
+Each rank records its own start and end of a collective. Matching finds, for example, the records of all ranks that
+belong to one all_reduce.
 """
 
 from collections import defaultdict
@@ -41,9 +42,9 @@ class Key(NamedTuple):
 
 
 def kinds_of(recording: Recording) -> list[Key]:
-    """Return a `Key` for each collective of a recording, with only its process group, name and size.
+    """Return a `Key` for each collective of a recording, with only its process group, name and number of elements.
 
-    The size is its number of elements. Records of two ranks can only be the same collective if these are equal.
+    Records of two ranks can only be the same collective if these three are equal.
     """
     # On a host the sizes are known only where shapes were recorded, which need not be so on every rank.
     on_device = recording.account.device is not None
@@ -53,9 +54,9 @@ def kinds_of(recording: Recording) -> list[Key]:
 
 
 def keys_of(recording: Recording) -> list[Key]:
-    """Return the full `Key` of each collective of a recording, which is equal on all ranks that took part in it.
+    """Return the full `Key` of each collective of a recording; all ranks of a collective compute the same key for it.
 
-    It contains the sequence number in the process group, or else the collective's order within the step.
+    The key contains the sequence number in the process group, or else the collective's order within the step.
     """
     count = defaultdict[tuple[Key, int], int](int)
     keys = []
@@ -76,9 +77,9 @@ def keys_of(recording: Recording) -> list[Key]:
 class MatchedCollectives:
     """Collectives that several ranks recorded: a row per collective and rank, sorted by collective, then by rank.
 
-    For each row, `collective` is the collective's number, from 0, `rank_index` the index of the rank in `ranks`, and
-    `position` the index of the collective among those of this rank's recording. Two collectives of three ranks make
-    six rows.
+    For each row, `collective` is the number of the collective (from 0), `rank_index` the index of the rank in `ranks`,
+    and `position` the index of the collective in the recording of this rank. Two collectives of three ranks make six
+    rows.
     """
 
     recordings: Sequence[Recording]
@@ -144,7 +145,7 @@ Members = list[tuple[int, int]]
 def match_collectives(recordings: Sequence[Recording]) -> MatchedCollectives | None:
     """Return the collectives that all of their ranks recorded; None if there are none.
 
-    Ranks without a recording are not expected to have recorded them. In a recording without marked steps the first
+    A rank without a recording is ignored: its record is not required. In a recording without marked steps the first
     collective is left out, because recordings begin at different times. The result is also None if two recordings are
     of the same rank.
     """
@@ -166,11 +167,11 @@ def match_collectives(recordings: Sequence[Recording]) -> MatchedCollectives | N
 
 
 def complete_collectives(known: Sequence[Recording], keys: Sequence[list[Key]]) -> Iterator[tuple[int, Members]]:
-    """Yield (end, members) of each collective that all of its ranks recorded, as far as they have a recording.
+    """Yield (end, members) for each collective that was recorded by all of its ranks that have a recording.
 
-    `end` is the end of the collective on one rank, in Unix ns; `members` says which collective it is in each rank's
-    recording. `known` are the recordings; `keys` has, for each of them, the key of each of its collectives. Sends and
-    receives are left out.
+    `end` is the end of the collective on one rank, in Unix ns; `members` gives the index of the collective in each
+    rank's recording. `known` are the recordings; `keys` has, for each of them, the key of each of its collectives.
+    Sends and receives are left out.
     """
     # Two sends of one number are two messages: a send meets a receive, and each rank numbers its own.
     messages = [set(one.table("message", ["position"])[:, 0].tolist()) for one in known]
@@ -191,9 +192,9 @@ def complete_collectives(known: Sequence[Recording], keys: Sequence[list[Key]]) 
 def counted_like(reference: Recording, recording: Recording, keys: list[Key]) -> list[Key]:
     """Return the keys of a recording with `order` counted as in the recording `reference`.
 
-    Either may have begun earlier. Example: rank 0 recorded all_reduces 1 to 20 of a job, rank 1 began later and
-    recorded 4 to 20. Counted from its own start, rank 1's first all_reduce has order 1; it ends at the time of rank
-    0's fourth, so 3 is added to the order of each.
+    The two recordings may have begun at different times. Example: rank 0 recorded all_reduces 1 to 20 of a job, rank 1
+    began later and recorded 4 to 20. Counted from its own start, rank 1's first all_reduce has order 1, but it ends at
+    the same time as rank 0's fourth. So 3 is added to each order of rank 1.
     """
     counted, in_reference = list(keys), positions_by_kind(reference)
     reference_ends, ends = reference.column("end"), recording.column("end")
@@ -206,7 +207,7 @@ def counted_like(reference: Recording, recording: Recording, keys: list[Key]) ->
 
 
 def positions_by_kind(recording: Recording) -> dict[Key, list[int]]:
-    """Return {kind: indices of the recording's collectives of this kind}; a kind is a key as `kinds_of` returns it."""
+    """Return {kind: indices of the recording's collectives of this kind}; kinds are keys that `kinds_of` returns."""
     by_kind = defaultdict[Key, list[int]](list)
     for position, kind in enumerate(kinds_of(recording)):
         by_kind[kind].append(position)
@@ -214,11 +215,11 @@ def positions_by_kind(recording: Recording) -> dict[Key, list[int]]:
 
 
 def best_shift(ends: Integers, others: Integers) -> int:
-    """Return how many of `ends` (ns) must be skipped so that the rest matches `others` (ns) best, pair by pair.
+    """Return how many of `ends` (ns) must be skipped so that the remaining ones match `others` (ns) best, pair by pair.
 
-    The number is negative if some of `others` must be skipped instead. Of the shifts up to `SHIFT_AT_MOST` either
-    way, the one with the smallest median distance of the pairs is returned. Example: [10, 20, 30, 40] and [31, 41]
-    give 2.
+    A negative number means that elements of `others` must be skipped. All shifts up to `SHIFT_AT_MOST` in both
+    directions are tried; the best one has the smallest median distance of the pairs. Example: [10, 20, 30, 40] and [31,
+    41] give 2.
     """
 
     def distance(by: int) -> tuple[float, int]:

@@ -1,4 +1,4 @@
-"""Compute tables of the waiting between ranks in collectives: who waits for whom, for how long, and at what cost."""
+"""Compute tables of the waiting in collectives: which rank waits for which, for how long, and at what cost."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ LONGEST_WAITS_AT_MOST = 50
 
 
 class RankWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """The waiting of one rank in those collectives that all of their ranks recorded.
+    """The waiting of one rank, in all collectives that were recorded by all of their ranks.
 
-    `wait_ns`: how long it waited for others; `caused_ns`: how long others waited in collectives where it arrived last
-    (`last_arrivals` of them); `excess_ns`: how much longer than the others it worked before it arrived; `window_ns`:
-    the time from the first work to the last collective, in a simulation of what was recorded; `saved_ns`: by how much
-    that time would become shorter without this rank's excess.
+    `wait_ns`: how long the rank waited for others. `caused_ns`: how long others waited in the collectives where this
+    rank arrived last (`last_arrivals` of them). `excess_ns`: how much longer than the others the rank worked before its
+    arrivals. `window_ns`: the simulated time from the first work to the end of the last collective, as recorded.
+    `saved_ns`: how much shorter this time would be without the rank's excess.
     """
 
     rank: int
@@ -62,7 +62,7 @@ class CollectiveWait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """The waiting of ranks in the collectives of one process group, summed over these.
+    """The waiting of ranks in all collectives of one process group.
 
     `last_rank` is the rank for which the others waited most; `last_rank_share` is the share of all this waiting that
     was for this rank.
@@ -81,7 +81,7 @@ class GroupWaits(msgspec.Struct, frozen=True, kw_only=True):
 class AxisWaits(msgspec.Struct, frozen=True, kw_only=True):
     """The waiting in all process groups along one axis of the device mesh; these share a description such as `mesh_tp`.
 
-    The fields whose names begin with `worst_` are of the group with most waiting.
+    The fields `worst_...` describe the group with most waiting.
     """
 
     desc: str
@@ -96,7 +96,7 @@ class AxisWaits(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class RankComparison:
-    """The result of comparing ranks by the collectives that they share, over recordings of the same part of a run."""
+    """The result of comparing ranks by the collectives that they share, for recordings of the same part of a run."""
 
     lateness: Lateness
     waits: list[RankWaits]
@@ -107,9 +107,9 @@ class RankComparison:
 
 
 def compare_ranks(recordings: Sequence[Recording]) -> RankComparison | None:
-    """Return the comparison of ranks by the collectives that they share; None if no two ranks recorded the same ones.
+    """Return the comparison of ranks by their shared collectives; None if no two ranks recorded the same collective.
 
-    `recordings` are those of all ranks at the same part of the run.
+    `recordings` are the recordings of all ranks for the same part of the run.
     """
     matched = match_collectives(recordings)
     if matched is None:
@@ -146,12 +146,12 @@ def rank_waits(lateness: Lateness) -> list[RankWaits]:
 
 
 def waiting_of_all(lateness: Lateness) -> Integers:
-    """Return, for each collective, how long its ranks waited, summed over the ranks, in ns."""
+    """Return, for each collective, the waiting time summed over all of its ranks, in ns."""
     return np.add.reduceat(lateness.wait, lateness.matched.first_row)
 
 
 def longest_waits(lateness: Lateness) -> list[CollectiveWait]:
-    """Return the collectives in which the ranks together waited longest, the longest first."""
+    """Return the collectives with the longest waiting, summed over their ranks, the longest first."""
     waited = waiting_of_all(lateness)
     order = np.argsort(-waited, kind="stable")[:LONGEST_WAITS_AT_MOST]
     return [collective_wait(lateness, collective, int(waited[collective])) for collective in order.tolist()]
@@ -222,7 +222,7 @@ def group_waits(lateness: Lateness) -> list[GroupWaits]:
 def axis_waits(groups: Sequence[GroupWaits]) -> list[AxisWaits]:
     """Return the waiting along each axis of the device mesh, summed over its process groups, most waiting first.
 
-    `groups` must be in descending order of their waiting. Groups without a description are left out.
+    `groups` must be sorted by waiting, most first. Groups without a description are left out.
     """
     by_description = defaultdict[str, list[GroupWaits]](list)
     for group in groups:
@@ -247,7 +247,7 @@ def axis_waits(groups: Sequence[GroupWaits]) -> list[AxisWaits]:
 def group_description(matched: MatchedCollectives, name: str, rank_index: int) -> str:
     """Return the job's description of the process group `name`, such as `mesh_tp`; empty if the trace has none.
 
-    It is read from the trace of the rank with index `rank_index`.
+    The description is read from the trace of the rank with index `rank_index`.
     """
     listed = matched.recordings[rank_index].trace.header.get("groups", [])
     return next((group["desc"] for group in listed if group["name"] == name), "")

@@ -1,13 +1,13 @@
 """Simulate the computing, messages and collectives of all ranks again, with some ranks computing faster.
 
-The work of a rank is a list of tasks: each is a *block* of computing between two communications, or a communication.
-A block begins when the block before it and the receives that it needs have ended. A communication begins when the
-computing launched before it and the communication before it on its stream have ended; it ends when it has begun on
-all ranks that take part, and its data is transferred.
+The work of a rank is a list of tasks: each is a *block* of computing between two communications, or a communication. A
+block begins when the previous block and the receives that it needs have ended. A communication begins when the
+computing launched before it and the previous communication on its stream have ended. It ends once all participating
+ranks have begun it and the data is transferred.
 
 Example: stage 1 computes 10 ms for each of 4 microbatches and stage 0 only 5 ms. Stage 0 then waits 5 ms for each
-receive. If stage 1 took 5 ms as well, not all of 4 * 5 ms would be saved: filling the pipeline takes as long as
-before.
+receive. If stage 1 took 5 ms as well, the saving would be less than 4 * 5 ms, because filling the pipeline takes as
+long as before.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ from analyzers.traces.loading import Recording
 class Task:
     """A block of computing, or a communication (then `kernel` is the index of its kernel among the rank's collectives).
 
-    `start` and `end` are the recorded times on the common clock (ns). `needs` are indices of earlier tasks of the
-    same rank: in the simulation the task begins `lag` ns after the last of them has ended. `compute` is the part of
-    its duration (ns) that becomes shorter if the rank computes faster.
+    `start` and `end` are the recorded times on the common clock (ns). `needs` are indices of earlier tasks of the same
+    rank: in the simulation the task begins `lag` ns after all of them have ended. `compute` is how many ns of its
+    duration are computing; only these become shorter if the rank computes faster.
     """
 
     start: int
@@ -57,10 +57,10 @@ class RankProgram:
 
 
 def program_of(recording: Recording, messages: Sequence[Message], ahead: int) -> RankProgram:
-    """Return the program of a rank for the simulation: its tasks, and for each task which earlier ones it waits for.
+    """Return the program of a rank for the simulation: its tasks, and for each one the earlier tasks that it waits for.
 
-    `messages` are the rank's sends and receives; `ahead` is by how many ns its clock is ahead of the common one.
-    Times of the tasks are on the common clock.
+    `messages` are the rank's sends and receives; `ahead` is by how many ns its clock is ahead of the common one. Times
+    of the tasks are on the common clock.
     """
     shift = recording.base - ahead
     start, end = recording.column("start") - ahead, recording.column("end") - ahead
@@ -87,12 +87,10 @@ def program_of(recording: Recording, messages: Sequence[Message], ahead: int) ->
 class ProgramBuilder:
     """Collects the tasks of one rank in the order of their launches: blocks of computing, and communications.
 
-    `receives` are the communications, as indices among the rank's collectives, whose result the computing after them
-    needs. For a rank that computes on its host (`on_host`) they are all communications but sends, and such a rank
-    also
-    needs their result before its next communication. `pending` has the communications that no block of computing
-    waits
-    for yet, as {index of the task: its recorded end}.
+    `receives` are the communications whose result the computing after them needs, as indices among the rank's
+    collectives. A rank that computes on its host (`on_host`) needs the result of all communications but sends, also
+    before its next communication. `pending` is {index of a communication's task: its recorded end}, for the
+    communications that no block of computing waits for yet.
     """
 
     receives: set[int]
@@ -105,9 +103,9 @@ class ProgramBuilder:
     def add_block(self, start: int, end: int, compute: int, after: int) -> None:
         """Add a block of computing that ran from `start` to `end`; for `compute` ns of this time a kernel ran.
 
-        Before its launch the host waited for the device until `after` (-1: never). A receive that ended before the
-        block began is taken to be needed by the block, as the recording does not show which block needs it. Other
-        communication is needed only if the block began right after its end, or if the host waited for it.
+        Before its launch the host waited for the device until `after` (-1: never). The recording does not show which
+        block needs a receive, so every receive that ended before the block began counts as needed. Other communication
+        counts as needed only if the block began right after its end, or if the host waited for it.
         """
         needs = [] if self.last_block is None else [self.last_block]
         for task, ended in list(self.pending.items()):
@@ -145,9 +143,9 @@ class ProgramBuilder:
 
 @dataclass(frozen=True)
 class Meeting:
-    """What a communication waits for: `others` are the tasks of other ranks, as (rank, index), that must have begun.
+    """The tasks that must have begun before a communication goes on: `others`, tasks of other ranks as (rank, index).
 
-    Once they have, the communication goes on for `transfer` ns.
+    Once they have begun, the communication takes `transfer` ns more.
     """
 
     others: list[tuple[int, int]]
@@ -170,8 +168,8 @@ class StageReplay:
     def duration(self, left: Mapping[int, float]) -> int:
         """Simulate all ranks; return the ns from the start of the first task to the end of the last one.
 
-        `left` is {rank: the share of its recorded computing time that it still needs}; ranks that are missing compute
-        as recorded.
+        `left` is {rank: factor on its recorded computing time}: 0.8 means that the rank computes in 80 % of the time.
+        Ranks that are missing compute as recorded.
 
         Raises:
             UnknownStages: The recorded dependencies have a cycle, so that the ranks would wait for each other for ever.
@@ -203,8 +201,8 @@ class StageReplay:
     def settle(self, run: "Run", index: int, runs: Mapping[int, "Run"]) -> bool:
         """Compute the simulated start and end of a task, and return whether its end is known now.
 
-        It is known once the ends of all tasks are that it waits for. `index` is the task's index in the program of
-        `run`, the simulation of its rank; `runs` has the simulations of all ranks.
+        The end is known once the ends of all tasks that it waits for are known. `index` is the task's index in the
+        program of its rank; `run` is the simulation of this rank, `runs` has the simulations of all ranks.
         """
         task = run.program.tasks[index]
         if index not in run.start:
@@ -224,10 +222,10 @@ class StageReplay:
 
 @dataclass
 class Run:
-    """The simulation of one rank so far: {task: simulated start} and {task: simulated end}, in ns.
+    """The state of the simulation of one rank: {task: simulated start} and {task: simulated end}, in ns.
 
-    `next` is the first task that was not tried, `open` are communications before it that have not ended, and `left`
-    is the share of the recorded computing time that the rank still needs.
+    `next` is the first task that was not tried yet. `open` are communications before it that have not ended. `left` is
+    the share of the recorded computing time that the rank still needs.
     """
 
     rank: int
@@ -249,8 +247,8 @@ def meetings(
     """Return the `Meeting` of each communicating kernel of the ranks in `programs`.
 
     `partners` has the kernels of other ranks in the same communication; a kernel without partners takes as long as
-    recorded. `receives` are the kernels that receive. A send that ended before its partner began did not wait for it,
-    because small messages are buffered.
+    recorded. `receives` are the kernels that receive. A send that ended before its receive began did not wait for the
+    receive, because small messages are buffered.
     """
     made = {}
     for rank, program in programs.items():

@@ -24,8 +24,8 @@ def job_what_ifs(recordings: Sequence[Recording], comparison: RankComparison | N
     """Return the possible savings of a job, and why those of its pipeline stages are unknown (empty if they are known).
 
     `recordings` are of the same part of the run, `comparison` compares their collectives. If the job sends messages
-    between pipeline stages, only the answers about stages are returned, as those from simulating collectives alone
-    ignore that ranks wait for messages. The latter are returned nevertheless if the stages are unknown.
+    between pipeline stages, only the savings by stage are returned: a simulation of the collectives alone ignores that
+    ranks wait for messages. Its savings are returned nevertheless if the stages are unknown.
     """
     answers = comparison.what_ifs if comparison else []
     try:
@@ -75,10 +75,11 @@ def stage_what_ifs(recordings: Sequence[Recording], lateness: Lateness | None) -
 
 
 def shares_left(compute: Sequence[Sequence[int]], stage: int) -> list[float]:
-    """Return, for each rank of a stage, the share of its computing that is left if it computes as long as the others.
+    """Return, for each rank of a stage, the factor on its computing time if the stage computed as long as the others.
 
-    `compute[stage]` has the ns of each rank of a stage. The time of a stage is the median of its ranks; the typical
-    time is the lower median over the other stages. A rank that already takes less keeps its time.
+    `compute[stage]` has the computing time (ns) of each rank of a stage. The time of a stage is the median of its
+    ranks; the target is the lower median over the other stages. A rank that already takes less keeps its time (factor
+    1).
     """
     others = sorted(int(np.median(ranks)) for number, ranks in enumerate(compute) if number != stage)
     typical = others[(len(others) - 1) // 2]
@@ -110,7 +111,7 @@ def clocks_ahead(recordings: dict[int, Recording], lateness: Lateness | None) ->
     """Return {rank: by how many ns its clock is ahead of the first rank's, in the middle of its recording}.
 
     Raises:
-        UnknownStages: No collective shows it for some rank.
+        UnknownStages: The offset of some rank's clock is unknown, because no collective shows it.
     """
     hosts = {one.trace.header.get("host") for one in recordings.values()}
     if len(hosts) == 1 and None not in hosts:
@@ -124,9 +125,10 @@ def clocks_ahead(recordings: dict[int, Recording], lateness: Lateness | None) ->
 
 
 def collective_partners(lateness: Lateness, messages: Mapping[int, Sequence[Message]]) -> dict[Kernel, list[Kernel]]:
-    """Return, for each kernel of a matched collective, its kernels on the other ranks that have messages.
+    """Return, for each kernel of a matched collective, the kernels of the same collective on the other ranks.
 
-    `lateness` has the matched collectives, `messages` the sends and receives of each rank.
+    Only ranks with messages count. `lateness` has the matched collectives, `messages` the sends and receives of each
+    rank.
     """
     matched = lateness.matched
     ranks = [matched.ranks[i] for i in matched.rank_index.tolist()]

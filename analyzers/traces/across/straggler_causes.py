@@ -20,9 +20,9 @@ ANY_NAME = re.compile("")
 class Cause(StrEnum):
     """The reason why a straggler works longer than the others: the part of its work with most of the excess.
 
-    `COMPUTE` and `COPIES` are work of the device; `HOST` means that the rank launched work late for a reason that was
-    not recorded; `MIXED` that no part covers half of the excess. The values from `ZERO_GRAD` on are phases of the
-    host (`columns.phases.HOST_PHASES`).
+    `COMPUTE` and `COPIES` are work of the device. `HOST`: the rank launched work late for a reason that was not
+    recorded. `MIXED`: no part covers half of the excess. The values from `ZERO_GRAD` on are phases of the host
+    (`columns.phases.HOST_PHASES`).
     """
 
     COMPUTE = "compute"
@@ -55,8 +55,8 @@ MEASURE_OF = {Cause.COMPUTE: "compute_ns", Cause.COPIES: "copy_ns"} | {
 class ComputeGrowth(NamedTuple):
     """How a rank's computing differs from that of the other ranks; "the others" is always their median.
 
-    `events` is the number of the rank's kernels and copies (on a CPU, operators and collectives), `typical_events`
-    that of the others. `slowdown` is the time of its computing kernels divided by that of the others,
+    `events` is the number of the rank's kernels and copies (on a CPU, operators and collectives), `typical_events` the
+    number of the others. `slowdown` is the time of its computing kernels divided by that of the others,
     `product_slowdown` the same for matrix products (0: the others have none). `kernel` is the kernel whose total time
     exceeds that of the others most, and `growth_ns` is by how much (0: there is no such kernel).
     """
@@ -106,10 +106,10 @@ def compute_growth(mine: RankTrace, others: Sequence[RankTrace]) -> ComputeGrowt
 
 
 def grown_most(mine: RankTrace, others: Sequence[RankTrace]) -> tuple[str, int]:
-    """Return the name of the computing kernel whose time exceeds that on the other ranks most, and by how many ns.
+    """Return (name, ns) of the computing kernel that takes more time than on the other ranks by the most ns.
 
-    The rank `mine` is compared with the lower median of the ranks `others`. The result is ("", 0) if it ran no
-    computing kernel.
+    The rank `mine` is compared with the lower median of the ranks `others`. The result is ("", 0) if the rank `mine`
+    ran no computing kernel.
     """
     totals = [{k.name: k.total_ns for k in account.kernels if k.kind == "compute"} for account in [mine, *others]]
     growth = {name: own - median_low(other.get(name, 0) for other in totals[1:]) for name, own in totals[0].items()}
@@ -117,9 +117,9 @@ def grown_most(mine: RankTrace, others: Sequence[RankTrace]) -> tuple[str, int]:
 
 
 def slowdown(mine: RankTrace, others: Sequence[RankTrace], pattern: re.Pattern[str]) -> float:
-    """Return a rank's time in computing kernels whose name matches `pattern`, relative to the other ranks'.
+    """Return a rank's time in computing kernels whose name matches `pattern`, divided by that of the other ranks.
 
-    1.0 is the lower median of the others; the result is 0 if they ran no such kernel.
+    The time of the others is their lower median. The result is 0 if they ran no such kernel.
     """
 
     def total(account: RankTrace) -> int:

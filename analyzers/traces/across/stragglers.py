@@ -29,10 +29,10 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     The excess is how much longer than the others the rank works: `excess_ns` in total, `excess_share` relative to the
     time from the first work to the last collective. The rank is late in `late_steps` of `steps`. Without the excess the
     job would save `saved_ns` (`saved_share` of that time). `causes_ns` divides the excess by cause, and `detail`
-    explains it in a sentence. `last_share` is the share of its collectives in which the rank arrived last;
-    `caused_share` is the share of all waiting that was for this rank. The `first_` fields are of the first collective
-    in which it was clearly late. `more_work` says that the rank is late in computing because it runs more kernels or
-    operators than the others.
+    explains the main cause in a sentence. The rank arrived last in `last_share` of its collectives; `caused_share` is
+    the share of all waiting that was for this rank. The `first_...` fields describe the first collective in which the
+    rank was clearly late. `more_work`: the rank is late in computing because it runs more kernels or operators than the
+    others.
     """
 
     rank: int
@@ -103,12 +103,12 @@ def source_of(comparison: RankComparison, index: int) -> str:
 
 
 def may_be_chance(comparison: RankComparison, index: int, straggler: Straggler) -> bool:
-    """Return whether a rank that seems to be a straggler may be late by chance, as happens on a busy machine.
+    """Return whether a rank that seems to be a straggler may be late only by chance, as happens on a busy machine.
 
-    `index` is the index of the rank in `comparison.waits`. If the work is a device's, if the cause is a recorded
-    phase of the host, or if there are too few steps to tell, it is chance unless at least half of all waiting was for
-    this rank. Else a process on a CPU may only have waited for a core, and it is chance unless the rank was late in
-    most steps.
+    `index` is the index of the rank in `comparison.waits`. There are two rules. On a CPU with enough steps, a rank may
+    only have waited for a core: it counts as chance unless the rank was late in most steps. In all other cases (a
+    device, a recorded phase of the host as the cause, or too few steps) it counts as chance unless at least half of all
+    waiting was for this rank.
     """
     evident = source_of(comparison, index) == "device" or straggler.cause.is_phase
     if evident or straggler.steps < STEPS_AT_LEAST:
@@ -117,7 +117,7 @@ def may_be_chance(comparison: RankComparison, index: int, straggler: Straggler) 
 
 
 def measured(comparison: RankComparison, index: int) -> Straggler:
-    """Return the `Straggler` with all numbers on one rank; its `detail` is empty.
+    """Return the `Straggler` for one rank with all of its numbers filled in; its `detail` stays empty.
 
     `index` is the index of the rank in `comparison.waits`.
     """

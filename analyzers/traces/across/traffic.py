@@ -15,9 +15,9 @@ RANKS_AT_MOST = 256
 def traffic(accounts: Sequence[RankTrace], at_most: int = RANKS_AT_MOST) -> pd.DataFrame:
     """Return a table of the bytes that each rank (row) sends to each rank (column) in all-to-alls.
 
-    `accounts` are the numbers about each device or host. The value is NaN if two ranks share no group. With more than
-    `at_most` ranks, neighbours share a row and a column ("0-3"), which then has the largest amount that one of them
-    sends to one other. Calls whose group members are not recorded are left out.
+    `accounts` are the results of all devices and hosts (`RankTrace`). The value is NaN if two ranks share no group.
+    With more than `at_most` ranks, neighbours share a row and a column ("0-3"). A value is then the largest amount that
+    one rank of the row sends to one rank of the column. Calls whose group members are not recorded are left out.
     """
     known = [account for account in accounts if account.rank is not None and any(e.ranks for e in account.exchanges)]
     senders = sorted({account.rank for account in known if account.rank is not None})

@@ -18,10 +18,10 @@ WORTH, COLLECTIVES_AT_MOST = 0.01, 3
 
 
 class Change(StrEnum):
-    """What is assumed to be faster.
+    """The assumption of a what-if question: what would be faster.
 
-    One rank works only as long as the others; a phase of the host takes no time; the transfers of a collective take
-    half as long; or a pipeline stage computes only as long as the others.
+    The values mean: one rank works only as long as the others; a phase of the host takes no time; the transfers of a
+    collective take half as long; a pipeline stage computes only as long as the others.
     """
 
     RANK_AS_OTHERS = "rank_as_others"
@@ -70,9 +70,10 @@ def what_ifs(lateness: Lateness, window_ns: int, saved_by_rank: dict[int, int]) 
 
 
 def without_phases(lateness: Lateness, window_ns: int) -> Iterator[tuple[str, int]]:
-    """Yield (phase, ns saved if it took no time on any rank) for each phase of the host that takes more than 1 %.
+    """Yield (phase, ns saved if the phase took no time on any rank) for each longer phase of the host.
 
-    The share is of `window_ns`, the simulated time from the first work to the last collective.
+    A phase counts as longer if it takes more than 1 % of `window_ns` on some rank. `window_ns` is the simulated time
+    from the first work to the last collective.
     """
     replay, work = Replay(lateness), lateness.matched.column("work_ns")
     overlap = lateness.matched.column("overlap_ns")
