@@ -65,7 +65,7 @@ class Arithmetic(TypedDict):
 def answer_account(collectives: RankCollectives, formulas: Formulas) -> RankTrace:
     """Return all numbers about one device or host of a trace.
 
-    The caller fills in `path`, `mfu`, `hfu`, `device_memory` and `problems`.
+    The fields `path`, `mfu`, `hfu`, `device_memory` and `problems` stay empty; the caller fills them in.
     """
     work, trace, attribution = collectives.work, collectives.work.trace, Attribution(collectives.work)
     [whole] = breakdowns(work, [""], np.zeros(len(work.rows), np.int64))
@@ -130,11 +130,11 @@ def idle_times(work: Work) -> IdleTimes:
 
 
 def arithmetic(attribution: Attribution, formulas: Formulas, span_ns: int) -> Arithmetic:
-    """Return the floating-point operations of a device or host, how many per second, and the peak rate of the device.
+    """Return the floating-point operations of a device or host, the operations per second, and the device's peak rate.
 
-    The rate is over its recorded steps, or over the time of its events, `span_ns`, if no steps are marked, if the file
-    is only an excerpt of them (see `EXCERPT`), or if the events take longer: steps are marked on the host, which may be
-    far ahead of the device.
+    The operations per second are an average over the recorded steps. They are an average over the time of all events
+    (`span_ns`) instead if no steps are marked, if the file holds only an excerpt of the steps (see `EXCERPT`), or if
+    the events take longer than the steps: steps are marked on the host, which may be far ahead of the device.
     """
     trace = attribution.trace
     # Of several devices each did what launched kernels on it; a single one also did what was launched unseen.
@@ -154,10 +154,10 @@ def arithmetic(attribution: Attribution, formulas: Formulas, span_ns: int) -> Ar
 
 
 def breakdowns(work: Work, names: Sequence[str], group: Column) -> list[Breakdown]:
-    """Return, for each of some groups of events, how its time divides into computing, communication, copies and idle.
+    """Return, for each group of events, how its time divides into computing, communication, copies and idle time.
 
     The time of a group is from the first start to the last end of its events. `group` has, for each event of `work`,
-    the index of its group in `names`, the names that the results get, or -1 for an event that is in none.
+    the index of its group in `names`, or -1 for an event in no group. `names` are the names of the results.
     """
     rows = np.flatnonzero(group >= 0)
     start, end, group = work.start[rows], work.end[rows], group[rows]
@@ -185,10 +185,10 @@ def named_breakdown(name: str, events: int, work_ns: int, times: TimeBreakdown) 
 
 
 def phase_breakdowns(work: Work) -> list[Breakdown]:
-    """Return, for each phase such as `forward`, how the time of the events that were launched in it divides.
+    """Return, for each phase such as `forward`, how the time of the events launched in this phase divides.
 
-    Events whose launching call was not recorded are in the phase `no launch`. The list is empty if no phase is known
-    at all. The phase with most time comes first.
+    Events whose launching call was not recorded are in the phase `no launch`. The phase with most time comes first. The
+    list is empty if no phase is known at all.
     """
     phases, group = factorize(work.phase)
     names = [PHASE_NAMES[i] if i >= 0 else "no launch" for i in phases.tolist()]
@@ -202,7 +202,7 @@ def stream_breakdowns(work: Work) -> list[Breakdown]:
 
 
 def step_times(work: Work) -> list[StepTime]:
-    """Return, for each recorded step, its time on the host, and how the time of the work that it launched divides."""
+    """Return, for each recorded step, its time on the host, and how the time of the work launched in it divides."""
     steps, base = work.trace.steps, int(work.trace.header.get("base_ns", 0))
     parts = breakdowns(work, [f"step {number}" for number, _, _ in steps], work.step())
     return [

@@ -18,9 +18,9 @@ NO_SPLITS: list[object] = [None]
 
 
 def all_to_alls(collectives: RankCollectives) -> list[AllToAll]:
-    """Return, for each process group with all-to-alls, how many bytes this rank sends to each member in all of them.
+    """Return, for each process group with all-to-alls, how many bytes this rank sends to each member in total.
 
-    The group that sends most comes first. Calls are left out if their recorded split sizes are truncated or do not
+    The group with most bytes sent comes first. Calls are left out if their recorded split sizes are truncated or do not
     fit the group.
     """
     names = [ALL_TO_ALL.search(name) is not None for name in collectives.name.texts]
@@ -51,10 +51,10 @@ def all_to_alls(collectives: RankCollectives) -> list[AllToAll]:
 
 
 def split_bytes(size: int, text: str, members: int) -> Integers:
-    """Return `size` bytes divided among `members` by the split sizes in a text, evenly if the text is empty.
+    """Return `size` bytes divided among `members` in proportion to the split sizes in a text (evenly if it is empty).
 
-    The result is an empty array if the number of split sizes is not `members`. Example: 600 bytes by "[1, 2, 3]"
-    among 3 members give 100, 200 and 300 bytes.
+    The result is an empty array if the number of split sizes is not `members`. Example: 600 bytes by "[1, 2, 3]" among
+    3 members give 100, 200 and 300 bytes.
     """
     splits = decoded_splits(text) or [1] * members
     numbers = [split for split in splits if isinstance(split, int) and 0 <= split < SPLIT_AT_MOST]
@@ -66,7 +66,7 @@ def split_bytes(size: int, text: str, members: int) -> Integers:
 def decoded_splits(text: str) -> list[object]:
     """Return the split sizes in a text; an empty list if the text is empty, which means that the data is split evenly.
 
-    The result is `NO_SPLITS` if the text cannot be decoded, because recorders truncate long lists.
+    The result is `NO_SPLITS` if the text cannot be decoded; recorders truncate long lists.
     """
     # Recorders write the list as a text, and cut a long one after 30 entries: what is left is no JSON.
     with suppress(msgspec.DecodeError):

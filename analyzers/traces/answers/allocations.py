@@ -50,10 +50,10 @@ class Totals(TypedDict):
 
 
 def memory_of_accounts(accounts: Sequence[Work]) -> list[list[DeviceMemory]]:
-    """Return, for each device or host in `accounts` (the numbers about it), a list with the memory of its device.
+    """Return, for each device or host in `accounts`, a list with the memory of its device.
 
-    `accounts` has the devices that worked, or the host if none did. The memory of the host, and of devices that did
-    not work, is added to the first list.
+    `accounts` has the devices that worked, or the host if none did. The memory of the host, and the memory of devices
+    that did not work, is added to the first list.
     """
     memories: list[list[DeviceMemory]] = [[] for _ in accounts]
     numbers = {account.device: i for i, account in enumerate(accounts)}
@@ -81,7 +81,7 @@ class AttributedAllocations:
     def base(self) -> int:
         """The Unix time (ns) at which the trace's own clock is 0.
 
-        Added to a time in the trace's columns, it gives Unix time.
+        Add it to a time in the trace's columns to get Unix time.
         """
         return int(self.trace.header.get("base_ns", 0))
 
@@ -98,9 +98,9 @@ class AttributedAllocations:
 
     @cached_property
     def code(self) -> dict[str, Integers]:
-        """{"operator", "module" or "line": trace row of the innermost such event around each allocation or free}.
+        """{"operator", "module" or "line": the trace row of the innermost such event around each allocation or free}.
 
-        The row is NONE if there is no such event around it.
+        The row is NONE if there is no such event around the allocation or free.
         """
         return {what: self.innermost(what) for what in CODE}
 
@@ -112,8 +112,7 @@ class AttributedAllocations:
     def module_around(self) -> Column:
         """Return, for each event of the trace, the trace row of the innermost module around it, or NONE.
 
-        For events inside a backward operator it is the module around the forward operator with the same sequence
-        number.
+        An event inside a backward operator gets the module of the forward operator with the same sequence number.
         """
         module, parent = self.attribution.around("module"), self.trace.columns["parent"]
         rows, sequence, thread = (self.trace.columns[f"autograd_{name}"] for name in ("row", "sequence", "thread"))
@@ -158,7 +157,7 @@ class AttributedAllocations:
         )
 
     def peak(self) -> MemoryMoment:
-        """Return the moment at which most memory was allocated; this may be the start of the recording."""
+        """Return the moment with most allocated memory; this may be the start of the recording."""
         a = self.allocator
         index = int(a.allocated.argmax())
         return self.moment(index, int(a.allocated[index])) if a.allocated[index] >= a.before else self.beginning()
@@ -201,9 +200,9 @@ class AttributedAllocations:
         return self.trace.names[number].removeprefix("nn.Module: ")
 
     def totals_by(self, what: str) -> list[NamedAllocationTotals]:
-        """Return the allocations and frees inside each operator, module or line (`what`), summed by its name.
+        """Return the allocations and frees inside each operator, module or line (`what`), summed by name.
 
-        Those inside a call that is nested in a call of the same name count once.
+        If a call is nested in a call of the same name, its allocations count once.
         """
         own = dict(self.events_inside(what, deep=False))
         rows = []
@@ -213,11 +212,11 @@ class AttributedAllocations:
         return largest_first(rows)
 
     def events_inside(self, what: str, *, deep: bool) -> list[tuple[int, Integers]]:
-        """Return, for each name of an operator, module or line, which allocations and frees are inside it.
+        """Return, for each name of an operator, module or line, which allocations and frees are inside its calls.
 
         Each item is (index of the name in `trace.names`, indices of allocations and frees). `what` is "operator",
         "module" or "line". With `deep`, an allocation counts for all operators (or modules, or lines) around it, else
-        only for the innermost one.
+        only for the innermost.
         """
         c, around = self.trace.columns, self.attribution.around(what)
         at, events, keys = self.code[what], np.arange(len(self.around)), [np.zeros(0, np.int64)]
@@ -239,7 +238,7 @@ class AttributedAllocations:
         return [] if [row.name for row in rows] == [OTHER] else largest_first(rows)
 
     def steps(self) -> list[StepMemory]:
-        """Return the allocated memory of each step: at its start, at its end, and the most in between."""
+        """Return the allocated memory of each step: at the start, at the end, and the maximum in between."""
         a, events = self.allocator, dict(rows_by_value(self.step))
         rows = []
         for index, (number, start, end) in enumerate(self.trace.steps):
@@ -286,7 +285,7 @@ class AttributedAllocations:
 
 
 def totals(change: Integers) -> Totals:
-    """Return the number and the bytes of allocations (positive values of `change`) and frees (negative ones)."""
+    """Return count and bytes of allocations and of frees; in `change`, allocations are positive and frees negative."""
     grown, shrunk = change[change > 0], change[change < 0]
     allocated, freed = int(grown.sum()), -int(shrunk.sum())
     return Totals(

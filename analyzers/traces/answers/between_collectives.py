@@ -1,13 +1,13 @@
 """Measure the work of a rank before each of its collectives, for a table by which ranks are compared.
 
 A rank *arrives* at a collective when the collective starts on this rank. Its work for a collective is the time since
-it arrived at the previous one, without the time in which a collective blocked it. A rank with more work than the
-others keeps them waiting. The collectives are in order of time.
+its previous arrival, without the time in which a collective blocked the rank. A rank with more work than the others
+keeps them waiting. The collectives are in order of time.
 
 Example: a rank arrives at 100 ms, is blocked until 130 ms, computes and arrives at the next collective at 200 ms. Its
 work for that collective is 200 - 100 - 30 = 70 ms.
 
-A send or a receive does not count as an arrival: only two ranks meet in it, and each stage of a pipeline sends and
+A send or a receive does not count as an arrival: only two ranks take part, and each stage of a pipeline sends and
 receives at other times.
 """
 
@@ -28,8 +28,8 @@ from analyzers.traces.reading.trace import Trace
 def collective_columns(accounts: Sequence[RankCollectives], text_ids: dict[str, int]) -> dict[str, Column]:
     """Return the columns of a table with a row for each collective of each device or host of a trace.
 
-    The names of these columns begin with `meet_`; `account_columns` explains them. `text_ids` is {distinct text of
-    the trace: its index}; new texts are added to it.
+    The names of the columns begin with `meet_`; the docstring of `account_columns` explains them. `text_ids` is
+    {distinct text of the trace: its index}; new texts are added to it.
     """
     tables = [account_columns(number, collectives, text_ids) for number, collectives in enumerate(accounts)]
     return {f"meet_{name}": narrowed(np.concatenate([table[name] for table in tables])) for name in tables[0]}
@@ -38,11 +38,12 @@ def collective_columns(accounts: Sequence[RankCollectives], text_ids: dict[str, 
 def account_columns(number: int, collectives: RankCollectives, text_ids: dict[str, int]) -> dict[str, Column]:
     """Return the columns of the table of collectives for one device or host, without the prefix `meet_`.
 
-    Times are in ns. `number` is the index of the device or host in the trace. `start` and `end` are the collective's.
-    `since` is when the rank's work for it began, and `work_ns` how long that work took. `overlap_ns` is how long the
-    rank went on working after the collective began, and `blocked_ns` how long it then did nothing before its next
-    arrival. `compute_ns`, `copy_ns` and `<phase>_ns` are the parts of the work: computing, copies and phases of the
-    host. `name`, `group` and `dtype` are indices of texts; -1 stands for what was not recorded.
+    Times are in ns. `number` is the index of the device or host in the trace. `start` and `end` are the times of the
+    collective. `since` is when the rank's work for this collective began, and `work_ns` how long that work took.
+    `overlap_ns` is how long the rank went on working after the collective began, and `blocked_ns` how long the rank was
+    then idle before its next arrival. `compute_ns`, `copy_ns` and `<phase>_ns` are the parts of the work: computing,
+    copies and phases of the host. `name`, `group` and `dtype` are indices of texts; -1 stands for what was not
+    recorded.
     """
     work, c = collectives.work, collectives.work.trace.columns
     start, end = c["start"][collectives.rows], c["end"][collectives.rows]
@@ -79,15 +80,15 @@ def text_numbers(labels: Labels, text_ids: dict[str, int]) -> Integers:
 
 
 def following(arrival: Column, meets: Mask, last: int) -> Column:
-    """Return, for each arrival time (ns), the next arrival that the mask `meets` selects; `last` if there is none."""
+    """Return, for each arrival time (ns), the next arrival selected by the mask `meets`; `last` if there is none."""
     return np.append(arrival[meets], last)[np.cumsum(meets)]
 
 
 def previous_arrivals(trace: Trace, arrival: Column, meets: Mask) -> Column:
-    """Return, for each arrival time at a collective (ns), the last arrival before it that the mask `meets` selects.
+    """Return, for each arrival time at a collective (ns), the previous arrival selected by the mask `meets`.
 
-    If there is none, it is the start of the step around the first arrival, or of the recording if there is no such
-    step.
+    An arrival without a previous one gets the start of the step around the first arrival, or of the recording if there
+    is no such step.
     """
     if not len(arrival):
         return arrival
@@ -99,8 +100,8 @@ def previous_arrivals(trace: Trace, arrival: Column, meets: Mask) -> Column:
 def overlaps(arrival: Column, until: Column, still: CoveredTime) -> Integers:
     """Return how long (ns) the rank went on working after each arrival at a collective.
 
-    It worked until it next did nothing (the intervals in `still`), but at most `until` its next arrival; `arrival`
-    and `until` have a time (ns) for each collective.
+    The work ends when the rank is next idle (`still` has the idle intervals), at the latest at the rank's next arrival
+    (`until`). `arrival` and `until` have a time (ns) for each collective.
     """
     index = np.searchsorted(still.end, arrival, side="right")
     stands = np.append(still.start, np.iinfo(np.int64).max)[index]
@@ -114,7 +115,7 @@ def time_of_kind(work: Work, kind: int) -> CoveredTime:
 def host_phase_columns(trace: Trace, low: Column, high: Column) -> dict[str, Integers]:
     """Return, for each phase of the host such as data loading, a column of the ns spent in it from `low` to `high`.
 
-    `low` and `high` are the ends of one interval for each collective (ns of the trace). The columns are named
+    `low[i]` and `high[i]` are the ends of the interval for collective i (ns of the trace). The columns are named
     `<phase>_ns`.
     """
     # Garbage is collected inside other phases, too: there it counts as garbage collection alone.

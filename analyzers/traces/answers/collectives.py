@@ -29,7 +29,10 @@ UNKNOWN = -1
 
 
 class Labels(NamedTuple):
-    """The texts of many items, such as the names of collectives: item `i` has the text `texts[code[i]]`."""
+    """The texts of many items, such as the names of collectives, each distinct text stored once.
+
+    Item `i` has the text `texts[code[i]]`.
+    """
 
     code: Column
     texts: list[str]
@@ -83,13 +86,13 @@ class RankCollectives:
         return np.where(entry[self.rows] >= 0, entry[self.rows], np.where(operator >= 0, entry[operator], NONE))
 
     def recorded(self, name: str) -> Integers:
-        """Return, for each collective, its value in the column `collective_{name}` of the trace, or UNKNOWN."""
+        """Return, for each collective, its recorded argument `name` (trace column `collective_{name}`), or UNKNOWN."""
         values = self.work.trace.columns[f"collective_{name}"]
         return np.where(self.entry >= 0, values[self.entry], UNKNOWN) if len(values) else self.entry
 
     @cached_property
     def name(self) -> Labels:
-        """The name of each collective as recorded, else the name of its kernel or annotation."""
+        """The recorded name of each collective; if there is none, the name of its kernel or annotation."""
         recorded = self.recorded("name")
         return self.labels(np.where(recorded >= 0, recorded, self.work.trace.columns["name"][self.rows]))
 
@@ -126,8 +129,8 @@ class RankCollectives:
     def members(self) -> Integers:
         """For each collective, the number of ranks in its process group.
 
-        It is taken from the trace's list of process groups, else from the collective's arguments; if neither has it,
-        it is the number of ranks of the job.
+        The number comes from the trace's list of process groups, else from the collective's arguments. If neither has
+        it, the number of ranks of the job is used.
         """
         header = self.work.trace.header
         size = {group["name"]: len(group["ranks"]) for group in header.get("groups", [])}
@@ -137,9 +140,9 @@ class RankCollectives:
 
     @cached_property
     def sizes(self) -> Integers:
-        """For each collective, the number of elements in the larger of one rank's two buffers, input and output.
+        """For each collective, the number of elements in the larger of this rank's two buffers (input and output).
 
-        It is UNKNOWN if neither this number nor the shapes of the inputs were recorded.
+        The value is UNKNOWN if neither the number nor the shapes of the inputs were recorded.
         """
         recorded = np.maximum(self.recorded("elements"), self.recorded("elements_out"))
         if not self.host_shapes:
@@ -173,8 +176,7 @@ class RankCollectives:
 def first_input(shapes: str) -> tuple[int, str]:
     """Return (number of elements, data type) of an operator's first input.
 
-    `shapes` is the text in which the trace has the operator's input shapes. The result is (UNKNOWN, "") if it is
-    malformed.
+    `shapes` is the trace's text of the operator's input shapes. The result is (UNKNOWN, "") if the text is malformed.
     """
     dims, types, _ = f"{shapes}\0\0".split("\0")[:3]
     try:

@@ -1,11 +1,11 @@
 """Find what torch.compile did in a trace: graphs that ran, graph breaks, and compilations during the recording.
 
 A call of compiled code is recorded as an event `Torch-Compiled Region: frame/version`, here called a *region*. A
-*frame* is a compiled Python function. After a graph break, the rest of the function is a frame of its own, which the
-first frame calls. So a region inside another region means a graph break.
+*frame* is a compiled Python function. After a graph break, the rest of the function becomes a frame of its own, called
+by the first frame. So a region inside another region means a graph break.
 
-Example: `forward` prints in the middle. Region 0/0 runs its first half; inside it, after the print, region 1/0 runs
-the second half, a function that Dynamo names `torch_dynamo_resume_in_forward_at_12`. That is one break, at line 12.
+Example: `forward` prints in the middle. Region 0/0 runs its first half; inside it, after the print, region 1/0 runs the
+second half, a function that Dynamo names `torch_dynamo_resume_in_forward_at_12`. That is one break, at line 12.
 """
 
 import re
@@ -52,10 +52,7 @@ class Regions:
 
     @cached_property
     def outer(self) -> Column:
-        """For each region, the trace row of the region around it, or NONE.
-
-        That region called it after a graph break.
-        """
+        """For each region, the trace row of the region that called it after a graph break, or NONE."""
         return enclosing_rows(self.trace, self.rows)
 
     @cached_property
@@ -81,7 +78,7 @@ class Regions:
     def between(self) -> Column:
         """For each region that continues after a graph break, the host's time (ns) from the break to the region.
 
-        Compilations in this time do not count. It is 0 for regions that do not continue after a break.
+        Compilations in this time do not count. The value is 0 for regions that do not continue after a break.
         """
         c, broken, compiling = self.trace.columns, self.outer != NONE, compilations(self.trace)
         ended = np.concatenate([annotated(self.trace, GRAPH), self.rows])
@@ -99,7 +96,7 @@ def annotated(trace: Trace, pattern: re.Pattern[str]) -> Integers:
 
 
 def enclosing_rows(trace: Trace, rows: Column) -> Integers:
-    """Return, for each of the trace rows `rows`, which other one of them is the innermost event around it, or NONE."""
+    """Return, for each of the trace rows `rows`, the innermost other row of `rows` whose event encloses it, or NONE."""
     # The parents of the trace will not do: annotations may begin inside one Python function and end in another.
     lane, start, end = (trace.columns[name][rows] for name in ("lane", "start", "end"))
     _, parent = nest(lane, start, end)
@@ -107,10 +104,10 @@ def enclosing_rows(trace: Trace, rows: Column) -> Integers:
 
 
 def nearest_moment(known: tuple[Column, Column], asked: tuple[Column, Column], *, after: bool) -> Integers:
-    """Return, for each time in `asked`, the index in `known` of the first time that is not earlier, or NONE.
+    """Return, for each time in `asked`, the index in `known` of the first time at or after it, or NONE.
 
     Both arguments are (lanes, times in ns); only times in the same lane (thread or stream) are compared. With
-    `after=False` the result is the index of the last known time that is not later.
+    `after=False` the result is the index of the last known time at or before the asked time.
     """
     nearest = np.full(len(asked[0]), NONE)
     for lane in np.unique(asked[0]).tolist():
@@ -124,7 +121,7 @@ def nearest_moment(known: tuple[Column, Column], asked: tuple[Column, Column], *
 
 
 def compilations(trace: Trace) -> Integers:
-    """Return the trace rows of compilations by torch.compile in order of time, without those inside another."""
+    """Return the trace rows of compilations by torch.compile in order of time; nested compilations are left out."""
     rows = annotated(trace, COMPILATION)
     outermost = rows[enclosing_rows(trace, rows) == NONE]
     return np.asarray(outermost[np.argsort(trace.columns["start"][outermost], kind="stable")])
@@ -152,10 +149,10 @@ def compiled_code(trace: Trace) -> CompiledCode | None:
 
 
 def compiled_frames(regions: Regions, compiling: Integers) -> list[CompiledFrame]:
-    """Return each compiled frame with its calls, graph breaks and compilations.
+    """Return each compiled frame with its calls, graph breaks and compilations, the costliest frame first.
 
-    `compiling` has the trace rows of all compilations. The frame that cost most time comes first: the time of its
-    compilations, and the host's time after its graph breaks.
+    `compiling` has the trace rows of all compilations. The cost of a frame is the time of its compilations plus the
+    host's time after its graph breaks.
     """
     numbers = {frame: i for i, frame in enumerate(dict.fromkeys(frame for frame, _ in regions.frames))}
     which = np.array([numbers[frame] for frame, _ in regions.frames], np.int64)
@@ -185,9 +182,9 @@ def compiled_frames(regions: Regions, compiling: Integers) -> list[CompiledFrame
 def compile_times(regions: Regions, compiling: Integers, which: Integers, size: int) -> tuple[Integers, Integers]:
     """Return two arrays with an entry for each of `size` frames: the time (ns) and the number of its compilations.
 
-    `compiling` has the trace rows of all compilations; those of backward passes are left out. `which` has, for each
-    region, the number of its frame. The recorder does not say which frame a compilation is of: it is the frame that
-    runs next in the same thread.
+    `compiling` has the trace rows of all compilations; backward passes are left out. `which` has, for each region, the
+    number of its frame. The recorder does not say which frame was compiled: it is taken to be the frame that runs next
+    in the same thread.
     """
     c, spent, times = regions.trace.columns, np.zeros(size, np.int64), np.zeros(size, np.int64)
     forward = compiling[~regions.trace.name_matches(BACKWARD)[compiling]]
@@ -202,7 +199,7 @@ def compile_times(regions: Regions, compiling: Integers, which: Integers, size: 
 def function_and_break(name: str) -> tuple[str, str]:
     """Split the name of a Python function into (function, line of the graph break after which it continues).
 
-    The line, as `file:line`, is empty for a function that does not continue after a graph break.
+    The line is `file:line`; it is empty for a function that does not continue after a graph break.
     """
     match = RESUMED.match(name)
     return (f"{match[1]}: {match[2]}", f"{match[1]}:{match[3]}") if match else (name, "")

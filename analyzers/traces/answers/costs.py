@@ -1,7 +1,7 @@
-"""Compute the cost of operators, modules, annotations and source lines: all kernels that were launched inside them.
+"""Compute the cost of operators, modules, annotations and source lines: the time of all kernels launched inside them.
 
 Example: nn.Module Linear_3 calls aten::linear, which calls aten::addmm, which launches a kernel of 70 µs. The cost of
-each of the three is 70 µs and one kernel, but only aten::addmm launched it directly.
+each of the three is 70 µs and one kernel, although only aten::addmm launched the kernel directly.
 """
 
 import re
@@ -32,10 +32,10 @@ def is_user_function(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Attribution:
-    """The host's events, such as operators and modules, in which the work (kernels, copies) of a device was launched.
+    """The host's events (operators, modules ...) and the kernels and copies of a device that were launched inside them.
 
-    `what` in the methods is the kind of such an event: "operator", "annotation", "module" or "line" (a function in
-    the user's own files).
+    `what` in the methods is the kind of host event: "operator", "annotation", "module" or "line" (a function in the
+    user's own files).
     """
 
     work: Work
@@ -48,9 +48,9 @@ class Attribution:
 
     @cached_property
     def inside(self) -> tuple[Column, Column]:
-        """For each event of the trace, the kernels launched inside it: an array of their ns, and one of their number.
+        """For each event of the trace, the total time (ns) and the number of the kernels launched inside it.
 
-        Both are 0 everywhere if no device worked.
+        The result is two arrays; both are all 0 if no device worked.
         """
         # On a host events launch themselves, and nothing on a device.
         linked = self.work.linked & (self.work.device is not None)
@@ -95,7 +95,7 @@ class Attribution:
         return sorted(costs, key=lambda cost: (-cost.device_ns, -cost.own_ns, cost.name))[:COSTS_AT_MOST]
 
     def is_a(self, what: str) -> Mask:
-        """Return a mask of the events of the trace that are of kind `what`; it must not be changed."""
+        """Return a mask of the events of the trace that are of kind `what`; callers must not change the mask."""
         if what not in self._masks:
             self._masks[what] = self.mask_of(what)
         return self._masks[what]
@@ -126,7 +126,7 @@ class Attribution:
         return self._around[what]
 
     def outer_index(self, what: str, rows: Column) -> Integers:
-        """Return, for each of `rows`, the index in `rows` of the innermost other one of them around it, or NONE.
+        """Return, for each of `rows`, the index in `rows` of the innermost other event that encloses it, or NONE.
 
         `rows` are the trace rows of all events of kind `what`, ascending.
         """
@@ -135,12 +135,12 @@ class Attribution:
         return np.where(outer >= 0, np.searchsorted(rows, outer), NONE)
 
     def pairs(self, what: str) -> tuple[Column, Column, Column, Column]:
-        """Group the kernels by their name and the code that launched them; return the time and count of each group.
+        """Group the kernels by kernel name and launching code; return the time and the number of kernels of each group.
 
-        `what` is the kind of that code: "operator", "module" and so on; kernels that were launched outside of any are
-        left out. The result is four columns with a row per group, in ascending order of time: the index of the
-        kernel's name in `trace.names`, the index there of the name of the innermost `what` around the launch, the time
-        of the kernels in ns, and their number. The columns are empty if no device worked.
+        `what` is the kind of the launching code ("operator", "module" ...); kernels launched outside of any such code
+        are left out. The result is four columns with a row per group, in ascending order of time: the index of the
+        kernel's name in `trace.names`, the index of the launching code's name in `trace.names`, the time of the kernels
+        in ns, and their number. The columns are empty if no device worked.
         """
         c = self.trace.columns
         if self.work.device is None:
@@ -157,7 +157,7 @@ class Attribution:
         return kernel, source, spent[order], times[order]
 
     def sources(self, what: str) -> dict[int, str]:
-        """Return {kernel: the operator, module or line (`what`) that launched most of its time}.
+        """Return {kernel: the operator, module or line (`what`) that launched most of the kernel's time}.
 
         The keys are indices of kernel names in `trace.names`.
         """
@@ -169,7 +169,7 @@ class Attribution:
         return {kernel: self.trace.names[last[kernel]] for kernel in known.tolist()}
 
     def launched_kernels(self) -> list[LaunchedKernel]:
-        """Return number and time of the kernels of each name that each operator launched itself, most time first."""
+        """Return the number and time of each kernel that each operator launched directly, most time first."""
         longest = [column[::-1][:COSTS_AT_MOST].tolist() for column in self.pairs("operator")]
         names = self.trace.names
         return [
@@ -186,14 +186,14 @@ class Attribution:
     def lines(self) -> list[Cost]:
         """Return the cost of each function in the user's own files.
 
-        Its name has the line at which the function begins.
+        The name of a function includes the line at which it begins.
         """
         return self.by_name("line")
 
     def modules(self) -> list[Cost]:
         """Return the cost of each module by name, its backward kernels included.
 
-        Autograd's sequence numbers connect a backward operator with its forward operator, and so with the module.
+        A backward operator has the same autograd sequence number as its forward operator, which shows the module.
         """
         forward, extra = self.by_name("module"), self.backward_of_modules()
         return sorted(
@@ -235,14 +235,14 @@ class Attribution:
         return totals
 
     def is_within(self, rows: Column) -> Mask:
-        """Return, for each of the trace rows `rows`, whether another one of them encloses it."""
+        """Return, for each of the trace rows `rows`, whether the event of another row in `rows` encloses it."""
         selected = np.zeros(len(self.trace.columns["start"]), bool)
         selected[rows] = True
         parent = self.trace.columns["parent"]
         return strictly_around(innermost_selected(selected, parent), parent)[rows] >= 0
 
     def modules_around(self, module: Column, row: int) -> set[str]:
-        """Return the names of all modules around the event in a trace row, that event included.
+        """Return the names of all modules around the event in trace row `row`, including a module in this row itself.
 
         `module` has, for each event of the trace, the row of the innermost module around it.
         """
@@ -256,9 +256,9 @@ class Attribution:
 
 
 def strictly_around(around: Column, parent: Column) -> Column:
-    """Return, for each event of a trace, the row of the innermost selected event around it that is not itself, or NONE.
+    """Return, for each event of a trace, the row of the innermost selected event that strictly encloses it, or NONE.
 
-    `around` is the result of `nesting.innermost_selected`, in which a selected event has its own row. `parent` has
-    the row of the event directly around each event.
+    `around` is the result of `nesting.innermost_selected`, in which a selected event has its own row. `parent` has the
+    row of the event directly around each event.
     """
     return np.where(parent >= 0, around[parent], NONE)

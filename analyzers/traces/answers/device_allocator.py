@@ -46,7 +46,7 @@ class Allocator:
     def column(self, name: str) -> Integers:
         """Return the column `memory_{name}` of the trace for the allocations and frees of this device, as int64.
 
-        Columns of the trace may be narrower, so that differences of bytes and times could overflow.
+        The trace's columns may be narrower than int64, so that differences of bytes and times could overflow.
         """
         return self.trace.columns[f"memory_{name}"][self.rows].astype(np.int64)
 
@@ -56,21 +56,21 @@ class Allocator:
 
     @cached_property
     def change(self) -> Integers:
-        """For each allocation or free, the bytes that it allocated; negative for a free."""
+        """For each allocation or free, the change of allocated bytes: positive for allocations, negative for frees."""
         return self.column("bytes")
 
     @cached_property
     def totals_recorded(self) -> bool:
-        """Whether the recorder wrote, with the allocations, how many bytes were allocated in total."""
+        """Whether the recorder wrote the total of allocated bytes with each allocation and free."""
         return bool((self.column("allocated") > 0).any())
 
     @cached_property
     def allocated(self) -> Integers:
         """For each allocation or free, how many bytes are allocated on the device after it.
 
-        Those allocated before the recording are included. The totals that the recorder wrote are used. Where one is
-        missing, the changes since the last total are added to it. If there is no total at all, as many bytes are
-        assumed at the start as are needed for the curve not to fall below zero.
+        Bytes allocated before the recording are included. The totals that the recorder wrote are used. Where a total is
+        missing, the changes since the last total are added to that total. If there is no total at all, the bytes at the
+        start are assumed to be the least number that keeps the curve from falling below zero.
         """
         summed = np.cumsum(self.change)
         if not self.totals_recorded:
@@ -86,16 +86,16 @@ class Allocator:
 
     @cached_property
     def reserved(self) -> Integers:
-        """For each allocation or free, the bytes that the allocator had reserved from the driver after it.
+        """For each allocation or free, the bytes reserved by the allocator from the driver after it.
 
-        They are 0 if the recorder did not write them.
+        The values are 0 if the recorder did not write them.
         """
         totals = self.column("reserved")
         return totals[latest_known(totals >= 0)] if (totals > 0).any() else np.zeros_like(totals)
 
     @cached_property
     def free_of(self) -> Integers:
-        """For each allocation, the index of the free that ended it; NONE if it was not freed, and for frees."""
+        """For each allocation, the index of the free that ended it; NONE if it was never freed. For each free, NONE."""
         # Sorted by address and, as the sort is stable, by time: an allocation's free is the next event.
         address = self.column("address")
         order = np.argsort(address, kind="stable")
@@ -115,7 +115,7 @@ class Allocator:
         return np.flatnonzero((self.change > 0) & (self.free_of == NONE) & (self.column("address") != 0))
 
     def most_between(self, edges: Integers) -> tuple[Integers, Integers]:
-        """Return two arrays: the most allocated, and the most reserved bytes between successive `edges` (ns)."""
+        """Return two arrays: the maximum of allocated bytes, and of reserved bytes, between successive `edges` (ns)."""
         index = np.searchsorted(self.at, edges)
         # An interval begins with what was allocated before it. Every second maximum lies between two intervals.
         pairs = np.column_stack([index[:-1], index[1:] + 1]).ravel()
@@ -130,9 +130,9 @@ class Allocator:
 
 
 def latest_known(known: Mask) -> Integers:
-    """Return, for each index of a mask, the last index up to it that is set.
+    """Return, for each index of a mask, the nearest index at or before it whose value is True.
 
-    An index before all set ones gets the first of these. For example, False, True, False, True give 1, 1, 1, 3.
+    An index before the first True gets the index of the first True. Example: False, True, False, True give 1, 1, 1, 3.
     """
     indices = np.flatnonzero(known)
     return indices[np.maximum(np.searchsorted(indices, np.arange(len(known)), side="right") - 1, 0)]

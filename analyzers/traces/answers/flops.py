@@ -83,8 +83,8 @@ def addmm(dims: list[Dims], _values: list[Any]) -> Counted:
 def attention(dims: list[Dims], _values: list[Any]) -> Counted:
     """Return the operations of attention over q [b, h, s, d], k and v, and the number of elements of its result.
 
-    The operations are those of the scores q k^T, and of their product with v. All scores are counted, also with a
-    causal mask, as in PaLM (arXiv:2204.02311, appendix B) and torch's flop counter.
+    The operations are the product of the scores q k^T, and the product of the scores with v. All scores are counted,
+    also with a causal mask, as in PaLM (arXiv:2204.02311, appendix B) and torch's flop counter.
     """
     q, k, v = dims[:3]
     heads, length = elements_of(q[:-2]), int(k[-2])
@@ -94,9 +94,10 @@ def attention(dims: list[Dims], _values: list[Any]) -> Counted:
 def attention_backward(dims: list[Dims], _values: list[Any]) -> Counted:
     """Return the operations of attention's backward from grad, q, k and v, and the number of elements of its results.
 
-    It has five products where forward has two, so 5/2 of the operations: scores are computed again, then the
-    gradients of v, of the scores, of q and of k (FlashAttention, arXiv:2205.14135). The results are the gradients of
-    q, k and v; each is counted with as many elements as the result of forward.
+    The forward pass has two products, the backward pass has five, so the operations are 5/2 of the forward ones: the
+    scores are computed again, then the gradients of v, of the scores, of q and of k (FlashAttention, arXiv:2205.14135).
+    The results are the gradients of q, k and v; each is counted with as many elements as the result of the forward
+    pass.
     """
     operations, elements = attention(dims[1:4], _values)
     return operations * 5 // 2, 3 * elements
@@ -106,8 +107,7 @@ def convolution(dims: list[Dims], values: list[Any]) -> Counted:
     """Return the operations of a convolution, and the number of elements of its result.
 
     `dims` has the sizes of the input [b, c, ...] and of the weight [o, c / groups, ...]; `values[3:6]` are stride,
-    padding and dilation as texts. Each element of the result is a sum of as many products as the weight has elements
-    per output channel.
+    padding and dilation as texts. Each element of the result is a sum of c / groups * (kernel size) products.
     """
     given, weight = dims[0], dims[1]
     stride, padding, dilation = (whole_numbers(values[i], len(given) - 2) for i in (3, 4, 5))
@@ -122,8 +122,8 @@ def convolution(dims: list[Dims], values: list[Any]) -> Counted:
 def convolution_backward(dims: list[Dims], _values: list[Any]) -> Counted:
     """Return the operations of the backward of a convolution, and the number of elements of its results.
 
-    `dims` has the sizes of grad [b, o, ...], of the input and of the weight. The gradient of the input and that of
-    the weight each take as many operations as the forward pass.
+    `dims` has the sizes of grad [b, o, ...], of the input and of the weight. The gradient of the input and the gradient
+    of the weight each take as many operations as the forward pass.
     """
     grad, weight = dims[0], dims[2]
     return 2 * 2 * elements_of(grad) * elements_of(weight[1:]), elements_of(dims[1]) + elements_of(weight)
@@ -185,7 +185,7 @@ class Formulas:
     def peaks(self) -> tuple[float, float] | None:
         """The peak FLOP/s and memory bytes/s of the device.
 
-        It is None if `PEAKS` does not list it, or if no device worked.
+        The value is None if `PEAKS` does not list the device, or if no device worked.
         """
         # Without device work the operators ran on the host, whose speed says nothing about the device.
         return PEAKS.get(device_of(self.trace)) if len(self.trace.work) else None
@@ -194,7 +194,7 @@ class Formulas:
     def around(self) -> Column:
         """For each event of the trace, the row of the innermost operator with a formula around it, or NONE.
 
-        An operator with a formula gets its own row.
+        An operator that has a formula itself gets its own row.
         """
         has_formula = np.zeros(len(self.trace.columns["start"]), bool)
         has_formula[self.trace.rows_named(self.trace.text_matches(set(FORMULAS)), OPS)] = True
@@ -232,9 +232,9 @@ class Formulas:
         return {c.meta["shapes"][text]: int(operations[mine].sum()) for text, mine in named if text != NONE}
 
     def total(self, selected: Mask | None = None) -> tuple[int, int]:
-        """Return the floating-point operations of all counted operators, and those that checkpointing repeated.
+        """Return the floating-point operations of all counted operators, and the part that checkpointing repeated.
 
-        `selected` is a mask of the events of the trace that count (None: all).
+        `selected` is a mask of the events of the trace to count (None: all).
         """
         rows, operations, _ = self.rows
         mine = np.ones(len(rows), bool) if selected is None else selected[rows]
@@ -268,7 +268,7 @@ class Formulas:
 
 
 def device_of(trace: Trace) -> str:
-    """Return the name of the trace's device as listed in `PEAKS`; empty if it is not listed."""
+    """Return the name of the trace's device as written in the table `PEAKS`; empty if the table does not list it."""
     names = " ".join(trace.header.get("devices", []))
     return next((name for name in PEAKS if re.search(rf"\b{name}\b", names)), "")
 
@@ -276,7 +276,7 @@ def device_of(trace: Trace) -> str:
 def is_recomputed(trace: Trace, rows: Column) -> Mask:
     """Return, for each of the trace rows `rows`, whether activation checkpointing ran this operator a second time.
 
-    These are the forward operators that run inside a backward operator.
+    Such operators are the forward operators that run inside a backward operator.
     """
     c = trace.columns
     # Operators of the backward itself have no sequence number of their own, as nobody needs their gradient.

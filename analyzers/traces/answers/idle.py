@@ -1,6 +1,6 @@
 """Find out why a device does not compute: gaps between its events, and communication that its work waits for.
 
-*Exposed* communication is the time in which communication runs and nothing computes.
+Communication is *exposed* while nothing computes at the same time.
 """
 
 from collections.abc import Callable
@@ -25,8 +25,8 @@ LATENCY_NS = 30_000
 class Idle:
     """The idle time of a device or host by cause, in ns.
 
-    `host`: until the host had launched the next kernel; `dependency`: the next kernel was launched already, and
-    waited for other work; `launch`: the usual latency of a launch; `unexplained`: the rest.
+    `host`: the host had not launched the next kernel yet. `dependency`: the next kernel was already launched, but
+    waited for other work. `launch`: the usual latency of a launch. `unexplained`: the rest.
     """
 
     host: int = 0
@@ -36,10 +36,10 @@ class Idle:
 
 
 def idle(work: Work) -> Idle:
-    """Return the idle time of a device or host by cause, found by when the kernel after each gap was launched.
+    """Return the idle time of a device or host by cause; the cause of a gap follows from the launch of the next kernel.
 
-    Example: nothing runs from 100 to 150 µs. The kernel that ends the gap was launched by a call that returned at 110
-    µs: 10 µs count for the host, 30 µs for launch latency, and the last 10 µs are unexplained. Had the call returned
+    Example: nothing runs from 100 to 150 µs. The kernel after the gap was launched by a call that returned at 110 µs:
+    10 µs count for the host, 30 µs for launch latency, and the last 10 µs are unexplained. If the call had returned
     before 100 µs, all 50 µs would be a dependency: the kernel had been launched, and waited for something else.
     """
     if not len(work.rows):
@@ -63,7 +63,7 @@ def idle(work: Work) -> Idle:
 def event_at(work: Work, at: Column) -> Integers:
     """Return, for each time in `at` (ns), the index in `work` of an event that begins at this time.
 
-    If several begin, one with a known launch is preferred.
+    If several events begin then, one with a known launch is preferred.
     """
     order = np.lexsort((~work.linked, work.start))
     index: Integers = order[np.searchsorted(work.start[order], at)]
@@ -91,7 +91,7 @@ def intersect(intervals: Intervals, others: Intervals) -> Intervals:
 
 
 def combine(intervals: Intervals, others: Intervals, keep: Callable[[Mask, Mask], Mask]) -> Intervals:
-    """Cut time at each start and end of the intervals, and return those pieces that the function `keep` selects.
+    """Cut time at each start and end of the intervals, and return the pieces that the function `keep` selects.
 
     `keep` gets two masks with an entry per piece: whether the piece is inside `intervals`, and whether it is inside
     `others`. Neighbouring pieces are joined.
@@ -113,16 +113,16 @@ def combine(intervals: Intervals, others: Intervals, keep: Callable[[Mask, Mask]
 
 
 def union(intervals: Intervals, others: Intervals) -> Intervals:
-    """Return the intervals of time that `intervals` or `others` cover."""
+    """Return the intervals of time that are covered by `intervals` or by `others`."""
     return merge(np.concatenate([intervals[0], others[0]]), np.concatenate([intervals[1], others[1]]))
 
 
 def blocking(work: Work) -> Intervals:
     """Return the intervals of exposed communication (without overlapping computing) that delayed other work.
 
-    Communication delays a computing kernel that was launched before the communication ended and begins when it ends,
-    and a host that waits in a synchronising call. If the host itself does the work, all exposed communication counts,
-    except during the host's own phases (data loading, garbage collection ...).
+    Communication delays a computing kernel if the kernel was launched before the communication ended, and begins when
+    it ends. Communication also delays a host that waits in a synchronising call. If the host itself does the work, all
+    exposed communication counts, except during the host's own phases (data loading, garbage collection ...).
     """
     bare = exposed(work)
     if work.device is None:
@@ -134,9 +134,9 @@ def blocking(work: Work) -> Intervals:
 def standing_still(work: Work, blocked: Intervals) -> Intervals:
     """Return the intervals in which a rank does no work because it waits for communication to end.
 
-    These are the intervals `blocked` (the result of `blocking`), in which the trace shows the waiting. On a device,
-    exposed communication during which the host launched no computing kernel is added, because the host then probably
-    waited, too. What is added leaves out the host's own phases, such as data loading.
+    They consist of two parts. First, the intervals `blocked` (the result of `blocking`), in which the trace shows the
+    waiting. Second, on a device, exposed communication during which the host launched no computing kernel, because the
+    host then probably waited, too; the host's own phases, such as data loading, are left out of this part.
     """
     start, end = exposed(work)
     if work.device is None:
@@ -150,8 +150,8 @@ def standing_still(work: Work, blocked: Intervals) -> Intervals:
 def kernel_waits(work: Work, bare: Intervals) -> Intervals:
     """Return the intervals of exposed communication (`bare`) during which a computing kernel waited for its end.
 
-    This kernel was launched before the communication ended, and began at most 30 µs after its end. Example:
-    communication is exposed from 2 to 12 µs; the kernel that begins at 12 µs was launched at 5 µs. It waited from 5
+    The waiting kernel was launched before the communication ended, and began at most 30 µs after the end. Example:
+    communication is exposed from 2 to 12 µs. The kernel that begins at 12 µs was launched at 5 µs, so it waited from 5
     to 12 µs.
     """
     start, end = bare

@@ -14,7 +14,7 @@ TEXT_AT_MOST = 200
 
 
 def operator_shapes(attribution: Attribution, formulas: Formulas) -> list[OperatorShape]:
-    """Return operators by name and input sizes, those with the most time first; empty if no shapes were recorded."""
+    """Return the time of operators by name and input sizes, the most time first; empty if no shapes were recorded."""
     c, names = attribution.trace.columns, attribution.trace.names
     rows, texts = c["shape_row"].astype(np.int64), c["shape_text"].astype(np.int64)
     spent = direct_time(attribution)[rows]
@@ -47,16 +47,17 @@ def operator_shapes(attribution: Attribution, formulas: Formulas) -> list[Operat
 
 
 def of_rows(size: int, rows: Integers, values: Integers) -> Integers:
-    """Return an int64 column of `size` rows that holds `values` in the given rows and 0 in the others."""
+    """Return an int64 column of length `size`: `values` at the indices `rows`, and 0 elsewhere."""
     column = np.zeros(size, np.int64)
     column[rows] = values
     return column
 
 
 def direct_time(attribution: Attribution) -> Integers:
-    """Return, for each event of the trace, the time (ns) of the kernels that it launched itself.
+    """Return, for each event of the trace, the time (ns) of the kernels that it launched directly.
 
-    If no device worked, it is the event's own time. Kernels launched by operators inside the event are not counted.
+    Kernels launched by operators inside the event are not counted. If no device worked, the result is each event's time
+    without the events inside it.
     """
     work, c = attribution.work, attribution.trace.columns
     spent = np.zeros(len(c["start"]), np.int64)
@@ -70,7 +71,10 @@ def direct_time(attribution: Attribution) -> Integers:
 
 
 def readable_shapes(shapes: str) -> str:
-    """Return sizes and types of an operator's inputs that have a size, as `[4096, 64] c10::BFloat16, [64] float`."""
+    """Return sizes and types of an operator's inputs, such as `[4096, 64] c10::BFloat16, [64] float`.
+
+    Inputs without a size are left out.
+    """
     dims, types, _ = f"{shapes}\0\0".split("\0")[:3]
     kinds = [str(kind) for kind in decoded_list(types)]
     sizes = decoded_list(dims)

@@ -25,7 +25,7 @@ TIMES_AT_LEAST = 3
 def kernels(attribution: Attribution) -> list[Kernel]:
     """Return a `Kernel` for each kernel name, with statistics over all its executions, the most total time first.
 
-    If no device worked, the names are those of operators, and their times leave out the operators that they call.
+    If no device worked, each item is an operator instead; its time leaves out the operators that it calls.
     """
     work = attribution.work
     if not len(work.rows):
@@ -66,8 +66,8 @@ def kernel_statistics(name: str, kind: str, spent: Column) -> Kernel:
 def sequences(work: Work) -> list[KernelSequence]:
     """Return sequences of 3, 5 or 8 kernels that occur at least three times on one stream, the costliest first.
 
-    Occurrences do not overlap, and of sequences inside each other only the longest is listed. Example: a stream that
-    runs a b c a b c a b c has one sequence, (a, b, c), three times; (b, c, a) is the same sequence shifted.
+    Occurrences do not overlap. If one sequence is part of another, only the longer one is listed. Example: a stream
+    that runs a b c a b c a b c has one sequence, (a, b, c), three times; (b, c, a) is the same sequence shifted.
     """
     if work.device is None or not len(work.rows):
         return []
@@ -87,11 +87,11 @@ def sequences(work: Work) -> list[KernelSequence]:
 
 
 def numbered_runs(name: Column) -> dict[int, Column]:
-    """Return {length: a number for the sequence of so many kernels that begins at each index of `name`}.
+    """Return, for lengths 3, 5 and 8, a number for the sequence of kernels that begins at each index of `name`.
 
-    Sequences of equal kernel names have equal numbers. `name` has the index of each kernel's name, in the order of
-    the stream. Longer sequences are numbered by the pair of numbers of two shorter ones: the 5 kernels from index i
-    by those of the 3 kernels from i and of the 2 kernels from i + 3.
+    The result is {length: numbers}. Sequences of equal kernel names have equal numbers. `name` has the index of each
+    kernel's name, in the order of the stream. Longer sequences are numbered by the pair of numbers of two shorter ones:
+    the 5 kernels from index i by the numbers of the 3 kernels from i and of the 2 kernels from i + 3.
     """
     runs = {1: name}
     for length, (head, tail) in SHORTER_RUNS.items():
@@ -103,8 +103,8 @@ def numbered_runs(name: Column) -> dict[int, Column]:
 def frequent_runs(run: Column, length: int) -> Iterator[Integers]:
     """Yield, for each of the most frequent sequences of kernels, the indices at which it begins.
 
-    `run` has the number of the sequence that begins at each index, `length` is the number of kernels in a sequence.
-    Of occurrences that overlap only the first counts; sequences that then occur too rarely are left out.
+    `run` has the number of the sequence that begins at each index, `length` is the number of kernels in a sequence. If
+    occurrences of a sequence overlap, only the first one counts; a sequence that is then too rare is left out.
     """
     count = np.bincount(run[run != NONE])
     # More candidates than are listed, as many of them are shifts of another.
@@ -116,7 +116,7 @@ def frequent_runs(run: Column, length: int) -> Iterator[Integers]:
 
 
 def not_overlapping(indices: Integers, length: int) -> Integers:
-    """Return the ascending `indices` at least `length` apart: each that is too near to the last one kept is dropped.
+    """Return the ascending `indices` without those that are less than `length` after the last one kept.
 
     [0, 1, 2, 3, 7] with length 3 gives [0, 3, 7].
     """
@@ -132,9 +132,9 @@ def not_overlapping(indices: Integers, length: int) -> Integers:
 def is_contained(sequence: KernelSequence, others: list[KernelSequence]) -> bool:
     """Return whether a sequence of kernels adds nothing to one of `others`.
 
-    It adds nothing if the other one has all its kernel names and is about as frequent, at least half as often. It is
-    then a part of the other sequence, or the same repetition begun at another kernel: in a stream that repeats a, b
-    and c, (b, c, a) adds nothing to (a, b, c).
+    A sequence adds nothing if another one contains all of its kernel names and occurs at least half as often. The
+    sequence is then a part of the other one, or the same repetition begun at another kernel: in a stream that repeats
+    a, b and c, (b, c, a) adds nothing to (a, b, c).
     """
     names = set(sequence.names)
     return any(names <= set(other.names) and sequence.count <= 2 * other.count for other in others)

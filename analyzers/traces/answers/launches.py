@@ -24,8 +24,8 @@ FULL = 1000
 def launch_times(work: Work) -> Launches | None:
     """Return statistics over the launch delays of a device's events; None if no launching call is known.
 
-    The delay is the time from the end of the launching call to the start of the kernel; it is negative if the kernel
-    starts first.
+    The delay is the time from the end of the launching call to the start of the kernel. It is negative if the kernel
+    starts before the call ends.
     """
     linked = np.flatnonzero(work.linked)
     if work.device is None or not len(linked):
@@ -60,10 +60,10 @@ def mean_and_most(at: Column, length: Column) -> tuple[float, int]:
 
 
 def queue_length(launched: Column, started: Column) -> tuple[Column, Integers]:
-    """Return two columns: the moments (ns) at which the length of a launch queue changes, and its length from then on.
+    """Return the times (ns) at which the length of a launch queue changes, and the new length at each of these times.
 
     The length is the number of kernels that are launched but have not started. Example: kernels launched at 0 and 10
-    that start at 20 and 30 give the moments 0, 10, 20, 30 and the lengths 1, 2, 1, 0.
+    that start at 20 and 30 give the times 0, 10, 20, 30 and the lengths 1, 2, 1, 0.
     """
     late = started > launched
     # Of what happens at once the start counts first, else a queue would look longer than it ever was.
@@ -76,7 +76,7 @@ def queue_length(launched: Column, started: Column) -> tuple[Column, Integers]:
 def stream_queues(work: Work) -> list[StreamQueue]:
     """Return statistics on the launch queue of each stream, the stream with the most kernels first.
 
-    It is empty for a host.
+    The list is empty for a host.
     """
     c, queues = work.trace.columns, []
     lanes = c["lane"][work.rows]
@@ -91,9 +91,9 @@ def stream_queues(work: Work) -> list[StreamQueue]:
 
 
 def synchronisations(trace: Trace) -> list[CallTotal]:
-    """Return the runtime calls in which the host waits for the device or for memory: number and time by name.
+    """Return the number and total time of the runtime calls in which the host waits for the device or for memory.
 
-    The calls with the most time come first.
+    There is an item for each name of a call, the most time first.
     """
     return call_totals(trace, waiting_calls(trace))
 
@@ -116,7 +116,7 @@ def call_totals(trace: Trace, rows: Column) -> list[CallTotal]:
 
 
 def copies(work: Work) -> list[Copy]:
-    """Return the number, time and bytes of memory copies and memsets by name, those with the most time first.
+    """Return, for each name of memory copies and memsets, their number, time and bytes, the most time first.
 
     A size that was not recorded counts as 0.
     """
@@ -126,7 +126,10 @@ def copies(work: Work) -> list[Copy]:
 
 
 def copy_sizes(work: Work) -> list[CopySize]:
-    """Return the number, time and bytes of copies by name and range of sizes, as small copies are slower per byte."""
+    """Return the number, time and bytes of copies by name and range of sizes.
+
+    The sizes are kept apart because small copies reach a lower bandwidth.
+    """
     rows, size = copy_rows(work)
     rows = rows[size[rows] > 0]
     # Size classes begin at 1, 16, 256 B, 4 KiB and so on.
@@ -186,7 +189,7 @@ def copy_totals(work: Work, rows: Column, size: Integers) -> CopyTotals:
 
 
 def graphs(work: Work) -> CudaGraphs | None:
-    """Return the number of launches of CUDA graphs, and number and time of their kernels; None if there were none.
+    """Return how often CUDA graphs were launched, and the number and time of their kernels; None if there were none.
 
     A kernel belongs to a graph if it has a graph id, or if its launching call launched a whole graph.
     """

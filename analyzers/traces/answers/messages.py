@@ -1,8 +1,8 @@
-"""Find the sends and receives of a rank with their peers, and its computing between them, for pipeline stages.
+"""Find the sends and receives of a rank with their peers, and its computing between them, to analyse pipeline stages.
 
 A *message* is a send or a receive; its *peer* is the rank at the other end. `torch.distributed.batch_isend_irecv`
-launches one kernel for several messages. The kernel then has no arguments, and each message is described by an
-operator before the launch.
+launches one kernel for several messages. Then the kernel has no arguments, and each message is described by an operator
+that ran before the launch.
 """
 
 import re
@@ -46,7 +46,7 @@ class RankMessages:
 
     @cached_property
     def described(self) -> Integers:
-        """The rows of `table` for messages whose kernel or annotation is called `send`, `isend`, `recv` or `irecv`.
+        """The rows of `table` for messages whose own kernel or annotation is named `send`, `isend`, `recv` or `irecv`.
 
         A prefix such as `gloo:` is ignored.
         """
@@ -61,9 +61,9 @@ class RankMessages:
     def peers_of_calls(self, position: Integers, sends: Mask) -> Integers:
         """Return the peers of messages without recorded arguments, from the operators `c10d::send` and `c10d::recv_`.
 
-        `position` has the index of each message's kernel among the collectives, `sends` whether it is a send. The
-        values recorded with these operators contain the peer's rank in a process group, but not the group: it must be
-        the only one, or the only one that is described as a pipeline. The peer is UNKNOWN if it cannot be found.
+        `position` has the index of each message's kernel among the collectives, `sends` whether it is a send. These
+        operators record the peer's rank within a process group, but not which group. So the group must be the only one,
+        or the only one described as a pipeline. The peer is UNKNOWN if it cannot be found.
         """
         trace = self.collectives.work.trace
         peer = np.full(len(position), UNKNOWN)
@@ -76,7 +76,7 @@ class RankMessages:
     def batched(self) -> Integers:
         """The rows of `table` for messages that share one kernel (`...SendRecv...`).
 
-        Such a kernel does not record its messages. They are those of the `send` and `recv` operators that the host
+        Such a kernel does not record its messages. They are found from the `send` and `recv` operators that the host
         called before it launched the kernel.
         """
         work, c = self.collectives.work, self.collectives.work.trace.columns
@@ -98,7 +98,7 @@ class RankMessages:
 
     @property
     def operators(self) -> Integers:
-        """The rows in the trace's table of collectives that belong to the operator of a send or a receive."""
+        """The rows in the trace's table of collectives that describe the operator of a send or a receive."""
         trace = self.collectives.work.trace
         texts = matching(SEND, trace.names) | matching(RECEIVE, trace.names)
         rows = trace.columns["collective_row"].astype(np.int64)
@@ -107,8 +107,8 @@ class RankMessages:
     def peers(self, entries: Integers, sends: Mask) -> tuple[Integers, Mask]:
         """Return the peer's rank for each message (UNKNOWN if not recorded), and `sends` as given.
 
-        `entries` has each message's row in the trace's table of collectives (NONE: not recorded), `sends` whether it
-        is a send. If the peer was not recorded, but the process group has only two ranks, it is the other one.
+        `entries` has each message's row in the trace's table of collectives (NONE: not recorded), `sends` whether it is
+        a send. If the peer was not recorded, but the process group has only two ranks, the peer is the other rank.
         """
         trace = self.collectives.work.trace
         columns = trace.columns["collective_destination"], trace.columns["collective_source"]
@@ -124,10 +124,10 @@ class RankMessages:
 
 
 def peers_in_calls(trace: Trace, calls: Integers, rows: Integers) -> Integers:
-    """Return the rank of the peer for the message annotation in each trace row of `rows`; UNKNOWN if not recorded.
+    """Return the peer's rank for the message annotation in each trace row of `rows`; UNKNOWN if not recorded.
 
-    `calls` are the trace rows of the operators that send, or of those that receive: an annotation begins inside its
-    operator's call.
+    An annotation begins inside the call of its send or receive operator. `calls` are the trace rows of these operators:
+    all sends, or all receives.
     """
     if not len(calls):
         return np.full(len(rows), UNKNOWN)
@@ -146,9 +146,10 @@ def peers_in_calls(trace: Trace, calls: Integers, rows: Integers) -> Integers:
 
 
 def peer_in_call(shapes: str) -> int:
-    """Return the third argument of `c10d::send` or `c10d::recv_`, the peer's rank in its group; UNKNOWN if unreadable.
+    """Return the third argument of `c10d::send` or `c10d::recv_`: the peer's rank in the process group.
 
-    `shapes` has the sizes, types and values of the arguments, separated by zero bytes.
+    `shapes` has the sizes, types and values of the arguments, separated by zero bytes. The result is UNKNOWN if the
+    text is unreadable.
     """
     try:
         return int(msgspec.json.decode(f"{shapes}\0\0".split("\0")[2])[2])
@@ -159,7 +160,7 @@ def peer_in_call(shapes: str) -> int:
 def pipeline_ranks(trace: Trace) -> list[int]:
     """Return the ranks of the only process group with several ranks, or of the only one described as a pipeline.
 
-    The list is empty if it is not clear which one that is.
+    The list is empty if there is no such single group.
     """
     groups = {tuple(group["ranks"]): group["desc"] for group in trace.header.get("groups", []) if group["ranks"][1:]}
     pipelines = [ranks for ranks, desc in groups.items() if len(groups) == 1 or PIPELINE_GROUP.search(desc)]
@@ -174,11 +175,11 @@ def message_columns(accounts: Sequence[RankCollectives]) -> dict[str, Column]:
     """Return the columns of three tables: messages (`message_`), communication (`issue_`) and computing (`block_`).
 
     A device or host without messages has no rows in any of them; `account` is its index in the trace.
-    `message_position` is the index of the message's kernel among the collectives of the device or host; `issue_` has
-    a row for each of these collectives. A block is a run of kernels that compute, with no communication launched or
-    ended between them. `launch` is when the host launched the communication or the first kernel of the block, `after`
-    the end of the last wait of the host before that (-1: none), `start` and `end` are when the block ran, and
-    `compute_ns` is the time in which one of its kernels ran. `peer`, `sends` and `lane` (the stream) are as recorded.
+    `message_position` is the index of the message's kernel among the collectives of the device or host; `issue_` has a
+    row for each of these collectives. A block is a run of computing kernels, with no communication launched or ended
+    between them. `launch` is when the host launched the communication or the first kernel of the block, `after` the end
+    of the host's last wait before this launch (-1: none). `start` and `end` are when the block ran, and `compute_ns` is
+    the time in which any of its kernels ran. `peer`, `sends` and `lane` (the stream) are as recorded.
     """
     names = {"message": MESSAGE_COLUMNS, "issue": ISSUE_COLUMNS, "block": BLOCK_COLUMNS}
     tables = {prefix: [np.zeros((0, len(columns)), np.int64)] for prefix, columns in names.items()}
@@ -196,7 +197,7 @@ def message_columns(accounts: Sequence[RankCollectives]) -> dict[str, Column]:
 
 
 def issues(collectives: RankCollectives) -> Integers:
-    """Return, for each collective of a device or host, its launch time, the host's last wait before, and its stream."""
+    """Return three columns for each collective: its launch time, the end of the host's last wait before, its stream."""
     work = collectives.work
     launch = launch_times(work)[collectives.indices]
     return np.column_stack([launch, host_waits(work, launch), work.trace.columns["lane"][collectives.rows]])
@@ -224,12 +225,12 @@ def compute_blocks(collectives: RankCollectives) -> Integers:
 
 
 def launch_times(work: Work) -> Integers:
-    """Return when the host launched each event of `work` (ns); its own start if the launching call is unknown."""
+    """Return when the host launched each event of `work` (ns); an unknown launch counts as at the event's start."""
     return np.where(work.linked, work.launch_start, work.start)
 
 
 def host_waits(work: Work, moments: Integers) -> Integers:
-    """Return, for each moment (ns), the end of the last call before it in which the host waited; -1 for none."""
+    """Return, for each moment (ns), when the host's last call that waited for the device ended before it; -1: none."""
     rows = waiting_calls(work.trace)
     ends = np.sort(work.trace.columns["end"][rows])
     return np.append(-1, ends)[np.searchsorted(ends, moments, side="right")]

@@ -1,7 +1,7 @@
 """Compute how well kernels fill the device, from estimates that the recorder writes with each kernel.
 
-These are the occupancy (the share of the device's warps that are busy), and the number of warps and of blocks per
-multiprocessor.
+The estimates are the occupancy (the share of the device's warps that are busy), and the number of warps and of blocks
+per multiprocessor.
 """
 
 from contextlib import suppress
@@ -22,7 +22,7 @@ Occupancy = dict[str, float | str | None]
 
 
 class Occupancies:
-    """The recorded occupancy of each event of a device (NaN: not recorded), and what limits it."""
+    """The recorded occupancy of each event of a device (NaN: not recorded), and the resources that limit it."""
 
     def __init__(self, work: Work) -> None:
         """Decode each distinct occupancy text once; index 0 of `limits` and `measures` is for events without one."""
@@ -38,8 +38,8 @@ class Occupancies:
     def mean(self, indices: Column) -> Occupancy:
         """Return the fields of `Kernel` on occupancy: means over some events, weighted by duration, and `limited_by`.
 
-        `indices` are the indices of the events in `work`. `limited_by` is what limits the event that took longest.
-        The result is empty if the trace has no occupancies.
+        `indices` are the indices of the events in `work`. `limited_by` has the limiting resources of the event with the
+        longest duration. The result is empty if the trace has no occupancies.
         """
         if len(self.measures) == 1:
             return {}
@@ -60,7 +60,7 @@ class Occupancies:
 def parts_of(text: str) -> list[str]:
     """Split the recorded occupancy text of a kernel into its four parts, which are separated by zero bytes.
 
-    They are the occupancy, warps and blocks per multiprocessor (`MEASURES`), and what limits them.
+    The parts are the occupancy, warps and blocks per multiprocessor (`MEASURES`), and the limiting resources.
     """
     return f"{text}\0\0\0".split("\0")[: len(MEASURES) + 1]
 
@@ -70,7 +70,7 @@ def measures(text: str) -> list[float]:
 
 
 def number(text: str) -> float:
-    """Return the number in a JSON text, also if it is a string; NaN for any other text."""
+    """Return the number in a JSON text, also if the number is quoted as a string; NaN for any other text."""
     with suppress(msgspec.DecodeError, TypeError, ValueError):
         value = float(msgspec.json.decode(text))
         if 0 <= value < MEASURE_AT_MOST:

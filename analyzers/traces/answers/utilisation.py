@@ -1,4 +1,4 @@
-"""Find out whether the counted operations are enough to compute utilisation, and which peak of the device applies."""
+"""Decide whether enough operations were counted to compute utilisation, and which peak rate of the device applies."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -39,11 +39,11 @@ BEFORE_TF32 = ("V100", "T4")
 
 
 class Coverage(NamedTuple):
-    """Whether the counted floating-point operations of a device are enough to be compared with its peak.
+    """Whether enough floating-point operations of a device were counted to be compared with its peak.
 
-    `share` is the share of the time of matrix products that was launched by operators whose operations are counted
-    (None: there are no products). `arithmetic` is the number format of most operations, and `peak_flops_per_s` the
-    device's peak in it.
+    `share` is the share of the time of matrix products that was launched by counted operators (None: there are no
+    products). `arithmetic` is the number format of most operations, and `peak_flops_per_s` the device's peak in this
+    format.
     """
 
     share: float | None
@@ -52,7 +52,7 @@ class Coverage(NamedTuple):
 
 
 def coverage(work: Work, formulas: Formulas) -> Coverage:
-    """Return how much of a device's matrix products is counted, and the peak rate to compare the counts with."""
+    """Return how much of a device's matrix products is counted, and the peak rate for comparison with the counts."""
     if work.device is None:
         return Coverage(None, Arithmetic.UNKNOWN, formulas.peaks[0] if formulas.peaks else None)
     products = named(work, multiplies)
