@@ -1,23 +1,23 @@
 r"""Parse numbers and compare texts at known positions of a long text, thousands at once, eight bytes at a time.
 
-A *word* is eight bytes of text in one `uint64`. Text is little-endian here: its first byte is the lowest byte of the
-word.
+A *word* is eight bytes of text in one `uint64`. The word is little-endian: the first byte of the text is the lowest
+byte of the word.
 
 *Masking* makes texts equal that differ only in their digits: `b"gemm_64,"` and `b"gemm_32,"` both become
-`b"WU]]o\t\t\x1c"`. Each byte is combined with the character `0` (0x30) by exclusive or, which maps the ten digits,
-and no other characters, to the bytes 0 to 9. Then each byte below 9 is raised to 9, so that all digits become the
-same byte, `\t`.
+`b"WU]]o\t\t\x1c"`. Each byte is combined with the character `0` (0x30) by exclusive or, which maps the ten digits, and
+no other characters, to the bytes 0 to 9. Then each byte below 9 is raised to 9, so that all digits become the same
+byte, `\t`.
 
-Parsing `b"00012345"` takes three steps on the whole word. Each step joins neighbouring numbers in pairs: it
-multiplies the left number by the factor of the step and adds the right one.
+Parsing `b"00012345"` takes three steps on the whole word. Each step joins neighbouring numbers in pairs: it multiplies
+the left number by the factor of the step and adds the right one.
 
     digits           0  0  0  1  2  3  4  5
     pairs      x10      0     1    23    45
     fours     x100            1        2345
     eights  x10000                    12345
 
-The trick is known as "SIMD within a register": D. Lemire, "Quickly parsing eight digits", 2018. Here numpy does it
-for a whole column of words.
+The trick is known as "SIMD within a register": D. Lemire, "Quickly parsing eight digits", 2018. Here numpy does it for
+a whole column of words.
 """
 
 import numpy as np
@@ -64,8 +64,8 @@ def words_before(text: bytes, stop: Integers, length: int) -> Words:
     """Return, for each position in `stop`, the `length` bytes of the text that end there, as a row of words.
 
     The result is an array with a row per position and `words_needed(length)` columns. The first word of each row is
-    filled up on the left with zero bytes. In place of these up to seven more bytes of the text are read, so `stop`
-    must not be too near to its beginning.
+    filled up on the left with zero bytes. Up to seven bytes before the wanted ones are read and then cleared, so `stop`
+    must not be too near to the beginning of the text.
     """
     width = words_needed(length)
     words = slices_at(text, stop - WORD_BYTES * width, WORD_BYTES * width).view("<u8").reshape(-1, width)
@@ -84,10 +84,10 @@ def mask_digits(words: Words) -> Words:
 
 
 def parse_numbers(text: bytes, end: Integers, length: Integers) -> Integers:
-    """Return, for each position in `end`, the number whose last digit is right before this position of the text.
+    """Return, for each position in `end`, the number whose last digit is directly before this position of the text.
 
-    `length` has the number of digits of each number, 16 at most. For the text `..."ts": 1023.125` and the position of
-    the point, with length 4, the number is 1023.
+    `length` has the number of digits of each number, 16 at most. Example: in the text `..."ts": 1023.125`, the position
+    of the point and the length 4 give the number 1023.
     """
     numbers = parse_words(slices_at(text, end - WORD_BYTES, WORD_BYTES).view("<u8"), np.minimum(length, WORD_BYTES))
     if (length > WORD_BYTES).any():

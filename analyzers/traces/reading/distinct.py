@@ -1,7 +1,7 @@
 """Find distinct values, number them and compute sums by value, without sorting if the range of values is small.
 
 `np.unique` sorts, which would take most of the time of reading a trace. But a column of a million names, stored as
-numbers, has a few hundred different values, and they are small. So a table with an entry for each possible value is
+numbers, has only a few hundred different values, all of them small. So a table with an entry for each possible value is
 used instead.
 """
 
@@ -55,8 +55,8 @@ def factorize_by_sorting(column: Column, low: int, high: int) -> tuple[Column, C
 def combined_codes(*columns: Column) -> Column:
     """Return one number for each row of several columns; rows that are equal in all columns get the same number.
 
-    The numbers count from 0 without gaps, in the order of the sorted rows: the columns [5, 5, 3] and [9, 8, 9] give
-    [2, 1, 0], as their rows are (5, 9), (5, 8), (3, 9).
+    The numbers are the ranks of the distinct rows in sorted order, from 0 without gaps. Example: the columns [5, 5, 3]
+    and [9, 8, 9] have the rows (5, 9), (5, 8), (3, 9) and give [2, 1, 0].
     """
     combined = np.zeros(len(columns[0]), np.int64)
     for column in columns:
@@ -90,9 +90,9 @@ def first_rows(code: Column) -> Integers:
 
 
 def sums_by_code(code: Column, values: Column, size: int) -> Integers:
-    """Return, for each code below `size`, the exact sum of the values whose element in `code` is this code.
+    """Return, for each code from 0 to `size` - 1, the exact sum of the `values` whose element in `code` is this code.
 
-    `np.bincount` would sum as floats, which is not exact for large nanoseconds.
+    `np.bincount` sums as floats, which is not exact for large numbers of ns.
     """
     sums = np.zeros(size, np.int64)
     np.add.at(sums, code, values)

@@ -1,8 +1,8 @@
 """Recognise the kind of each event in a block of text, and where the numbers of each kind are.
 
-A *template* is the text of an event with its digits masked (see `templates`). A *kind* is a template together with
-the digits of its name and other texts: `gemm_64` and `gemm_32` are two kinds of one template. All events of one kind
-differ in numbers alone. An event is recognised in three steps, each for thousands of events at once:
+A *template* is the text of an event with its digits masked (see `templates`). A *kind* is a template together with the
+digits inside the event's name and other texts: `gemm_64` and `gemm_32` are two kinds of one template. All events of one
+kind differ only in their numbers. An event is recognised in three steps, each for thousands of events at once:
 
 1. by the length of its text, as each template has one length;
 2. by its masked text, looked up in the `RowDictionary` of that length: this gives the template;
@@ -10,9 +10,9 @@ differ in numbers alone. An event is recognised in three steps, each for thousan
 
 If a template or a kind is not known yet and occurs often enough in the block, it is learned from one of its events.
 
-For the event `"ph": "X", "name": "gemm_64", "pid": 0, "ts": 1023.125, "dur": 42.5` step 2 looks up the text `"ph":
-"X", "name": "gemm_99", "pid": 9, "ts": 9999.999, "dur": 99.9` (each digit masked), step 3 the digits `64`. The
-resulting kind has, in `EventKinds.layout`,
+For the event `"ph": "X", "name": "gemm_64", "pid": 0, "ts": 1023.125, "dur": 42.5` step 2 looks up the text `"ph": "X",
+"name": "gemm_99", "pid": 9, "ts": 9999.999, "dur": 99.9` (each digit masked), step 3 the digits `64`. The resulting
+kind has, in `EventKinds.layout`,
 
     field           CONSTANT                         END  LENGTH  SIGN
     name            the index of the text "gemm_64"    0       0     0
@@ -21,9 +21,9 @@ resulting kind has, in `EventKinds.layout`,
     ts decimals     0                                 54       3     1
     correlation     -1 (the event has none)            0       0     0
 
-LENGTH is the number of digits and END the index of the byte after the last digit, counted from the event's first
-byte. So if an event of this kind begins at byte b, its whole microseconds are the four digits before byte b + 50. A
-field with LENGTH 0 has no digits: its value is CONSTANT in every event of the kind.
+LENGTH is the number of digits and END the index of the byte after the last digit, counted from the event's first byte.
+So if an event of this kind begins at byte b, its whole microseconds are the four digits before byte b + 50. A field
+with LENGTH 0 has no digits: its value is CONSTANT in every event of the kind.
 """
 
 from dataclasses import dataclass
@@ -80,11 +80,11 @@ class Block:
 
 
 class TemplateKinds:
-    """A template (the text of an event with its digits masked), and its kinds of event that are known.
+    """A template (the text of an event with its digits masked), and its known kinds of event.
 
-    All its event texts are `length` bytes long. `kinds` is a dictionary from the digits in an event's name and other
-    texts to the number of its kind. These digits are found by position: `columns` has the indices of the words of an
-    event's text that contain such digits, and `mask`, applied to these words by `&`, clears all their other bytes.
+    All texts of these events are `length` bytes long. `kinds` is a dictionary from the digits in an event's name and
+    other texts to the number of its kind. These digits are found by position: `columns` has the indices of the words of
+    an event's text that contain such digits, and `mask`, applied to these words by `&`, clears all their other bytes.
     """
 
     def __init__(self, template: Template, length: int) -> None:
@@ -102,8 +102,8 @@ class TemplateKinds:
 class TemplatesOfLength:
     """All known templates (texts of events with their digits masked) of one length in bytes.
 
-    `by_masked_text` is a dictionary from an event's text with its digits masked, as a row of words, to the index of
-    its template in `templates`.
+    `by_masked_text` is a dictionary. Its keys are texts of events with their digits masked, each as a row of words; its
+    values are indices of templates in `templates`.
     """
 
     def __init__(self, length: int) -> None:
@@ -116,9 +116,9 @@ class EventKinds:
 
     Events of one kind have texts that differ only in the digits of numbers. Kinds are numbered from 0 in the order in
     which they are learned. `layout[field, :, kind]` says where the number of a field stands in an event's text, as
-    (CONSTANT, END, LENGTH, SIGN); see the example of the module. `leading` has, one kind after the other, the
-    positions in the event's text at which a number of several digits begins; `leading_counts[kind]` is how many
-    positions belong to a kind.
+    (CONSTANT, END, LENGTH, SIGN); see the example of the module. `leading` has the positions in the event's text at
+    which a number of several digits begins, for all kinds one after the other; `leading_counts[kind]` is the number of
+    positions of a kind.
     """
 
     def __init__(self, table: EventTable) -> None:
@@ -133,9 +133,9 @@ class EventKinds:
     def recognise(self, block: Block) -> Integers:
         """Return the number of the kind of each event of a block, and learn kinds that are new and frequent.
 
-        A kind is the set of events whose texts differ only in numbers, not in digits of names. Its number is negative
-        if the event has to be decoded: `UNKNOWN` for a kind that is not known, `UNUSABLE` for one that cannot be read
-        without decoding.
+        A kind is the set of events whose texts differ only in numbers, not in digits of names. A negative number means
+        that the event must be decoded as JSON: `UNKNOWN` for a kind that is not known, `UNUSABLE` for a kind that
+        cannot be read without decoding.
         """
         kinds = np.full(len(block.start), UNKNOWN)
         readable = np.flatnonzero(block.start >= MARGIN_BYTES)
@@ -148,9 +148,9 @@ class EventKinds:
         return kinds
 
     def recognise_length(self, length: int, block: Block) -> Integers:
-        """Return the number of the kind of each event of a block, all of whose texts are `length` bytes long.
+        """Return the number of the kind of each event of a block; all texts of these events are `length` bytes long.
 
-        The number is negative if the event has to be decoded, as in `recognise`.
+        A negative number means that the event must be decoded, as in `recognise`.
         """
         if length not in self.by_length:
             self.by_length[length] = TemplatesOfLength(length)
@@ -169,8 +169,8 @@ class EventKinds:
     def recognise_kind(self, known: TemplateKinds, text_digits: Words, block: Block) -> Integers:
         """Return the number of the kind of each event of a block; all events have the template `known`.
 
-        `text_digits` has a row per event, the digits in its name and other texts; the kind is looked up by them. The
-        number is negative if the event has to be decoded, as in `recognise`.
+        `text_digits` has a row per event: the digits in its name and other texts, by which the kind is looked up. A
+        negative number means that the event must be decoded, as in `recognise`.
         """
         return known.kinds.look_up(text_digits, lambda event: self.learn_kind(known.template, block.event_text(event)))
 
@@ -183,9 +183,10 @@ class EventKinds:
     def with_leading_zeros(self, block: Block, kinds: Integers) -> Integers:
         """Return the indices of the events in which a number of several digits begins with a zero: invalid JSON.
 
-        Such events go to the JSON decoder, which refuses them. An index occurs once for each such number. Example:
-        the numbers of kind 3 begin at bytes 46 and 63 of an event's text. If an event of kind 3 begins at byte 1000
-        of the block, its index is in the result once for a `0` at byte 1046, and once for a `0` at byte 1063.
+        Such events are passed to the JSON decoder, which refuses them. The index of an event occurs once for each such
+        number. Example: the numbers of kind 3 begin at bytes 46 and 63 of an event's text. If an event of kind 3 begins
+        at byte 1000 of the block, its index is in the result once for a `0` at byte 1046, and once for a `0` at byte
+        1063.
         """
         known = np.flatnonzero(kinds >= 0)
         count = self.leading_counts[kinds[known]]
@@ -199,8 +200,9 @@ class EventKinds:
     def learn_template(self, known: TemplatesOfLength, text: bytes) -> int | None:
         """Learn a template (the text of an event with its digits masked), and return its index in `known.templates`.
 
-        `text` is the text of one such event. The result is `UNUSABLE` if events with this template have to be decoded
-        one by one. It is None, and nothing is learned, if all that was learned already takes `BYTES_AT_MOST`.
+        `text` is the text of one such event. The result is `UNUSABLE` if events with this template must be decoded one
+        by one. The result is None, and nothing is learned, if the known templates and kinds already take
+        `BYTES_AT_MOST`.
         """
         if self.bytes_used >= BYTES_AT_MOST:
             return None
@@ -214,8 +216,9 @@ class EventKinds:
     def learn_kind(self, template: Template, text: bytes) -> int | None:
         """Learn a kind of event from the text of one event with this template, and return the number of the kind.
 
-        All events of a kind have the same text apart from numbers. The result is `UNUSABLE` if they have to be
-        decoded one by one. It is None, and nothing is learned, if all that was learned already takes `BYTES_AT_MOST`.
+        All events of a kind have the same text apart from numbers. The result is `UNUSABLE` if these events must be
+        decoded one by one. The result is None, and nothing is learned, if the known templates and kinds already take
+        `BYTES_AT_MOST`.
         """
         if self.bytes_used >= BYTES_AT_MOST:
             return None
@@ -229,9 +232,9 @@ class EventKinds:
         return len(self.layouts) - 1
 
     def layout_of(self, event: ExactEvent, template: Template) -> Integers:
-        """Return the layout of a kind, int64[field, (CONSTANT, END, LENGTH, SIGN)], given one decoded event.
+        """Return the layout of a kind, int64[field, (CONSTANT, END, LENGTH, SIGN)], from one decoded event of it.
 
-        All values are 0 if events of this template are left out of the event table.
+        All values are 0 if events of this template are not stored in the event table.
         """
         layout = np.zeros((len(FIELDS), 4), np.int64)
         if not template.target:
@@ -250,9 +253,9 @@ class EventKinds:
     def constants(self, event: ExactEvent) -> dict[str, int]:
         """Return, for each of `CONSTANT_FIELDS`, the value that all events of this event's kind have.
 
-        This is the index of a text in the event table: of a shape text for `shape`, of an occupancy text for
-        `occupancy`. It is `UNKNOWN` if the event has no such text. For `unfinished` it is 0 if the event did not end
-        during the recording.
+        The value is the index of a text in the event table, for example of a shape text for `shape`, or of an occupancy
+        text for `occupancy`; `UNKNOWN` if the event has no such text. For `unfinished` the value is 0 if the event did
+        not end during the recording.
         """
         args, text_id = event.args or NO_ARGS, self.table.text_id
         collective = (args.collective, str(args.group), args.dtype, raw_text(args.splits))

@@ -56,8 +56,8 @@ WHOLE_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 class EventRows:
     """Rows for the event table, made from some of the events of a block of text and not yet added to the table.
 
-    `order` has, for each row of `columns`, the index of its event in the block. Rows of one block may come in several
-    `EventRows`, one for decoded events and one for the others; sorted by `order` they get back into the order of the
+    `order` has, for each row of `columns`, the index of its event in the block. The rows of one block may come in
+    several `EventRows`, one for decoded events and one for the others; sorting by `order` restores the order of the
     file. The first column of each of the `sparse` tables is the index of a row of `columns`. The first column of
     `memory`, the table of allocations and frees, is the index of the event in the block.
     """
@@ -72,8 +72,8 @@ class EventTable:
     """The events of one file, collected as columns.
 
     `texts`, `shapes` and `occupancies` are {distinct text: its index}. A text of `shapes` holds the sizes, the types
-    and the values of an operator's inputs, three pieces of JSON separated by zero bytes. A text of `occupancies`
-    holds, in the same way, how a kernel fills the device: the estimated occupancy in per cent, warps and blocks per
+    and the values of an operator's inputs, three pieces of JSON separated by zero bytes. A text of `occupancies` holds,
+    in the same way, four pieces about a kernel: the estimated occupancy in per cent, warps and blocks per
     multiprocessor, and the limits that newer recorders write.
     """
 
@@ -89,7 +89,7 @@ class EventTable:
         self.impossible_times = 0
 
     def add(self, events: Events) -> None:
-        """Add the events of a block of text that was decoded as a whole."""
+        """Add the events of a block of text; all of them were decoded."""
         self.add_rows(self.rows_of(events, np.arange(len(events))))
 
     def add_rows(self, *parts: EventRows) -> None:
@@ -120,10 +120,10 @@ class EventTable:
             self.memory.append(memory[np.argsort(memory[:, 0], kind="stable"), 1:])
 
     def rows_of(self, events: Events, order: Integers) -> EventRows:
-        """Return the rows that decoded events add to the event table, without adding them.
+        """Return the rows of the event table for some decoded events, without adding them to the table.
 
-        `order` has the index of each event in its block. Names of threads are stored in the table at once. Events
-        with impossible times get no row and are counted.
+        `order` has the index of each event in its block. Names of threads are stored in the table at once. Events with
+        impossible times get no row and are counted.
         """
         self.threads += [
             (self.id_of(event.pid), self.id_of(event.tid), event.args.name)
@@ -173,7 +173,7 @@ class EventTable:
         return (self.id_of(event.pid), self.id_of(event.tid), address, size, *totals, *device)
 
     def main_columns(self, events: Events, start: Integers, end: Integers) -> dict[str, Column]:
-        """Return the columns that all events have, {name of `COLUMNS`: value of each event}; times in ns."""
+        """Return the columns that all events have, as {name in `COLUMNS`: a value for each event}; times in ns."""
         args = [event.args or NO_ARGS for event in events]
         columns = (
             self.text_ids([event.name for event in events]),
@@ -189,7 +189,7 @@ class EventTable:
         return dict(zip(COLUMNS, columns, strict=True))
 
     def sparse_tables(self, events: Events) -> dict[str, Column]:
-        """Return the tables of `SPARSE_TABLES`, by name; an event has a row in a table if it has the arguments.
+        """Return the tables of `SPARSE_TABLES`, by name; an event has a row in a table if it has such arguments.
 
         The first column of each table is the index of the event in `events`. Tables without rows are left out.
         """
@@ -210,9 +210,9 @@ class EventTable:
         return self.shapes.setdefault(b"%b\0%b\0%b" % (args.dims, args.types, args.concrete), len(self.shapes))
 
     def occupancy_id(self, args: Args) -> int:
-        """Return the index of a kernel's occupancy in the list of occupancy texts; a new text is added to it.
+        """Return the index of a kernel's occupancy in the list of occupancy texts; a new text is added to the list.
 
-        The list stays short, as launches of one kernel with the same grid have the same text.
+        The list stays short, because launches of one kernel with the same grid have the same text.
         """
         text = b"%b\0%b\0%b\0%b" % (args.occupancy, args.warps, args.blocks, args.limits)
         return self.occupancies.setdefault(text, len(self.occupancies))
@@ -235,10 +235,10 @@ class EventTable:
         return np.fromiter([known.setdefault(text, len(known)) for text in texts], np.int64, len(texts))
 
     def id_of(self, value: object) -> int:
-        """Return the number that a column holds for a pid, tid or stream.
+        """Return the number that stands for a pid, tid or stream in a column.
 
-        An integer stands for itself, also if it is written as a text. Another text is stored, and stands as
-        `FIRST_TEXT_ID` minus its index, which is -2 or less.
+        An integer stands for itself, even if it is written as a text ("7"). Any other text is stored in the list of
+        texts and becomes `FIRST_TEXT_ID` minus its index, a number of -2 or less.
         """
         if isinstance(value, str) and WHOLE_NUMBER.fullmatch(value):
             value = int(value)
@@ -247,7 +247,7 @@ class EventTable:
         return FIRST_TEXT_ID - self.text_id(str(value))
 
     def ids_of(self, values: Sequence[int | str]) -> Integers:
-        """Return the number that a column holds for each pid, tid or stream, as `id_of`: -2 or less for a text."""
+        """Return the number that stands for each pid, tid or stream in a column (see `id_of`); -2 or less for texts."""
         # Nearly always all are numbers, and numpy converts them at once.
         if str not in set(map(type, values)):
             with suppress(OverflowError, ValueError):
@@ -259,7 +259,8 @@ class EventTable:
     def finish(self) -> tuple[dict[str, Column], dict[str, Any]]:
         """Return all columns by name, and their texts; the table is emptied to save memory.
 
-        The texts are `names`, `shapes`, `occupancies` and `threads`, a list of (pid, tid, name).
+        The texts are a dictionary with the keys `names`, `shapes`, `occupancies` and `threads` (a list of (pid, tid,
+        name)).
         """
         columns = self.columns()
         names, threads = renumber_texts(columns, list(self.texts), self.threads)
@@ -281,13 +282,13 @@ class EventTable:
         return columns | {"memory_at": memory[:, 0]}
 
     def problems(self) -> list[Problem]:
-        """Return the problems that were found in the events: how many had impossible times."""
+        """Return the problems found in the events: the number of events with impossible times."""
         count = self.impossible_times
         return [Problem(kind=ProblemKind.IMPOSSIBLE_TIMES, count=count)] if count else []
 
 
 def copied_bytes(args: Args) -> int:
-    """Return how many bytes a memory copy moves, given its arguments; -1 if they have no such number."""
+    """Return the number of bytes that a memory copy moves, from its arguments; -1 if they do not have this number."""
     # Older ROCm notes the size with the call that launches the copy, as a text.
     size = bytes(args.size).strip(b'"')
     return bounded(int(size[:DIGITS_AT_MOST]) if args.bytes < 0 and size.isdigit() else args.bytes)
@@ -310,7 +311,7 @@ def has_impossible_time(begin: Floats, duration: Floats) -> Mask:
 
 
 def bounded(value: Any, limit: int = NUMBER_AT_MOST) -> int:
-    """Return the value, or -1 (not recorded) if it is below -1 or at least `limit`, which no recorder would write."""
+    """Return the value; -1 (not recorded) if it is below -1 or at least `limit`, which no recorder would write."""
     return value if -1 <= value < limit else -1
 
 
@@ -355,7 +356,7 @@ def decoded_texts(texts: Sequence[bytes]) -> list[str]:
 
 
 def numbers_of(texts: Sequence[Text], known: dict[Text, int]) -> Integers:
-    """Return the number of each text in `known`; new texts are added to it. Each of `texts` occurs once."""
+    """Return the number of each text in `known`; new texts are added to `known`. No text occurs twice in `texts`."""
     if known.keys().isdisjoint(texts):
         numbers = range(len(known), len(known) + len(texts))
         known.update(zip(texts, numbers, strict=True))

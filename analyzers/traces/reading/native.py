@@ -1,4 +1,4 @@
-"""Read blocks of a trace with the native reader, into the same rows as the JSON decoder does."""
+"""Read blocks of a trace with the native reader; the resulting rows are the same as those of the JSON decoder."""
 
 from typing import Any
 
@@ -27,11 +27,11 @@ MEMORY_IDS = [1 + ALLOCATIONS.index(name) for name in ("pid", "tid")]
 
 
 class NotNative(Exception):
-    """The native reader does not understand the file, so that the reader in Python has to read all of it."""
+    """Raised if the native reader does not understand the file; the reader in Python then reads all of the file."""
 
 
 class NativeBlockReader:
-    """A reader for the blocks of one file that decodes only the few events that the native reader leaves to it."""
+    """A reader for the blocks of one file; the few events that the native reader cannot read are decoded as JSON."""
 
     def __init__(self, table: EventTable, module: Any) -> None:
         self.table = table
@@ -40,10 +40,10 @@ class NativeBlockReader:
     def read_block(self, buffer: bytes, state: ReadState) -> int | None:
         """Add the complete events at the beginning of the buffer to the event table; return how many bytes they took.
 
-        The result is None, and nothing is added, if the whole block has to be decoded instead.
+        The result is None, and nothing is added, if the whole block must be decoded instead.
 
         Raises:
-            NotNative: The text is damaged, or not as recorders write it.
+            NotNative: The text is damaged, or written in a way that no known recorder writes.
         """
         if buffer.startswith(b"]"):
             return None
@@ -57,7 +57,7 @@ class NativeBlockReader:
         return int(found["consumed"])
 
     def rows(self, found: dict[str, Any]) -> EventRows:
-        """Return the rows that the native reader made of a block, with the numbers that texts have in the table."""
+        """Return the rows that the native reader made of a block, with texts replaced by their numbers in the table."""
         text = numbers_of(found["texts"], self.table.texts)
         columns: dict[str, Column] = {name: integers(found[name]) for name in COLUMNS}
         columns |= {name: text[columns[name]] for name in TEXT_COLUMNS}
@@ -90,10 +90,10 @@ def integers(column: bytearray) -> Integers:
 
 
 def decode_left(buffer: bytes, found: dict[str, Any], state: ReadState) -> tuple[Events, Integers] | None:
-    """Decode the events of a block that the native reader left, and return them, and the index in the block of each.
+    """Decode the events of a block that the native reader left; return them, and the index of each in the block.
 
-    The result is None if the whole block has to be decoded: one of them has a value of an unexpected type, is broken,
-    or has performance counters, whose arguments only `stream` keeps.
+    The result is None if the whole block must be decoded, because such an event has a value of an unexpected type, is
+    broken, or has performance counters (only `stream` keeps their arguments).
     """
     places = zip(integers(found["left_start"]).tolist(), integers(found["left_end"]).tolist(), strict=True)
     text = b",".join(buffer[start:end] for start, end in places)

@@ -1,7 +1,7 @@
 """Read a profiler trace into columns: one row for each event with a duration, times in integer nanoseconds.
 
-It runs in a child process with limits on memory and time (`analyzers.child`). Only one block of the file's text is in
-memory at a time, so the memory needed grows with the number of events, not with the length of the text.
+The reader runs in a child process with limits on memory and time (`analyzers.child`). Only one block of the file's text
+is in memory at a time, so the memory grows with the number of events, not with the length of the text.
 """
 
 from collections.abc import Mapping
@@ -44,9 +44,10 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 
 def read_into_table(path: Path) -> tuple[EventTable, ReadState]:
-    """Return the events of a file, and the state at its end.
+    """Return the events of a file, and the state of reading at its end.
 
-    The reader in Python alone reads a damaged file, so that the result does not depend on whether there is another.
+    A damaged file is always read by the reader in Python, so that the result does not depend on whether the native
+    reader is installed.
 
     Raises:
         InputError: The file is no profiler trace.
@@ -62,7 +63,7 @@ def read_into_table(path: Path) -> tuple[EventTable, ReadState]:
 
 
 def read_file(path: Path, state: ReadState) -> ReadState:
-    """Read a file, and return `state`, which has changed."""
+    """Read a file; return `state`, which was updated in place."""
     with open_regular(path) as file:
         read_events(file, state)
     return state
@@ -89,8 +90,8 @@ def header_of(metadata: Mapping[str, object]) -> dict[str, object]:
     """Return the properties of the job that are recorded in the file, by name.
 
     `rank`, `world_size`, `backend`, `host` and `capability` (the major compute capability of the first device) are
-    missing if not recorded. The others are always present: `base_ns` (0 if not recorded; add it to times to get Unix
-    time), `devices` (their names), `device_bytes` ({device id: its memory}), `groups` (see `process_groups`),
+    missing if not recorded. The other properties are always present: `base_ns` (0 if not recorded; add it to times to
+    get Unix time), `devices` (names), `device_bytes` ({device id: bytes of memory}), `groups` (see `process_groups`),
     `shapes` and `stacks` (whether the profiler was asked to record input shapes and Python stacks).
     """
     info = metadata.get("distributedInfo")

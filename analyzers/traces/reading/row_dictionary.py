@@ -1,12 +1,12 @@
 """A dictionary from rows of `uint64` words to numbers, stored in numpy arrays, that looks up many rows at once.
 
-A row is, for example, a text of 24 bytes as three words. A Python dictionary would need a key object for each row.
-Here each row is hashed into one `uint64`, all hashes are searched for in the sorted hashes of the rows in the
-dictionary, and a row that is found is compared word by word. So a wrong number is never returned, even if hashes
-collide: of two rows with the same hash only the one that comes first is stored, and the other stays `UNKNOWN`.
+A row is, for example, a text of 24 bytes as three words. A Python dictionary would need a key object for each row. Here
+each row is hashed into one `uint64`. All hashes are searched for in the sorted hashes of the stored rows, and each row
+that is found is compared word by word. So a wrong number is never returned, even if hashes collide: of two rows with
+the same hash only the first one is stored, and the other one stays `UNKNOWN`.
 
-New rows are learned during look-ups: for a row that is not in the dictionary and occurs at least `LEARN_FROM` times
-in one call, the caller is asked once for its number.
+New rows are learned during look-ups: if a row is not in the dictionary and occurs at least `LEARN_FROM` times in one
+call, the caller is asked once for its number.
 
 Example: the dictionary holds row A with the number 0, and rows [A, B, C, B, B, B, A] are looked up. A is found. B is
 not, and occurs four times, so the caller is asked by `learn(1)`, the index of the first B, and returns, say, 7. C
@@ -59,13 +59,13 @@ class RowDictionary:
         return values
 
     def hashed(self, words: Words) -> Words:
-        """Return a hash of each row: the sum of its words, each times the factor of its column, modulo 2**64."""
+        """Return a hash of each row: the sum of word * (factor of the word's column), modulo 2**64."""
         # einsum sums without an array of all products, unlike `(words * factors).sum(axis=1)`.
         hashes: Words = np.einsum("ij,j", words, self.factors)
         return hashes
 
     def known_values(self, words: Words, hashes: Words) -> Integers:
-        """Return the number that is stored for each row of `words`, else `UNKNOWN`; `hashes` are their hashes."""
+        """Return the stored number of each row of `words`, or `UNKNOWN`; `hashes` are the hashes of these rows."""
         if not len(self.hashes):
             return np.full(len(hashes), UNKNOWN)
         candidate = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
@@ -74,7 +74,7 @@ class RowDictionary:
         return np.where((expected == words).all(axis=1), self.values.take(candidate), UNKNOWN)
 
     def first_of_frequent(self, hashes: Words) -> Integers:
-        """Return the indices in `hashes` at which new, frequent hashes occur first.
+        """Return the index in `hashes` of the first occurrence of each hash that is new and frequent.
 
         A hash is new if no stored row has it, and frequent if it occurs at least `LEARN_FROM` times.
         """

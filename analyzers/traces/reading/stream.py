@@ -5,8 +5,8 @@ layout. In the block
 
     {"name": "a", "args": {"x": [{"y": 1}, {"y": 2}]}}, {"name": "b", "args": {"x": [{"y": 3}, {"y"
 
-the last `}` that is followed by `, {` is inside an event: brackets are open there, so the JSON decoder refuses the
-text before it. The text up to the previous `}` of this kind is one complete event. The rest is kept for the next
+the last `}` that is followed by `, {` is inside an event: brackets are open there, so the JSON decoder refuses the text
+up to it. The decoder accepts the text up to the previous such `}`: one complete event. The rest is kept for the next
 block.
 
 Broken text (control characters, invalid UTF-8, NaN, a truncated file) is repaired or left out event by event, and
@@ -90,7 +90,7 @@ class Args(
         "device_id": "Device Id",
     },
 ):
-    """The arguments of a trace event that the analyzers use; `rename` has their names in the file.
+    """The arguments of a trace event that the analyzers use; `rename` maps the fields to the names in the file.
 
     Arguments of type `Raw` are kept as JSON text. -1, 0 or an empty text means that the event has no such argument.
     """
@@ -146,7 +146,7 @@ class Event(msgspec.Struct, gc=False):
 class ExactEvent(msgspec.Struct, gc=False):
     """An event of the Chrome trace format with `Decimal` times, for times whose nanoseconds a float64 cannot hold.
 
-    It is used only for such files, as decoding it takes 50 % longer than `Event`.
+    It is used only for files with such times, because decoding it takes 50 % longer than decoding `Event`.
     """
 
     ph: str
@@ -194,15 +194,16 @@ BARE_EVENT = msgspec.json.Decoder(BareEvent, strict=False)
 
 @dataclass
 class ReadState:
-    """The state of reading one file: where its events go, and which problems were found in it so far.
+    """The state of reading one file: where its events go, and which problems were found so far.
 
-    Each block of text goes to `fast_path` first, which returns the number of bytes that it consumed, or None if
-    `decoder` has to decode the block; what is left at the end of the file goes to `rest_path` in the same way. Decoded
-    events go to `sink`. `dropped` events could not be read, `stripped` ones were read without their arguments,
-    `damaged` means that a part of the text was no list of JSON events, `odd_tail` that what follows the list is not the
-    end of a JSON document, `repaired` that broken text was replaced, and
-    `truncated` that the file ends early. `metadata` holds all top-level entries of the file but `traceEvents`,
-    `counters` the events with performance counters.
+    Each block of text goes to `fast_path` first, a function that returns the number of bytes that it consumed, or None
+    if `decoder` must decode the block. The rest at the end of the file goes to `rest_path` in the same way. Decoded
+    events go to `sink`.
+
+    `dropped` is the number of events that could not be read, `stripped` the number of events that were read without
+    their arguments. `damaged`: a part of the text was no list of JSON events. `odd_tail`: the text after the list is
+    not the end of a JSON document. `repaired`: broken text was replaced. `truncated`: the file ends early. `metadata`
+    holds all top-level entries of the file but `traceEvents`, `counters` the events with performance counters.
     """
 
     sink: Callable[[Events], None]
@@ -274,7 +275,7 @@ def read_events(file: IO[bytes], state: ReadState) -> None:
 
 
 def read_head(blocks: Iterable[bytes]) -> tuple[bytes, bytes]:
-    """Return the file's text up to and including the `[` of the list of events, and what was read of the text after it.
+    """Return the file's text up to and including the `[` of the list of events, and the text already read after it.
 
     Raises:
         InputError: There is no such list.
@@ -292,7 +293,7 @@ def read_head(blocks: Iterable[bytes]) -> tuple[bytes, bytes]:
 def consume_block(buffer: bytes, state: ReadState) -> bytes:
     """Read the complete events at the beginning of the buffer, and return the rest of the buffer.
 
-    A buffer of less than half a block is returned as it is, to be read with the next block.
+    A buffer of less than half a block is returned unchanged; it is read together with the next block.
     """
     if len(buffer) < BLOCK_BYTES // 2:
         return buffer
@@ -326,9 +327,9 @@ def consume_rest(buffer: bytes, state: ReadState) -> bytes:
 
 
 def decode_up_to(buffer: bytes, ends: Iterable[int], state: ReadState) -> int | None:
-    """Decode the events in the buffer up to the first of the positions `ends` at which an event is complete.
+    """Decode the events in the buffer up to the first position in `ends` at which an event is complete.
 
-    The events go to `state.sink`. Return this position, or None if all of `ends` that were tried are inside an event.
+    The events go to `state.sink`. Return this position, or None if all positions that were tried are inside an event.
     """
     for end in islice(ends, CUTS_AT_MOST):
         try:
@@ -409,10 +410,10 @@ def salvage(buffer: bytes, state: ReadState) -> bytes:
 
 
 def first_decodable(text: bytes, start: int, ends: Sequence[int], state: ReadState) -> tuple[int, Events]:
-    """Find the first of the positions `ends` such that the text from `start` to this position is one event.
+    """Find the first position in `ends` such that the text from `start` to this position is one event.
 
-    Return how many of `ends` were tried, and a list with the event, empty if it was dropped; (0, []) if no position
-    gives valid JSON.
+    Return two things: how many positions were tried, and a list with the event (empty if the event was dropped). The
+    result is (0, []) if no position gives valid JSON.
     """
     for used, end in enumerate(ends, 1):
         candidate = b"[" + text[start:end].lstrip(BETWEEN_EVENTS) + b"]"
@@ -424,16 +425,16 @@ def first_decodable(text: bytes, start: int, ends: Sequence[int], state: ReadSta
 
 
 def has_control_characters(buffer: bytes) -> bool:
-    """Return whether the text has control characters, except tabs and line ends, which JSON forbids everywhere."""
+    """Return whether the text has control characters other than tabs and line ends; JSON forbids them everywhere."""
     forbidden = CONTROL_CHARACTERS.translate(None, b"\t\r\n")
     return len(buffer.translate(None, forbidden)) != len(buffer)
 
 
 def decode_metadata(head: bytes, tail: bytes, state: ReadState) -> dict[str, Any]:
-    """Return the top-level entries of a trace file except its events, {} if they cannot be read.
+    """Return the top-level entries of a trace file except its events; {} if they cannot be read.
 
-    `head` is the text of the file up to the `[` of the list of events, `tail` the text after its `]`. A tail that does
-    not close what the head opens sets `state.odd_tail`.
+    `head` is the text of the file up to the `[` of the list of events, `tail` the text after its `]`. If the tail does
+    not close the brackets that the head opens, `state.odd_tail` is set.
     """
     # What stands before `[` and behind `]` is a JSON object, once the list between them is closed.
     for text in (head + b"]" + tail, head + b"]}"):

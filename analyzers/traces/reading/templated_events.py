@@ -1,18 +1,18 @@
 r"""Read a block of a trace without decoding most of its events: those that differ from known events only in digits.
 
-A block of some megabytes is cut at its most common *seam*, the bytes between two events, such as `},\n  {`. If an
-event's text with masked digits is known, its kind is known (see `templates` and `event_kinds`), so the positions of
-its numbers are known, too. Numpy parses one field of all these events at once. The few unknown events are decoded by
+A block of some megabytes is cut at its most common *seam*, the bytes between two events, such as `},\n  {`. If the text
+of an event with masked digits is known, the kind of the event is known (see `templates` and `event_kinds`), and with it
+the positions of the numbers. Numpy parses one field of all these events at once. The few unknown events are decoded by
 the JSON decoder.
 
-The result equals that of decoding every event:
+The result is the same as if every event were decoded:
 
 - Masked texts are compared as a whole, and so are the digits of names and shapes, so events of one kind differ in
-numbers alone.
+  numbers alone.
 - Digits can make a number invalid JSON only by a leading zero; such an event goes to the decoder.
 - The bytes of a seam may also occur inside a string or a list of objects. Then the pieces around them are no JSON
-objects: none of them becomes a template, the decoder refuses them, and the whole block is decoded in the slower way.
-If each piece is an object by itself, no piece can be a part of another.
+  objects: none of them becomes a template, the decoder refuses them, and the whole block is decoded in the slower way.
+  If each piece is an object by itself, no piece can be a part of another.
 
 Reading 300 000 events (a simulated step of a sharded transformer) takes about a third of the processor time that
 decoding them takes.
@@ -59,9 +59,8 @@ SPARSE_FIELDS = {
 def split_block(text: bytes, seam: bytes) -> Block:
     """Split a text into events at each `seam`, the bytes between two events; the last event is left out.
 
-    The last event may go on in the next block. With the seam `}, {` the text `{"a": 1}, {"b": 2}, {"c":` gives the
-    events `{"a": 1` and `"b": 2`. The first one keeps its opening brace, so its kind is never known and it is
-    decoded.
+    The last event may continue in the next block. With the seam `}, {` the text `{"a": 1}, {"b": 2}, {"c":` gives the
+    events `{"a": 1` and `"b": 2`. The first one keeps its opening brace, so its kind is never known and it is decoded.
     """
     last_bytes = np.flatnonzero(np.frombuffer(text, np.uint8) == seam[-1])
     start = last_bytes[last_bytes >= len(seam)] + 1
@@ -74,9 +73,9 @@ def split_block(text: bytes, seam: bytes) -> Block:
 class TemplatedEvents:
     """Events of known kinds, whose numbers are parsed at known positions without decoding JSON.
 
-    `start`, `kind` and `order` have an element per event: where the event begins in `text`, the number of its kind,
-    and its index in its block. `layout` is `EventKinds.layout`, which says where the numbers of each kind are.
-    `parsed` keeps the values of each field (name: one value per event), which are parsed when first used.
+    `start`, `kind` and `order` have an element per event: the position in `text` where the event begins, the number of
+    its kind, and its index in its block. `layout` is `EventKinds.layout`: the positions of the numbers of each kind.
+    `parsed` caches the values of each field (name: one value per event), which are parsed at their first use.
     """
 
     layout: Integers
@@ -95,7 +94,7 @@ class TemplatedEvents:
     def parse(self, name: str) -> Integers:
         """Return the values of the field `name`, one per event, parsed from the digits in the events' texts.
 
-        If a kind has no digits for the field, its events get the constant that `layout` has for the kind.
+        If a kind has no digits for the field, its events get the constant of this kind in `layout`.
         """
         constant, end, length, sign = self.layout[FIELDS[name]]
         values: Integers = constant[self.kind]
@@ -107,7 +106,7 @@ class TemplatedEvents:
         return values
 
     def select(self, rows: Integers) -> "TemplatedEvents":
-        """Return the events with these indices, with their fields that are already parsed."""
+        """Return the events with these indices; fields that were parsed already stay parsed."""
         parsed = {name: column[rows] for name, column in self.parsed.items()}
         return TemplatedEvents(self.layout, self.text, self.start[rows], self.kind[rows], self.order[rows], parsed)
 
@@ -119,8 +118,8 @@ class TemplatedEvents:
     def is_representable(self, microseconds_below: float) -> Mask:
         """Return a mask of the events that can be stored without decoding them.
 
-        Their start and duration are below `microseconds_below`, and no number used as pid, tid or stream is below -1,
-        as such numbers stand for texts in the event table.
+        For these, start and duration are below `microseconds_below`, and no pid, tid or stream is below -1, because
+        such numbers stand for texts in the event table.
         """
         fits = np.maximum(self["ts"], self["dur"]) < microseconds_below
         for name in ID_FIELDS:
@@ -142,14 +141,14 @@ class TemplatedEvents:
         return columns | {"device": self.device("device")}
 
     def sparse_tables(self) -> dict[str, Column]:
-        """Return the tables of arguments that few events have (`event_table.SPARSE_TABLES`), by name; no empty ones."""
+        """Return the non-empty tables of arguments that few events have (`event_table.SPARSE_TABLES`), by name."""
         tables = {table: self.sparse_table(*names) for table, names in SPARSE_FIELDS.items()}
         return {table: rows for table, rows in tables.items() if len(rows)}
 
     def allocations(self) -> Integers:
-        """Return a row for each event, an allocation or a free: its index in its block, then `event_table.ALLOCATIONS`.
+        """Return a row for each event (an allocation or free): its index in its block, then `event_table.ALLOCATIONS`.
 
-        These columns are its time, thread, address and bytes, among others.
+        These further columns are its time, thread, address and bytes, among others.
         """
         totals = [np.maximum(self[name], -1) for name in ("allocated", "reserved")]
         place = (self["pid"], self["tid"], self["address"], self["allocation"])
@@ -172,7 +171,8 @@ class TemplatedEvents:
     def sparse_table(self, first: str, *others: str) -> Integers:
         """Return a table of arguments that few events have: the event's index, then the fields `first` and `others`.
 
-        An event has a row if its field `first` is not negative; for the graph's number, if it is positive.
+        An event has a row if its field `first` is not negative. For the number of a CUDA graph, the field must be
+        positive.
         """
         carried = self[first]
         rows = np.flatnonzero(carried >= (1 if first == "graph" else 0))  # graph 0 means none
@@ -199,7 +199,7 @@ class TemplateReader:
         """Add the events at the beginning of the buffer to the event table, and return how many bytes they took.
 
         `state` has the decoder for events of unknown kinds. The result is None, and nothing is added, if the whole
-        block has to be decoded instead.
+        block must be decoded instead.
         """
         if not self.seam:  # a file of one block is decoded: learning its kinds would not pay
             self.seam = most_common_seam(buffer)
@@ -215,9 +215,9 @@ class TemplateReader:
         return int(block.stop[-1]) + 1
 
     def rows(self, block: Block, state: ReadState) -> tuple[EventRows, EventRows] | None:
-        """Return the rows of the events of known kinds, and the rows of all other events, which are decoded.
+        """Return the rows of the events of known kinds, and the rows of all other events, which were decoded.
 
-        The result is None if the whole block has to be decoded instead, see `decode_unknown`.
+        The result is None if the whole block must be decoded instead, see `decode_unknown`.
         """
         kinds = self.kinds.recognise(block)
         kinds[self.kinds.with_leading_zeros(block, kinds)] = UNKNOWN
@@ -244,8 +244,8 @@ def decode_unknown(block: Block, unknown: Integers, state: ReadState) -> tuple[E
     """Decode the events of a block whose indices are in `unknown`; return them, and the index in the block for each.
 
     Neighbouring events are decoded together, and all get the index of the first of them, which keeps the order of the
-    file. The result is None if the whole block has to be decoded in the slower way: a piece of the text is no event,
-    half of all events are unknown, or some have performance counters, whose arguments only `stream` keeps.
+    file. The result is None if the whole block must be decoded in the slower way: a piece of the text is no event, half
+    of all events are unknown, or some events have performance counters (only `stream` keeps their arguments).
     """
     if 2 * len(unknown) >= len(block.start):
         return None

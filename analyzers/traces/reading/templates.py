@@ -1,12 +1,12 @@
 """Learn from one event where the numbers are in all events of the same layout.
 
-A recorder prints each kind of event with one format string, so a million events have only a few hundred different
-texts once their digits are masked (each digit replaced by the same byte). Such a masked text, with the positions of
-its numbers, is a *template*.
+A recorder prints each kind of event with one format string, so a million events have only a few hundred different texts
+once their digits are masked (each digit replaced by the same byte). Such a masked text, with the positions of its
+numbers, is a *template*.
 
-To find out which digits belong to which field, the JSON decoder is used: each run of digits is replaced by a unique
-number, its *mark*. The field in which the decoder returns that mark is the field of the run. So this works for the
-layout of any recorder.
+The JSON decoder shows which digits belong to which field. Each run of digits is replaced by a unique number, its
+*mark*, and the text is decoded. The field in which the decoder returns a mark is the field of the run. So this works
+for the layout of any recorder.
 
 Example. The inside of the braces of an event, and the same text with marks (run 0 becomes 10000, run 1 10001, ...):
 
@@ -30,8 +30,8 @@ of a text. `template_of` therefore returns
         leading=[46, 63],                                           # the "1" of 1023, the "4" of 42
     )
 
-which is valid for each later event whose text differs from this one only in digits. A number with more or fewer
-digits makes a text of another length, and so another template.
+which is valid for each later event whose text differs from this text only in digits. A number with more or fewer digits
+makes a text of another length, and so another template.
 """
 
 import re
@@ -129,8 +129,8 @@ class Template:
 def template_of(text: bytes) -> Template | None:
     """Return the template of an event, given the text inside its braces.
 
-    The result is None if such events have to be decoded one by one: the text is no JSON object or is too long, the
-    event holds values that are no columns (metadata, counters), or other digits could change its structure.
+    The result is None if such events must be decoded one by one: the text is no JSON object or is too long, the event
+    holds values that are no columns (metadata, counters), or other digits could change its structure.
     """
     runs = [match.span() for match in DIGIT_RUN.finditer(text)]
     if len(text) > TEXT_BYTES_AT_MOST or len(runs) > RUNS_AT_MOST or digits_could_break(text):
@@ -159,9 +159,9 @@ def target_of(event: ExactEvent) -> str:
 
 
 def digits_could_break(text: bytes) -> bool:
-    r"""Return whether different digits could make the text invalid JSON in any other way than by a leading zero.
+    r"""Return whether other digits could make the text invalid JSON in any way but by a leading zero.
 
-    They could after a backslash (`\u0041`), in an exponent (`1e999`), or in a number of more than 16 digits.
+    This is possible after a backslash (`\u0041`), in an exponent (`1e999`), and in a number of more than 16 digits.
     """
     bare = STRING.sub(b"", text)
     return b"\\" in text or bool(EXPONENT.search(bare) or TOO_LONG.search(bare))
@@ -174,10 +174,10 @@ def with_marks(text: bytes) -> bytes:
 
 
 def whole_numbers(event: ExactEvent, runs: Runs) -> dict[str, NumberField]:
-    """Return, for each integer field of an event, where its digits are in the event's text.
+    """Return, for each integer field of an event, the position of its digits in the event's text.
 
-    `event` was decoded from the text with a mark in place of each run of digits; `runs` has the positions of these
-    runs in the original text. Fields that the event does not have are left out.
+    `event` was decoded from the text with a mark in place of each run of digits; `runs` has the positions of these runs
+    in the original text. Fields that the event does not have are left out.
     """
     fields = {field: number_field(value_of(event, field), runs) for field in NUMBER_FIELDS}
     return {field: digits for field, digits in fields.items() if digits}
@@ -199,16 +199,15 @@ def times(event: ExactEvent, runs: Runs, fields: Iterable[str]) -> dict[str, Num
 
 
 def value_of(event: ExactEvent, field: str) -> object:
-    """Return the value of a field, which may be one of the event's own or one of its arguments."""
+    """Return the value of a field, which is an attribute of the event or one of its arguments."""
     return getattr(event if hasattr(event, field) else event.args or NO_ARGS, field)
 
 
 def number_field(value: object, runs: Runs) -> NumberField | None:
-    """Return where the digits of a number are in an event's text; None if the event does not have this number.
+    """Return the position of a number's digits in an event's text; None if the event does not have this number.
 
-    `value` is what the JSON decoder read in a text in which each run of digits was replaced by a unique number, its
-    mark. A mark shows which of `runs` the number is; any other value is the default of a field that the event does
-    not have.
+    `value` was decoded from a text in which each run of digits was replaced by a unique number, its mark. So `value`
+    shows which of `runs` the number is. Any other value is the default of a field that the event does not have.
     """
     if not isinstance(value, int) or abs(value) < FIRST_MARK:
         return None
@@ -217,9 +216,9 @@ def number_field(value: object, runs: Runs) -> NumberField | None:
 
 
 def is_unusual(field: str, number: NumberField, text: bytes) -> bool:
-    """Return whether a number is left to the decoder: it is quoted, or a time that is negative or finer than 1 ns.
+    """Return whether a number must be read by the decoder: it is quoted, or a time that is negative or finer than 1 ns.
 
-    `number` says where the digits of the field `field` are in `text`, the text of the event.
+    `number` is the position of the digits of `field` in `text`, the text of the event.
     """
     too_fine = field in DECIMALS_OF.values() and number.length > DECIMALS_AT_MOST
     return is_quoted(text, number.end) or too_fine or (field in DECIMALS_OF and number.sign < 0)
@@ -231,7 +230,7 @@ def is_quoted(text: bytes, at: int) -> bool:
 
 
 def runs_in_texts(event: ExactEvent) -> list[int]:
-    """Return the indices of the runs of digits that are inside an event's texts, such as its name, and not numbers.
+    """Return the indices of the runs of digits that are inside an event's texts, such as its name.
 
     `event` was decoded from the text with a mark in place of each run of digits.
     """

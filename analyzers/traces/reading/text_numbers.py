@@ -1,7 +1,8 @@
-"""Number the texts of a trace in the order of their use, whatever the order in which a reader has met them.
+"""Number the texts of a trace in the order of their use, whatever the order in which a reader found them.
 
-Readers meet texts in different orders: the one in Python learns frequent kinds of events first, and the native one
-goes from event to event. With this order both give the same columns, and a text that no row uses is left out.
+Readers find texts in different orders: the reader in Python learns frequent kinds of events first, and the native
+reader goes from event to event. With this numbering both give the same columns, and a text that no row uses is left
+out.
 """
 
 from collections.abc import Sequence
@@ -23,8 +24,8 @@ Threads = list[tuple[int, int, str]]
 def renumber_texts(columns: dict[str, Column], texts: Sequence[str], threads: Threads) -> tuple[list[str], Threads]:
     """Give the texts of the columns new numbers, in the order of their use; the columns are changed in place.
 
-    `columns` are those of the event table, and `texts` their texts by the numbers that they have now. Return the texts
-    by their new numbers, and the `threads` with new numbers.
+    `columns` are those of the event table; `texts[i]` is the text with the current number i. Return the texts by their
+    new numbers, and the `threads` with new numbers.
     """
     ids = [columns[name] for name in ID_COLUMNS] + [np.array([row[:2] for row in threads], np.int64).reshape(-1)]
     used = [columns[name] for name in TEXT_COLUMNS] + [
@@ -46,10 +47,10 @@ def renumber(columns: dict[str, Column], name: str, texts: Sequence[Text]) -> li
 
 
 def order_of_use(columns: Sequence[Column], count: int) -> tuple[list[int], Integers]:
-    """Return the used ones of the numbers below `count` in the order of their first use, and the place of each.
+    """Return the used numbers below `count` in the order of their first use, and the position of each number in it.
 
-    Numbers of the first column come before those of the second one, and so on. The place of an unused number is -1.
-    Example: the columns [2, 0, 2] and [3, 0] and the count 5 give [2, 0, 3] and the places [1, -1, 0, 2, -1].
+    Numbers of the first column come before those of the second one, and so on. The position of an unused number is -1.
+    Example: the columns [2, 0, 2] and [3, 0] and the count 5 give [2, 0, 3] and the positions [1, -1, 0, 2, -1].
     """
     never = sum(len(column) for column in columns)
     first, before = np.full(count, never), 0
@@ -66,7 +67,10 @@ def order_of_use(columns: Sequence[Column], count: int) -> tuple[list[int], Inte
 
 
 def with_new_texts(ids: Column, number: Integers) -> Column:
-    """Return pids, tids or streams after replacing the texts among them by those with the new numbers `number`."""
+    """Return pids, tids or streams in which each number that stands for a text is replaced by the text's new number.
+
+    `number` has the new numbers.
+    """
     texts = ids <= FIRST_TEXT_ID
     if not texts.any():
         return ids

@@ -82,9 +82,10 @@ class Trace:
         return cast("list[str]", self.columns.meta["names"])
 
     def text_values(self, value_of: Callable[[str], int]) -> Integers:
-        """Return what the function `value_of` returns for each of the texts in `names`; it is asked once for each.
+        """Return the result of the function `value_of` for each of the texts in `names`; it is called once for each.
 
-        Without any text the result has one item, for the empty text, so that an empty column can index it.
+        If there are no texts, the result has one item, for the empty text, so that an empty column can be an index into
+        it.
         """
         if value_of not in self._values_of_texts:
             self._values_of_texts[value_of] = np.array([value_of(name) for name in self.names or [""]], np.int64)
@@ -93,8 +94,8 @@ class Trace:
     def text_matches(self, wanted: "re.Pattern[str] | set[str]", among: Sequence[int] | None = None) -> Mask:
         """Return a mask of the texts in `names` that are in the set `wanted` or contain the pattern `wanted`.
 
-        If `among` is given, only the texts with these indices can match. The mask must not be changed: all texts are
-        searched only once for each pattern.
+        If `among` is given, only the texts with these indices can match. Callers must not change the mask, because it
+        is cached for each pattern.
         """
         if isinstance(wanted, set):
             return self.matching(wanted.__contains__, among)
@@ -105,7 +106,7 @@ class Trace:
         return self._matches_of_patterns[wanted]
 
     def matching(self, matches: Callable[[str], object], among: Sequence[int] | None = None) -> Mask:
-        """Return a mask of the texts in `names`, those `among` which count, for which a function returns something."""
+        """Return a mask of the texts in `names` for which `matches` is true; `among` restricts it to these indices."""
         mask = np.zeros(len(self.names), bool)
         names = self.names if among is None else [self.names[number] for number in among]
         mask[slice(None) if among is None else among] = [bool(matches(name)) for name in names]
@@ -122,8 +123,8 @@ class Trace:
     def rows_named(self, texts: Mask, category: "re.Pattern[str] | set[str]") -> Integers:
         """Return the rows of the events whose name is selected by `texts` and whose category matches `category`.
 
-        `texts` is a mask over `names`. This is fast if few events have such a name, as only their categories are
-        looked at.
+        `texts` is a mask over `names`. This is fast if few events have such a name, because only their categories are
+        read.
         """
         rows = np.flatnonzero(texts.take(self.columns["name"]))
         return rows[self.text_matches(category, self.category_ids)[self.columns["cat"][rows]]]
@@ -142,8 +143,8 @@ class Trace:
     def work(self) -> Integers:
         """The rows of the events that are work of a device: kernels, memory copies and memsets.
 
-        They are recognised by category, because events of other categories may have a device or a stream, too. The
-        DMA requests of MTIA's control processors are left out: they lie inside of its kernels.
+        They are recognised by category, because events of other categories may have a device or a stream, too. The DMA
+        requests of MTIA's control processors are left out, because they lie inside its kernels.
         """
         launched_on_mtia = self.category_matches(ON_MTIA) & (self.columns["correlation"] >= 0)
         return np.flatnonzero(self.category_matches(DEVICE_WORK | COPIES) | launched_on_mtia)
@@ -221,6 +222,7 @@ def lane_name(number: str, kind: int, thread_name: str) -> str:
 def id_text(trace: Trace, number: int) -> str:
     """Return a pid, tid or stream as text.
 
-    `number` is its value in a column: a number itself, or -2 and less for a text (see `FIRST_TEXT_ID`).
+    `number` is its value in a column: -2 or less stands for a text (see `FIRST_TEXT_ID`), other values are the id
+    itself.
     """
     return str(number) if number > FIRST_TEXT_ID else trace.names[FIRST_TEXT_ID - number]
