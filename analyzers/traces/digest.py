@@ -1,7 +1,7 @@
-"""Compute the columns of a trace and every answer that needs no other file, in a child process of `analyzers.store`.
+"""Compute the columns of a trace and all answers that need no other file, in a child process of `analyzers.store`.
 
-With many ranks there is a child for each file, so all processors are used. The answers are cached with the columns,
-so that they are available at once when the file is opened again.
+With many ranks there is a child for each file, so that all processors are used. The answers are cached with the
+columns, so that they are available at once when the file is opened again.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ LATE_IMPORTS = (
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns of the trace `paths[0]`, those read from the file and those derived, and its metadata.
+    """Return the columns of the trace `paths[0]` (those in the file, and those derived from them), and its metadata.
 
     `meta["accounts"]` holds all answers as a list, with one item per device or host (`RankTrace`).
 
@@ -69,8 +69,8 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 def add_derived_columns(columns: UnsavedColumns) -> Trace:
     """Add the columns `lane`, `depth`, `parent` and `phase` to those of a trace, and return the trace.
 
-    `lane` has indices into `meta["lanes"]`, which is added, too. `parent` has the row of the event directly around
-    each event, `depth` is how many events are around it, and `phase` an index into `phases.PHASE_NAMES`.
+    `lane` has indices into `meta["lanes"]`, which is added, too. `parent` has the row of the event directly around each
+    event, `depth` the number of events around it, and `phase` an index into `phases.PHASE_NAMES`.
     """
     trace = Trace(columns)
     lane, columns.meta["lanes"] = find_lanes(trace)
@@ -83,8 +83,8 @@ def add_derived_columns(columns: UnsavedColumns) -> Trace:
 def work_columns(trace: Trace, works: Sequence[Work]) -> dict[str, Column]:
     """Return the columns `account`, `kind` and `launch` for all events of a trace; events that are no work have -1.
 
-    `account` is the index in `works` of the device or host that did the work, `kind` is COMPUTE, COMMUNICATION or
-    MEMORY, and `launch` the trace row of the call that launched the event.
+    `account` is the index in `works` of the device or host that did the work. `kind` is COMPUTE, COMMUNICATION or
+    MEMORY. `launch` is the trace row of the call that launched the event.
     """
     columns = {name: np.full(len(trace.columns["start"]), NONE) for name in ("account", "kind", "launch")}
     for number, work in enumerate(works):

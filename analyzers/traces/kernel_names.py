@@ -49,6 +49,6 @@ def without_middle(text: str, length: int) -> str:
 def user_function(text: str, length: int = SHORT) -> str:
     """Return the name of an operator, module or Python function, cut to at most `length` characters.
 
-    Of the path in a Python function's name, only the file and its folder are kept.
+    The path in a Python function's name is shortened to the file and its folder.
     """
     return shortened("/".join(text.split("/")[-2:]), length)

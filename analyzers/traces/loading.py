@@ -31,10 +31,10 @@ MOMENTS = ("start", "end", "since")
 
 @dataclass(frozen=True)
 class Recording:
-    """One device (or the host) of one trace file, with the columns by which ranks are compared.
+    """One device (or the host) of one trace file, with the columns for the comparison of ranks.
 
-    `account` has the numbers about the device, and `number` is its index in the file. Times are in ns since 1970 on
-    the clock of the rank's machine, if not said otherwise.
+    `account` has the results of the device, and `number` is its index in the file. Times are in ns since 1970 on the
+    clock of the rank's machine, unless a docstring says otherwise.
     """
 
     artefact: Artefact
@@ -44,20 +44,20 @@ class Recording:
 
     @property
     def rank(self) -> int | None:
-        """The rank that was recorded; None if neither the trace nor the name of the file says it."""
+        """The recorded rank; None if neither the trace nor the name of the file shows it."""
         return self.account.rank
 
     @property
     def base(self) -> int:
         """The Unix time (ns) at which the trace's own clock is 0.
 
-        Added to a time in the trace's columns, it gives Unix time.
+        Add it to a time in the trace's columns to get Unix time.
         """
         return int(self.trace.header.get("base_ns", 0))
 
     @property
     def problems(self) -> list[Problem]:
-        """The problems of the file and its events that limit the meaning of the numbers."""
+        """The problems of the file and its events, which limit how far the numbers can be trusted."""
         return msgspec.convert(self.trace.columns.meta["account_problems"][self.number], list[Problem])
 
     @cached_property
@@ -68,17 +68,17 @@ class Recording:
     def column(self, name: str) -> Integers:
         """Return a column of numbers on the collectives of this device or host, one per collective.
 
-        Times are in Unix ns. It is the trace's column `meet_{name}`; `answers.between_collectives.account_columns`
-        explains these columns.
+        It is the trace's column `meet_{name}`; the docstring of `answers.between_collectives.account_columns` explains
+        these columns. Times are in Unix ns.
         """
         values = np.asarray(self.trace.columns[f"meet_{name}"])[self.rows].astype(np.int64)
         return values + self.base if name in MOMENTS else values
 
     def table(self, prefix: str, names: Sequence[str]) -> Integers:
-        """Return this device's or host's rows of the table `message`, `issue` or `block`, as int64[row, column].
+        """Return the rows of this device or host in the table `message`, `issue` or `block`, as int64[row, column].
 
-        `prefix` is the name of the table and `names` are the wanted columns; `answers.messages.message_columns`
-        explains them. Times are in ns of the trace's own clock.
+        `prefix` is the name of the table and `names` are the wanted columns; the docstring of
+        `answers.messages.message_columns` explains them. Times are in ns of the trace's own clock.
         """
         c = self.trace.columns
         mine = np.flatnonzero(c[f"{prefix}_account"] == self.number)
@@ -131,10 +131,10 @@ LONG_LIST = 8
 
 
 def share_equal(value: Any, known: dict[Hashable, Any]) -> Any:
-    """Return a value of a JSON document after replacing equal texts and long lists of integers by one object each.
+    """Return a value of a JSON document in which equal texts, and equal long lists of integers, are one shared object.
 
-    The objects are kept in `known`, to which new ones are added; lists and dicts are changed in place. This saves
-    memory, as the traces of all ranks name the same kernels and list the same members of process groups.
+    Lists and dicts are changed in place. `known` holds the shared objects; new ones are added to it. This saves memory,
+    because the traces of all ranks name the same kernels and list the same members of process groups.
     """
     if isinstance(value, str):
         return known.setdefault(value, value)
@@ -151,8 +151,8 @@ def share_equal(value: Any, known: dict[Hashable, Any]) -> Any:
 def recordings_of(artefact: Artefact, trace: Trace, peak_flops_per_s: float | None = None) -> list[Recording]:
     """Return a `Recording` for each device that worked in one file, or one for the host if none did.
 
-    The rank is taken from the file, else from its name. `peak_flops_per_s`, if given, replaces the peak of the device
-    that the file names.
+    The rank is read from the file, or else from its name. If `peak_flops_per_s` is given, it replaces the peak of the
+    device named in the file.
     """
     recordings = []
     for number, answered in enumerate(msgspec.convert(trace.columns.meta["accounts"], list[RankTrace])):
@@ -163,13 +163,13 @@ def recordings_of(artefact: Artefact, trace: Trace, peak_flops_per_s: float | No
 
 
 def with_utilisation(account: RankTrace, peak_flops_per_s: float | None) -> RankTrace:
-    """Return `account`, the numbers about a device, with `mfu` and `hfu` filled in.
+    """Return `account`, the results of a device, with `mfu` and `hfu` filled in.
 
-    They stay None if its operations were not counted or the device's peak is not known.
+    They stay None if the operations were not counted or the device's peak is not known.
 
     Hardware utilisation (HFU) counts all floating-point operations; model utilisation (MFU) leaves out those that
-    activation checkpointing did a second time (PaLM, arXiv:2204.02311, appendix B). `peak_flops_per_s`, if given,
-    replaces the known peak.
+    activation checkpointing repeated (PaLM, arXiv:2204.02311, appendix B). If `peak_flops_per_s` is given, it replaces
+    the known peak.
     """
     peak = peak_flops_per_s or account.peak_flops_per_s
     if not peak or not account.flops:

@@ -1,4 +1,4 @@
-"""Define the structs for the memory of devices during a trace, as part of the JSON document `workbench.trace/1`."""
+"""Define the structs for the memory of devices during a trace, which are part of the document `workbench.trace/1`."""
 
 import msgspec
 
@@ -16,7 +16,7 @@ class AllocationTotals(msgspec.Struct, frozen=True, kw_only=True):
 class NamedAllocationTotals(AllocationTotals, frozen=True, kw_only=True):
     """The allocations and frees inside all calls of one operator, module or line, or inside one phase.
 
-    The fields `own_...` leave out those inside other operators (or modules, or lines) that are called there.
+    The fields `own_...` leave out what happens inside other operators (or modules, or lines) that these calls contain.
     """
 
     name: str
@@ -28,8 +28,8 @@ class NamedAllocationTotals(AllocationTotals, frozen=True, kw_only=True):
 class StepMemory(AllocationTotals, frozen=True, kw_only=True):
     """The memory of one device in one step that the profiler marked (`ProfilerStep#N`).
 
-    `start_bytes` and `end_bytes` are the bytes allocated at its start and end, `peak_bytes` the most in between.
-    `peak_reserved_bytes` is the most that the allocator held, whether in use or not (0 if it was not recorded).
+    `start_bytes` and `end_bytes` are the bytes allocated at the start and end of the step, `peak_bytes` is the maximum
+    in between. `peak_reserved_bytes` is the maximum that the allocator held, in use or not (0 if it was not recorded).
     """
 
     step: int
@@ -40,9 +40,9 @@ class StepMemory(AllocationTotals, frozen=True, kw_only=True):
 
 
 class MemoryMoment(msgspec.Struct, frozen=True, kw_only=True):
-    """An amount of memory, such as a peak or one allocation, with its time and the code that the host ran at that time.
+    """An amount of memory, such as a peak or one allocation, with its time and the code that the host ran at this time.
 
-    `at_ns` is Unix time. `operator`, `module` and `line` are the innermost that ran, empty if none did. `line` is a
+    `at_ns` is Unix time. `operator`, `module` and `line` are the innermost running ones, empty if none ran. `line` is a
     function in the user's own files, with the line at which it begins: `train.py(12): step`. An operator of the
     backward pass has the module of its forward operator.
     """
@@ -77,9 +77,9 @@ class DeviceMemory(AllocationTotals, frozen=True, kw_only=True):
     """The activity of the allocator of one device, or of the host, while the trace was recorded.
 
     `total_bytes` is the memory of the device, null if the trace does not have it. `start_bytes` + `net_bytes` =
-    `end_bytes`. If the recorder wrote totals (`totals_recorded`, `told` in JSON), `start_bytes` is the memory
-    allocated when the recording began; on a host, totals count from the first profiler of the process. Without totals
-    it is a lower bound: the memory that was freed later without an allocation in the trace. `peak` includes the
+    `end_bytes`. If the recorder wrote totals (`totals_recorded`, `told` in JSON), `start_bytes` is the memory allocated
+    when the recording began; on a host, totals count from the first profiler of the process. Without totals
+    `start_bytes` is a lower bound: the memory that was freed in the trace but not allocated in it. `peak` includes the
     memory at the start; `reserved_peak` is null if nothing was reserved. `older_freed_bytes` were freed in the
     recording but allocated before it. Except for `phases` and `steps`, the lists have only the largest items.
     """

@@ -12,12 +12,13 @@ from analyzers.traces.opportunity_model import Opportunity
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """All executions of one kernel; in a CPU trace, all calls of one operator, without calls inside it.
 
-    `operator`, `module` and `line` name the host code that launched it: those that launched most of its time if several
-    did, empty if the trace does not have them. `line` is a function in the user's own files, with the line at which it
-    begins. `occupancy` is the share of a device's warps that the kernel can keep busy at once, in per cent, which the
-    recorder estimates from registers, shared memory and grid size; `warps_per_sm` and `blocks_per_sm` are its warps and
-    blocks on one multiprocessor. All three are means weighted by duration, null if not recorded. `limited_by` is the
-    resource that limits them ("registers, shared memory") in the longest execution; only newer recorders write it.
+    `operator`, `module` and `line` name the host code that launched the kernel: if there were several, those that
+    launched most of its time; empty if the trace does not have them. `line` is a function in the user's own files, with
+    the line at which it begins. `occupancy` is the share of a device's warps that the kernel can keep busy at once, in
+    per cent; the recorder estimates it from registers, shared memory and grid size. `warps_per_sm` and `blocks_per_sm`
+    are the kernel's warps and blocks on one multiprocessor. All three are means weighted by duration, null if not
+    recorded. `limited_by` is the resource that limits them ("registers, shared memory") in the longest execution; only
+    newer recorders write it.
     """
 
     name: str
@@ -41,10 +42,9 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
 class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
     """The time of some events of a device or host, divided by kind of work; `name` is their phase, stream or step.
 
-    compute + exposed communication + exposed memory + idle = span; overlapped + exposed communication =
-    communication. Exposed communication is that during which nothing computes; exposed memory is the time in which
-    copies run and no kernel does. `work_ns` is the sum of the durations, in which time counts twice if two events
-    overlap.
+    compute + exposed communication + exposed memory + idle = span; overlapped + exposed communication = communication.
+    Communication is exposed while nothing computes; exposed memory is the time in which copies run and no kernel does.
+    `work_ns` is the sum of the durations: time counts twice if two events overlap.
     """
 
     name: str
@@ -75,10 +75,10 @@ class StepTime(Breakdown, frozen=True, kw_only=True):
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of all calls of one operator, module, annotation or line of source.
 
-    `host_ns` is the time of its calls including the calls inside them, `own_ns` the time without those. `device_ns`
-    is the time of the `kernels` kernels launched inside; if no device worked, it sums the operators' own times.
-    `flops` counts the floating-point operations of operators whose shapes were recorded, and `bytes` is the least
-    that they read and write; `bound` says whether `compute` or `memory` limits their speed.
+    `host_ns` is the time of its calls including the calls inside them, `own_ns` the time without those. `device_ns` is
+    the time of the `kernels` kernels launched inside; if no device worked, it sums the operators' own times. `flops`
+    counts the floating-point operations of operators whose shapes were recorded, and `bytes` is the least number of
+    bytes that these operators read and write; `bound` says whether `compute` or `memory` limits their speed.
     """
 
     name: str
@@ -120,8 +120,8 @@ class LaunchedKernel(msgspec.Struct, frozen=True, kw_only=True):
 class StreamQueue(msgspec.Struct, frozen=True, kw_only=True):
     """The length of the launch queue of one stream: the number of kernels that were launched and had not started.
 
-    `full_ns` is the time in which the queue had more than 1000 kernels: a launching call must wait when it is about
-    that long.
+    `full_ns` is the time in which the queue had more than 1000 kernels. A queue of about this length is full: the next
+    launching call must wait.
     """
 
     name: str
@@ -219,9 +219,9 @@ class AllToAll(msgspec.Struct, frozen=True, kw_only=True):
 class CompiledFrame(msgspec.Struct, frozen=True, kw_only=True):
     """A Python function (frame) that torch.compile compiled `versions` times since the job began.
 
-    `breaks` is how many of its `calls` continue another frame after a graph break; `between_ns` is the host's time
-    between the code before the break and this frame. `function` and `broken_at` (file:line) are empty unless stacks
-    were recorded. `compilations` and `compile_ns` are those during the recording.
+    `breaks` is the number of those of its `calls` that continue another frame after a graph break; `between_ns` is the
+    host's time between the code before the break and this frame. `function` and `broken_at` (file:line) are empty
+    unless stacks were recorded. `compilations` and `compile_ns` are those during the recording.
     """
 
     frame: str
@@ -238,8 +238,8 @@ class CompiledFrame(msgspec.Struct, frozen=True, kw_only=True):
 class CompiledCode(msgspec.Struct, frozen=True, kw_only=True):
     """The activity of torch.compile during the trace.
 
-    `regions` counts the versions of compiled frames that ran, `calls` how often they ran. A version other than the
-    first (a region named `n/1` or higher) was recompiled, and counts for `recompiled`. `breaks` and `between_ns` are
+    `regions` is the number of versions of compiled frames that ran, `calls` how often they ran. A version other than
+    the first (a region named `n/1` or higher) was recompiled; `recompiled` counts these. `breaks` and `between_ns` are
     sums over `frames`; `lookups` are checks of guards, one for each call of a frame.
     """
 
@@ -264,10 +264,10 @@ class CudaGraphs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceCounter(msgspec.Struct, frozen=True, kw_only=True):
-    """The sum of a performance counter of the device, such as `smsp__inst_executed.sum`, over code ranges of one name.
+    """The sum of a device's performance counter, such as `smsp__inst_executed.sum`, over ranges of code of one name.
 
     The profiler records a value of the counter for each range of code that it measures. `range` is the name of these
-    ranges, `name` that of the counter, `count` the number of recorded values, and `total` their sum.
+    ranges, `name` the name of the counter, `count` the number of recorded values, and `total` their sum.
     """
 
     range: str
@@ -290,9 +290,9 @@ class KernelSequence(msgspec.Struct, frozen=True, kw_only=True):
 class CriticalPart(msgspec.Struct, frozen=True, kw_only=True):
     """All pieces of a step's critical path with the same kind and name, such as one kernel or one reason for waiting.
 
-    The critical path is the chain of work and waiting that determines the duration of the step, so the `path_ns` of
-    all parts add up to that duration. If this part took half as long, the step would be shorter by at most
-    `saved_ns`; it may be less, because another path may become the critical path.
+    The critical path is the chain of work and waiting that determines the duration of the step, so the `path_ns` of all
+    parts add up to that duration. If this part took half as long, the step would be shorter by at most `saved_ns`. The
+    real saving may be smaller, because another path may become the critical path.
     """
 
     rank: int | None

@@ -1,4 +1,4 @@
-"""Define the structs of opportunities: possible changes that make a step shorter, with the time each saves at most."""
+"""Define the structs of opportunities: possible changes that make a step shorter, each with the most time saved."""
 
 from enum import StrEnum
 
@@ -8,10 +8,10 @@ from analyzers.report import Evidence
 
 
 class OpportunityKind(StrEnum):
-    """The reason why a step takes longer than it could.
+    """The reason why a step takes longer than necessary.
 
-    For the kinds from `DATA_LOADER` to `LAUNCH` the device waits, and the kind says what the host did meanwhile. The
-    other kinds are work of the device that could be shorter, except `IMBALANCE`, which is waiting for one rank.
+    For the kinds from `DATA_LOADER` to `LAUNCH` the device waits, and the kind is what the host did meanwhile. The
+    other kinds are work of the device that could be shorter, except `IMBALANCE`: waiting for one rank.
     """
 
     DATA_LOADER = "data_loader"
@@ -35,7 +35,7 @@ class OpportunityKind(StrEnum):
 
 
 class NamedTime(msgspec.Struct, frozen=True, kw_only=True):
-    """The number and total time of those events of an opportunity that have one name, over the whole recording."""
+    """The number and total time of the events of one name in an opportunity, over the whole recording."""
 
     name: str
     count: int
@@ -45,10 +45,10 @@ class NamedTime(msgspec.Struct, frozen=True, kw_only=True):
 class Opportunity(msgspec.Struct, frozen=True, kw_only=True):
     """A way to make a step shorter: something that takes time in each step, and how much of this time could be saved.
 
-    `taken_ns` is the time that it takes per step. `saved_ns` is by how much the step would be shorter in the best
-    case, if it took no time or only the time that the hardware needs for it; `saved_share` is that time as a share of
-    the step. `count` and `names` are over the whole recording. `measures` holds numbers that only this kind has, such
-    as `bus_bytes_per_s`.
+    `taken_ns` is the time that this takes per step. `saved_ns` is how much shorter the step would be in the best case:
+    if it took no time, or only the time that the hardware needs. `saved_share` is `saved_ns` as a share of the step.
+    `count` and `names` are over the whole recording. `measures` holds numbers of this kind only, such as
+    `bus_bytes_per_s`.
     """
 
     kind: OpportunityKind

@@ -44,11 +44,11 @@ class TraceData(msgspec.Struct, frozen=True, kw_only=True):
     """The tables of a trace report, in its field `data`.
 
     `ranks` has the numbers about each device or host of each file. `opportunities` has one item per kind of
-    opportunity: that of the rank that can save most. All fields but `ranks`, `opportunities` and `critical` need
-    collectives that several ranks recorded, and are empty without them. `waits` and `stragglers` cover all files;
-    `groups`, `axes`, `meetings` (the collectives with most waiting), `clocks` and `what_ifs` cover the last step of
-    the run that was recorded. `stages_unknown` says why `what_ifs` has no answers about the pipeline stages of a job
-    with sends and receives. `critical` covers the last profiled step of the first of `ranks`; it is empty until
+    opportunity, with the numbers of the rank that can save most. All fields but `ranks`, `opportunities` and `critical`
+    are empty if there are no collectives that several ranks recorded. `waits` and `stragglers` cover all files;
+    `groups`, `axes`, `meetings` (the collectives with most waiting), `clocks` and `what_ifs` cover the last step of the
+    run that was recorded. `stages_unknown` says why `what_ifs` has no answers about the pipeline stages of a job with
+    sends and receives. `critical` covers the last profiled step of the first of `ranks`; it is empty until
     `with_critical_path` fills it in.
     """
 
@@ -101,9 +101,9 @@ def analyze(artefacts: Sequence[Artefact], options: store.Options | None = None)
 
 
 def teller(options: store.Options) -> Callable[[int, list[Recording]], None] | None:
-    """Return a function that shows the user what the first files say, while others are read; None if nothing does.
+    """Return a function that shows first results to the user while further files are read; None without a display.
 
-    It takes the number of these files and their recordings. The display is `options.progress`.
+    The function takes the number of files read so far, and their recordings. The display is `options.progress`.
     """
     progress = options.progress
 
@@ -119,7 +119,7 @@ def report_of(
     comparisons: Sequence[RankComparison],
     failures: Sequence[tuple[Artefact, WorkbenchError]],
 ) -> Report[TraceData]:
-    """Return the report on some recordings, without its inputs and what-ifs.
+    """Return the report on some recordings; its inputs and what-ifs are not filled in yet.
 
     `comparisons` compare the ranks at each recorded step of the run; `failures` has (file, error) of unreadable files.
     """
@@ -154,11 +154,11 @@ def trace_data(
     stragglers: list[Straggler],
     opportunities: list[Advice],
 ) -> TraceData:
-    """Return the tables of a report: the given ones, and those that the last of `comparisons` has.
+    """Return the tables of a report: the given tables, and further ones computed from the last of `comparisons`.
 
-    Each of `comparisons` compares the ranks at one recorded step of the run, so these are about the last such step:
-    process groups, axes of the device mesh, the longest waits, and the offsets between the clocks of the ranks. They
-    are empty without a comparison.
+    Each of `comparisons` compares the ranks at one recorded step of the run. The further tables are therefore about the
+    last such step: process groups, axes of the device mesh, the longest waits, and the offsets between the clocks of
+    the ranks. They are empty without a comparison.
     """
     last = comparisons[-1] if comparisons else None
     return TraceData(
@@ -174,14 +174,14 @@ def trace_data(
 
 
 def with_what_ifs(data: TraceData, recordings: Sequence[Recording], comparisons: Sequence[RankComparison]) -> TraceData:
-    """Return the tables with `what_ifs` filled in: what would save time in the last recorded step of the run."""
+    """Return the tables with `what_ifs` filled in: the changes that would save time in the run's last recorded step."""
     last = comparisons[-1] if comparisons else None
     answers, unknown = job_what_ifs(last.lateness.matched.recordings if last else grouped_by_step(recordings)[-1], last)
     return msgspec.structs.replace(data, what_ifs=answers, stages_unknown=unknown)
 
 
 def with_problems(recording: Recording) -> RankTrace:
-    """Return the numbers about a device or host (`RankTrace`), with the problems of its recording as sentences."""
+    """Return the results of a device or host (`RankTrace`), with the problems of its recording as sentences."""
     sentences = [problem_sentence(problem) for problem in recording.problems]
     return msgspec.structs.replace(recording.account, problems=sentences)
 
@@ -240,7 +240,7 @@ def compared_by_step(recordings: Sequence[Recording]) -> list[RankComparison]:
 
 
 def grouped_by_step(recordings: Sequence[Recording]) -> list[list[Recording]]:
-    """Return the recordings of each step of the run, in the order of the steps; none for steps without traces."""
+    """Return the recordings of each step of the run, in the order of the steps; steps without traces are left out."""
     by_step = defaultdict[int, list[Recording]](list)
     for recording in recordings:
         # Files outside an `iteration_N` folder name no step: they belong together.

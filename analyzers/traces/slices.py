@@ -1,7 +1,7 @@
 """Return the events of a trace as columns of slices, up to a million, from which a timeline is drawn.
 
-A *line* of the timeline shows the events of one lane (a thread or a stream) at one nesting depth. The slices are in
-order of line and start, so that what a line shows in a time range is one contiguous part of the columns.
+A *line* of the timeline shows the events of one lane (a thread or a stream) at one nesting depth. The slices are sorted
+by line and start, so the slices of a line in a time range are one contiguous part of the columns.
 """
 
 from collections import Counter
@@ -50,8 +50,8 @@ class Slices:
 
     Times are in ns from the first event of the trace. `name` holds indices into `names`, `kind` into `KINDS`, and
     `phase` into `views.PHASES`. `row` is the trace row of the event (of the longest if several are joined; -1: none),
-    and `count` the number of events; `events` is the number of all events. If events were joined, `joined_ns` is the
-    longest time range of such events (else 0): the slices of that range have the right durations, but not their exact
+    and `count` the number of events; `events` is the number of all events. `joined_ns` is the longest time range whose
+    events were joined (0: none were). Inside this range the slices have the right durations, but not their exact
     positions.
     """
 
@@ -125,7 +125,7 @@ def path_slices(path: pd.DataFrame) -> Slices:
 
 
 def sorted_rows(trace: Trace, window: tuple[int, int] | None) -> tuple[Integers, Integers]:
-    """Return the trace rows of the events in a window in order of line and start, and the number of the line of each.
+    """Return the trace rows of the events in a window in order of line and start, and the line number of each row.
 
     Lines of devices come first, then those of threads; the lines of one lane are in order of depth.
     """
@@ -141,7 +141,7 @@ def sorted_rows(trace: Trace, window: tuple[int, int] | None) -> tuple[Integers,
 
 
 def lane_order(trace: Trace) -> Integers:
-    """Return the position of each lane on the timeline: streams by device, then threads, then profiler marks."""
+    """Return the position of each lane on the timeline: first streams by device, then threads, then profiler marks."""
     rank = {DEVICE_LANE: 0, HOST_LANE: 1}
     keys = [(rank.get(lane["kind"], 2), lane["pid"] if lane["kind"] == DEVICE_LANE else 0) for lane in trace.lanes]
     order = sorted(range(len(keys)), key=lambda i: (keys[i], trace.lanes[i]["name"]))
@@ -200,9 +200,9 @@ def joined(exact: Slices, line: Integers, most: int) -> Slices:
     """Return at most about `most` slices, by joining those that are short.
 
     Time is divided into equal cells. Slices shorter than a cell that begin in the same cell and have the same line,
-    kind and phase become one. The slices of a cell follow each other from the start of its first event, so that no
-    time is lost or moved to another line: with cells of 10 ns, compute [0, 2), copy [3, 4), compute [6, 7) become
-    compute [0, 3), copy [3, 4).
+    kind and phase become one. The joined slices of a cell follow each other without gaps from the start of its first
+    event, so no time is lost or moved to another line. Example: with cells of 10 ns, compute [0, 2), copy [3, 4),
+    compute [6, 7) become compute [0, 3), copy [3, 4).
     """
     span = int((exact.start + exact.dur).max()) - int(exact.start.min())
     cell_ns = max(2, span * len(exact.lines) // most // EMPTY)
@@ -235,10 +235,10 @@ CODE_BITS = 16
 
 
 def group_keys(exact: Slices, line: Integers, cell_ns: int) -> Integers:
-    """Return a key for each slice: slices with equal keys are joined, and those as long as a cell are alone.
+    """Return a key for each slice: slices with equal keys are joined; a slice as long as a cell has a key of its own.
 
     `line` has the line of each slice, `cell_ns` is the width of a cell of time. The keys ascend with line and time:
-    the upper bits count the cells and the long slices in their order.
+    their upper bits count the cells and the long slices in this order.
     """
     cell = exact.start // cell_ns
     long = exact.dur >= cell_ns
@@ -257,7 +257,7 @@ def group_starts(key: Integers) -> tuple[Integers, Integers]:
 
 
 def placed(start: Integers, total: Integers, cell: Integers) -> Integers:
-    """Return new starts for groups of joined slices: those of a cell follow each other from the first start.
+    """Return new starts for groups of joined slices: the groups of a cell follow each other from the first start.
 
     `start` and `total` are the first start and the summed duration of each group, `cell` the number of its cell.
     """
@@ -305,7 +305,10 @@ def event(artefact: Artefact, row: int, options: store.Options | None = None) ->
 
 @dataclass(frozen=True)
 class LaunchEnd:
-    """One of the two events of a launch: its trace row, name, and place on the timeline; times as in `Event`."""
+    """One of the two events of a launch (the call or the device work): its trace row, name, and place on the timeline.
+
+    Times are as in `Event`.
+    """
 
     row: int
     name: str
@@ -342,8 +345,8 @@ MOST_LAUNCHES = 50
 def launches_of(artefact: Artefact, row: int, options: store.Options | None = None) -> Launches:
     """Return the launch of the device work in a trace row, or all launches inside the host event in this row.
 
-    They are in order of the start of the work. There are none if the trace does not link calls with work, or has no
-    such row.
+    The launches are in order of the start of the work. The result is empty if the trace does not link calls with work,
+    or has no such row.
     """
     trace = open_trace(artefact.path, options)
     if not 0 <= row < len(trace.columns["start"]):
@@ -359,7 +362,7 @@ def launches_of(artefact: Artefact, row: int, options: store.Options | None = No
 
 
 def ends_in(trace: Trace, rows: Integers) -> list[LaunchEnd]:
-    """Return the events in these rows of a trace as ends of launches."""
+    """Return the events in these trace rows as ends of launches."""
     c, titles = trace.columns, lane_titles(trace.lanes)
     columns = (c[name][rows].tolist() for name in ("name", "lane", "depth", "start", "end"))
     return [

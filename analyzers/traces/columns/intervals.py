@@ -11,10 +11,10 @@ from analyzers.columns import Column, Integers, Mask
 class TimeBreakdown:
     """How the time of a device divides into kinds of work, in ns; overlapping events of one kind count once.
 
-    `span` is the time from the first start to the last end, `busy` the time in which anything runs, and `kernels` the
-    time in which something computes or communicates. The other parts follow from these: compute + exposed
-    communication + exposed memory + idle = span, and overlapped + exposed communication = communication. Exposed
-    communication is that without overlapping computing, exposed memory the copies without overlapping kernels.
+    `span` is the time from the first start to the last end. `busy` is the time in which anything runs. `kernels` is the
+    time in which something computes or communicates. Exposed communication has no overlapping computing; exposed memory
+    is copies without overlapping kernels. The parts add up: compute + exposed communication + exposed memory + idle =
+    span, and overlapped + exposed communication = communication.
     """
 
     span: int
@@ -51,7 +51,7 @@ KIND_NAMES = ("compute", "communication", "memory")
 
 
 def merge(start: Column, end: Column) -> tuple[Integers, Integers]:
-    """Return the starts and ends of disjoint intervals that cover the same time as the given ones, in ascending order.
+    """Return the starts and ends of disjoint intervals, ascending, that cover the same time as the given intervals.
 
     Intervals that touch are joined and empty ones are dropped: [0, 5), [3, 8), [8, 9), [20, 20) become [0, 9).
     """
@@ -131,7 +131,7 @@ def spans(start: Column, end: Column, group: Column, count: int) -> Integers:
 
 
 class CoveredTime:
-    """A union of time intervals that can tell how much of it lies before a moment, or between two moments."""
+    """A union of time intervals; its methods compute how much of it lies before a moment, or between two moments."""
 
     def __init__(self, start: Column, end: Column) -> None:
         """Store the union of the intervals from `start` to `end` (ns), which may overlap and be in any order."""
@@ -154,5 +154,5 @@ class CoveredTime:
         return self.before[begun] - remaining
 
     def between(self, low: Column, high: Column) -> Integers:
-        """Return how many ns of the union lie between each moment in `low` and the one at its index in `high`."""
+        """Return how many ns of the union lie between `low[i]` and `high[i]`, for each i."""
         return self.until(high) - self.until(low)

@@ -8,9 +8,9 @@ among the events still running when it begins, the one that began last:
     inner        [20, 30)           depth 2, parent first
     second          [50, 90)        depth 1, parent outer
 
-The depth is the number of events that began before, minus the number that ended before: for `second` three have begun
-and two have ended, so its depth is 1. Both numbers are found by sorting, so no loop over events is needed. The parent
-of an event is then the last event before it whose depth is less by one.
+The depth of an event is the number of events that began before it, minus the number that ended before it. Before
+`second` three events have begun and two have ended, so its depth is 1. Both numbers are found by sorting, so no loop
+over events is needed. The parent of an event is then the last event before it whose depth is less by one.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ class NestedEvents(NamedTuple):
 
 
 def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
-    """Return, for each event, its depth (how many events enclose it) and the row of the innermost of these, or NONE.
+    """Return, for each event, its depth (the number of events that enclose it) and the row of the innermost of them.
 
     Each event has a lane (thread or stream), a start and an end in ns. An event encloses the events of its lane that
     begin while it runs. An event without a duration counts as 1 ns long.
@@ -58,7 +58,7 @@ def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
 
 
 def in_start_order(rows: Column, start: Column, end: Column) -> Column:
-    """Return `rows` in order of their start; of events that start at the same time the longest comes first."""
+    """Return `rows` in order of their start; if several events start at the same time, the longest comes first."""
     rows = rows[np.argsort(start[rows], kind="stable")]  # fast where they nearly are in order, as in most files
     at_once = np.diff(start[rows]) == 0
     ties = np.flatnonzero(np.append(at_once, False) | np.append(False, at_once))
@@ -68,7 +68,7 @@ def in_start_order(rows: Column, start: Column, end: Column) -> Column:
 
 
 def count_until(moments: Column, at: Column) -> Integers:
-    """Return, for each time in `at`, how many of `moments` are not later than it; both must be ascending.
+    """Return, for each time in `at`, how many of `moments` are at or before it; both columns must be ascending.
 
     The two columns are merged by a stable sort, which is several times as fast as a search for each time.
     """
@@ -79,10 +79,10 @@ def count_until(moments: Column, at: Column) -> Integers:
 def reparent(parent: Column, start: Column, end: Column, order: Column, misplaced: Mask) -> tuple[Column, Column]:
     """Return depth and parent of each event, corrected where events cross instead of enclosing each other.
 
-    `misplaced` is a mask of the events for which `nest` found no parent, and `order` has all events by lane and
-    start. Events cross if Python stacks are recorded: an annotation begins inside the call that opens it, and ends
-    after this call. Such an annotation becomes the parent of the events that begin while it runs, and is moved out of
-    the calls that end before it does.
+    `misplaced` is a mask of the events for which `nest` found no parent, and `order` has all events by lane and start.
+    Events cross if Python stacks are recorded: an annotation begins inside the call that opens it, and ends after this
+    call has ended. Such an annotation becomes the parent of the events that begin while it runs. It is no longer a
+    child of the calls that end before it does.
     """
     # Single numbers of a memoryview are those of Python, and several times as fast as those of NumPy.
     above, starts, ends = parent.data, np.ascontiguousarray(start).data, end.data
@@ -111,7 +111,7 @@ def depths_of(parent: Column) -> Column:
 
 
 def pairs_of_depths(depth: Column, index: Column) -> Iterator[tuple[Column, Column]]:
-    """Yield, for each depth but the last, the items of `index` at this depth and those at the next depth.
+    """Yield (items of `index` at depth d, items of `index` at depth d + 1), for each depth d but the last.
 
     `depth` has the nesting depth of the event at each item of `index`, in ascending order.
     """
@@ -141,7 +141,7 @@ def innermost_selected(selected: Mask, parent: Column) -> Column:
 
 
 def innermost_at(events: NestedEvents, lane: Column, at: Column) -> Integers:
-    """Return, for each time in `at` (ns), the row of the innermost event that runs then in a lane, or NONE.
+    """Return, for each time in `at` (ns), the row of the innermost event that runs at this time in its lane, or NONE.
 
     `lane` has the number of the lane for each of these times.
     """
@@ -177,7 +177,7 @@ def is_outermost(group: Column, start: Column, end: Column) -> Mask:
 
 
 def inclusive_sums(rows: Column, values: Column, parent: Column) -> Integers:
-    """Return, for each event, the sum of the values that belong to it or to any event inside it.
+    """Return, for each event, the sum of the values of the event itself and of all events inside it.
 
     `rows` has, for each item of `values`, the row of the event that it belongs to; `parent` has the row of the event
     directly around each event.

@@ -1,4 +1,4 @@
-"""Find the phase of a step (forward, backward, data, ...) of each event of the host, by names of annotations."""
+"""Find the phase of a step (forward, backward, data ...) for each event of the host, from the names of annotations."""
 
 import re
 from collections.abc import Sequence
@@ -42,9 +42,9 @@ ANY_PHASE = re.compile("|".join(PATTERNS.values()), re.IGNORECASE)
 def phases(trace: Trace, parent: Column, lane: Column) -> Column:
     """Return the phase of each event, as an index into PHASE_NAMES.
 
-    It is taken from the innermost annotation around the event whose name denotes a phase. If no annotation denotes
-    the forward pass, events without a phase count as forward up to the first backward operator of their step.
-    `parent` has the row of the event directly around each event, `lane` the number of its thread or stream.
+    The phase comes from the innermost annotation around the event whose name denotes a phase. If no annotation of the
+    trace denotes the forward pass, events without a phase count as forward up to the first backward operator of their
+    step. `parent` has the row of the event directly around each event, `lane` the number of its thread or stream.
     """
     own = trace.text_values(phase_of)[trace.columns["name"]]
     annotates = (own < UNNAMED) & trace.category_matches(ANNOTATIONS) & trace.lane_is(HOST_LANE)[lane]

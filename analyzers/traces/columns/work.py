@@ -1,4 +1,4 @@
-"""Find the work of each device in a trace (kernels and copies), or of a CPU-only host (operators and collectives)."""
+"""Find the work of each device in a trace: kernels and copies; or of a host without devices: operators, collectives."""
 
 import re
 from dataclasses import dataclass
@@ -25,9 +25,9 @@ class Work:
     """The work (kernels, copies) of one device in one trace, or of a host without devices.
 
     Arrays have an entry per event. The events of a host are its operators and collectives. `rows` has the row of each
-    event in the trace, `kind` is COMPUTE, COMMUNICATION or MEMORY. `launch` has the row of the call that launched the
-    event, or NONE if it was not recorded; for an event of a host it is the event's own row. `own` is the duration of
-    the event in ns; on a host, where events call others, the time inside those is left out.
+    event in the trace. `kind` is COMPUTE, COMMUNICATION or MEMORY. `launch` has the row of the call that launched the
+    event, or NONE if it was not recorded; an event of a host has its own row there. `own` is the duration of the event
+    in ns; on a host, where events call others, the time inside called events is left out.
     """
 
     trace: Trace
@@ -71,7 +71,7 @@ class Work:
         return np.where(self.linked, self.trace.columns["phase"][self.launch], -1)
 
     def step(self) -> Integers:
-        """Return, for each event, the index in `trace.steps` of the step in which it was launched, or NO_STEP.
+        """Return, for each event, the index in `trace.steps` of the step that launched it, or NO_STEP.
 
         A kernel belongs to the step that launched it, even if it runs while the host is already in the next step.
         """
@@ -105,7 +105,8 @@ def device_work(trace: Trace, device: int) -> Work:
 def launching_rows(trace: Trace, correlation: Column) -> Integers:
     """Return, for each correlation id of a kernel, the trace row of the call that launched it, or NONE.
 
-    A kernel and the call that launched it have the same id; so have all kernels of one launched CUDA graph.
+    A kernel and the call that launched it have the same id. All kernels of one launched CUDA graph share the id of its
+    launch.
     """
     calls = np.flatnonzero(trace.category_matches(LAUNCHES) & (trace.columns["correlation"] >= 0))
     if not len(calls):
@@ -117,10 +118,9 @@ def launching_rows(trace: Trace, correlation: Column) -> Integers:
 
 
 def launched_rows(trace: Trace, row: int) -> tuple[Integers, Integers]:
-    """Return the rows of the device work that an event of the host launched, and for each the row of its launching
-    call.
+    """Return the trace rows of the device work that a host event launched, and the row of each one's launching call.
 
-    Calls inside the event count, as those of an operator or of a step do. The work is in order of its start.
+    Calls inside the event (an operator or a step, for example) count, too. The work is in order of its start.
     """
     c = trace.columns
     start, end = c["start"], c["end"]

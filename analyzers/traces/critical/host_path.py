@@ -1,16 +1,16 @@
-"""Find the critical path through the threads of a host, which run operators, and collectives on threads of their own.
+"""Find the critical path through the threads of a host, which run operators or, on threads of their own, collectives.
 
 The path is followed backwards in time from the end. While a thread runs an operator it waits for nothing else, so the
-path stays on this thread. While a thread runs none, it may have waited for an event on another thread that ended
-meanwhile, and the path continues with that event:
+path stays on this thread. While a thread runs no operator, it may have waited for an event of another thread. If such
+an event ended in this time, the path continues with it:
 
     train     |-- forward --|                                              |-- optimizer --|
     backward                |---- backward ----|
     gloo                                       |------ all_reduce ------|
 
-Backwards from its end this path is: optimizer, all_reduce, then the operator of the backward thread that issued the
-all_reduce, and from the start of the backward the forward. A collective waits for the collective before it on its
-thread, or for the call that issued it.
+Backwards from its end this path is: optimizer; all_reduce; the operator of the backward thread that issued the
+all_reduce; and, from the start of the backward, forward. A collective waits for the previous collective on its thread,
+or for the call that issued it.
 """
 
 import re
@@ -39,9 +39,9 @@ BUSY_PHASES = ("data", "gc", "checkpoint", "log", "profiler")
 class PathPiece(NamedTuple):
     """A piece of the critical path, from `start` to `end` in ns of the trace's clock.
 
-    `row` is the trace row of its event, NONE if there is none. `kind` is the kind of work (compute, communication,
-    memory), or the reason for a pause: `dependency` (other work had to end first), `launch latency` (from the
-    launching call to the start), `host` (the host did other things) or `unexplained`.
+    `row` is the trace row of the event, NONE for a pause. `kind` is the kind of work (compute, communication, memory),
+    or the reason of the pause: `dependency` (other work had to end first), `launch latency` (from the launching call to
+    the start), `host` (the host did other things) or `unexplained`.
     """
 
     start: int
@@ -51,10 +51,10 @@ class PathPiece(NamedTuple):
 
 
 class HostPosition(NamedTuple):
-    """A point that the backwards search for the critical path has reached: a time (ns of the trace), and where it is.
+    """The current position of the backwards search for the critical path: a time (ns of the trace), and a thread.
 
-    `thread` is the index of a thread in `HostPath.threads`. If `collective` is not NONE, the path is in the
-    collective with this index in `HostPath.collectives`, and not on the thread.
+    `thread` is the index of a thread in `HostPath.threads`. If `collective` is not NONE, the path is not on this thread
+    but in the collective with this index in `HostPath.collectives`.
     """
 
     at: int
@@ -65,7 +65,7 @@ class HostPosition(NamedTuple):
 class HostThread:
     """The operators and annotations of one host thread, in order of their start; arrays have an entry for each of them.
 
-    `busy` is a mask of those that keep the thread busy, so that it cannot wait for another thread meanwhile.
+    `busy` is a mask of the events that keep the thread busy: during them the thread cannot wait for another thread.
     """
 
     def __init__(self, trace: Trace, rows: Column, busy: Column) -> None:
@@ -81,8 +81,8 @@ class HostThread:
     def innermost(self, at: int) -> tuple[int, int | None]:
         """Return the innermost event that runs just before the time `at` (ns), and since when it is the innermost.
 
-        The event is its index on this thread, NONE if none runs. The second value is a time in ns, None if nothing
-        ran before `at`.
+        The event is an index on this thread, NONE if none runs. The second value is in ns, None if nothing ran before
+        `at`.
         """
         index, since = int(np.searchsorted(self.start, at)) - 1, None
         while index != NONE and self.end[index] < at:
@@ -173,7 +173,7 @@ class HostPath:
     def issuing(self) -> Column:
         """For each of `collectives`, the trace row of the call that issued it; NONE if no call comes before it.
 
-        If there are as many calls as collectives, they are paired in their order; else a collective gets the last
+        If there are as many calls as collectives, they are paired in their order. Otherwise a collective gets the last
         call before it.
         """
         c = self.trace.columns
@@ -193,9 +193,9 @@ class HostPath:
         return self.between(self.start, self.end)
 
     def between(self, start: int, end: int, lane: int | None = None) -> Iterator[PathPiece]:
-        """Yield the pieces of the path from `end` back to `start`, starting on the thread with this lane number.
+        """Yield the pieces of the path from `end` back to `start`; the search begins on the thread of lane `lane`.
 
-        If there is no such thread, or `lane` is None, it starts on the thread of the training loop.
+        If there is no such thread, or `lane` is None, the search begins on the thread of the training loop.
         """
         position = HostPosition(end, self.thread_index(lane))
         while position.at > start and self.threads:
@@ -214,9 +214,9 @@ class HostPath:
     def along_thread(self, position: HostPosition, start: int) -> tuple[HostPosition, list[PathPiece]]:
         """Follow the path backwards on the thread of `position`, through one event or through one pause of the thread.
 
-        Return the position that the path reaches, and the pieces of the path in between, the latest first. If the
-        thread waited for another thread or for a collective, that is where the path continues. `start` is the time
-        (ns) at which the whole path begins.
+        Return the new position, and the pieces of the path in between, the latest first. If the thread waited for
+        another thread or for a collective, the new position is there. `start` is the time (ns) at which the whole path
+        begins.
         """
         thread = self.threads[position.thread]
         if thread.is_busy(position.at):
@@ -236,8 +236,8 @@ class HostPath:
     def piece_before(self, thread: HostThread, at: int, until: int) -> PathPiece:
         """Return the piece of the path on `thread` that ends at the time `at` (ns of the trace's clock).
 
-        It is the innermost event that runs just before `at`, or a pause of kind `host` if none runs. It begins where
-        this event became the innermost one, but not before `until`.
+        The piece is the innermost event that runs just before `at`, or a pause of kind `host` if none runs. It begins
+        where this event became the innermost one, but not before `until`.
         """
         index, since = thread.innermost(at)
         begun = until if since is None else max(since, until)
@@ -248,12 +248,12 @@ class HostPath:
         return PathPiece(begun, at, KIND_NAMES[kind] if kind >= 0 else "host", row)
 
     def awaited(self, position: HostPosition, idle_since: int) -> HostPosition | None:
-        """Return where the path continues if the idle thread of `position` waited for another event; else None.
+        """Return the position where the path continues if the thread of `position` waited for an event, else None.
 
-        It is the end of that event. The thread is idle since `idle_since` (ns). It may have waited for a collective,
-        or for an operator of another thread, that ended more than 50 µs after that; or for an operator of another
-        thread that began after that, as when one thread hands over to another for a short time. Of several such
-        events the last to end is taken.
+        The position is the end of the awaited event. The thread is idle since `idle_since` (ns). There are two kinds of
+        candidates: a collective, or an operator of another thread, that ended more than 50 µs after `idle_since`; and
+        an operator of another thread that began after `idle_since`, as when one thread hands over to another for a
+        short time. The candidate with the latest end is taken.
         """
         ends = []
         last_collective = int(np.searchsorted(self.ends, position.at, side="right")) - 1
@@ -268,8 +268,8 @@ class HostPath:
     def through_collective(self, position: HostPosition, _start: int) -> tuple[HostPosition, list[PathPiece]]:
         """Follow the path backwards through the collective of `position`, to the event that it waited for.
 
-        This event is the collective before it on the same thread, or the call that issued it. Return the end of this
-        event as a position, and the pieces of the path in between, the latest first.
+        The awaited event is the previous collective on the same thread, or the call that issued the collective. Return
+        the end of this event as a position, and the pieces of the path in between, the latest first.
         """
         c, row = self.trace.columns, int(self.collectives[position.collective])
         begun = max(int(c["start"][row]), self.start)
@@ -288,8 +288,8 @@ class HostPath:
     def queued_behind(self, row: int, begun: int) -> int:
         """Return the index in `collectives` of the collective that another one waited for on the same thread, or NONE.
 
-        The waiting collective is in trace row `row` and began at the time `begun` (ns of the trace), at most
-        `QUEUED_NS` after the end of the one that it waited for.
+        The waiting collective is in trace row `row` and began at the time `begun` (ns of the trace). The awaited one
+        ended at most `QUEUED_NS` before `begun`.
         """
         c = self.trace.columns
         for index in range(int(np.searchsorted(self.ends, begun, side="right")) - 1, NONE, -1):

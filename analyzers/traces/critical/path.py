@@ -1,8 +1,8 @@
 """Find the critical path of one rank: the chain of work and waiting that determines the duration of the recording.
 
-The path is followed from the end to the start. An event of the device comes after the event that it waited for:
-another event that ended just before, or the call that launched it. On the host the path runs back to the last call
-that waited for the device, and from there to the device event for which this call waited. Every instant belongs to
+The path is followed from the end to the start. On the device, an event waited either for another event that ended just
+before, or for the call that launched it; the path continues there. On the host, the path runs back to the last call
+that waited for the device, and from there to the device event that this call waited for. Every instant belongs to
 exactly one piece, so the durations of the pieces add up to the duration of the recording. If the host itself does the
 work, only `host_path` is used.
 """
@@ -29,11 +29,11 @@ HANDOVER_NS = 10_000
 
 
 class Position(NamedTuple):
-    """A point that the backwards search for the critical path has reached: a time (ns of the trace), and where it is.
+    """The current position of the backwards search for the critical path: a time (ns of the trace), on device or host.
 
-    On a device, `work_index` is the index in `DevicePath.work` of the event that ends then. On the host `work_index`
-    is NONE and `lane` is the number of the thread's lane. The path may only go on to work with an index less than
-    `below`; without that limit events of zero duration could lead in a circle.
+    On a device, `work_index` is the index in `DevicePath.work` of the event that ends then. On the host `work_index` is
+    NONE and `lane` is the number of the thread's lane. The path may only continue with work whose index is less than
+    `below`; without this limit, events of zero duration could lead in a circle.
     """
 
     at: int
@@ -76,13 +76,13 @@ class DevicePath:
 
     @cached_property
     def host(self) -> HostPath:
-        """The search through the host's threads, for the time that the path spends there."""
+        """The search through the host's threads, for the parts of the path that are on the host."""
         return HostPath(self.trace, None, self.start, self.end)
 
     def last_ended(self, at: int, below: int) -> int:
         """Return the index in `work` of the last event that ended at or before the time `at`, or NONE.
 
-        Only indices less than `below` count.
+        Only events with an index less than `below` count.
         """
         return min(int(np.searchsorted(self.ends, at, side="right")), below) - 1
 
@@ -99,9 +99,9 @@ class DevicePath:
     def on_device(self, position: Position) -> tuple[Position, list[PathPiece]]:
         """Follow the path backwards through one event of the device, to the event or the call that it waited for.
 
-        Return the end of that event or call as a position, and the pieces of the path in between, the latest first:
-        the pause between the event's end and the given position, the event itself, and the time that it waited before
-        its start.
+        Return the end of the awaited event or call as a position, and the pieces of the path in between, the latest
+        first. These are the pause between the event's end and the given position, the event itself, and its waiting
+        time before its start.
         """
         c, row = self.trace.columns, int(self.work[position.work_index])
         end = min(int(c["end"][row]), position.at)
@@ -122,8 +122,9 @@ class DevicePath:
     def on_host(self, position: Position) -> tuple[Position, list[PathPiece]]:
         """Follow the path backwards through the host's time, to the end of the last call that waited for the device.
 
-        Return the end of the device event that this call waited for as a position, and the host's time in between as
-        one piece. If the call waited for no recorded event, the position is its start on the host.
+        Return two things: the end of the device event that this call waited for, as a position, and the host's time in
+        between as one piece. If the call waited for no recorded event, the position is the start of the call on the
+        host.
         """
         rows, ends = self.waits
         wait = int(np.searchsorted(ends, position.at, side="right")) - 1
@@ -189,9 +190,9 @@ def path_sums(path: "pd.DataFrame") -> list[PathSum]:
 
 
 def savings_ns(path: "pd.DataFrame", name: str, factor: float) -> int:
-    """Return by how many ns, at most, a step would be shorter if some pieces of its critical path were faster.
+    """Return an upper limit for the ns saved in a step if all pieces of its critical path called `name` were faster.
 
-    All pieces called `name` would run `factor` times as fast.
+    These pieces would run `factor` times as fast.
     """
     on_path = int(path.loc[path["name"] == name, "dur_ns"].sum())
     return round(on_path * (1 - 1 / factor))

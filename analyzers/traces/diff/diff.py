@@ -3,9 +3,9 @@
 All times are means over steps and ranks, so that runs of different lengths can be compared. The changes of the parts
 add up to the change of the step.
 
-Example: a step took 100 ms (computing 80, exposed communication 15, idle 5) and now takes 130 ms (80, 45, 5). The
-parts change by 0, +30 and 0 ms, which add up to +30 ms; the kernel list shows that `ncclDevKernel_AllGather` runs
-twice as often: more calls, +28 ms.
+Example: a step took 100 ms (computing 80, exposed communication 15, idle 5) and now takes 130 ms (80, 45, 5). The parts
+change by 0, +30 and 0 ms, which add up to +30 ms. The list of kernels shows the reason: `ncclDevKernel_AllGather` runs
+twice as often and takes 28 ms more (manner: more calls).
 """
 
 from collections import defaultdict
@@ -29,8 +29,8 @@ CHANGE_AT_LEAST = 0.02
 class StepPart(StrEnum):
     """A part of a step's wall time; the parts add up to the step.
 
-    `OUTSIDE_WORK` is the time of the step before its first and after its last kernel or copy; it is negative if that
-    work outlasts the step.
+    `OUTSIDE_WORK` is the time of the step before its first and after its last kernel or copy. It is negative if the
+    work goes on after the end of the step.
     """
 
     COMPUTING = "computing"
@@ -41,7 +41,7 @@ class StepPart(StrEnum):
 
 
 class Manner(StrEnum):
-    """How a kernel, operator, module or phase changed."""
+    """The way in which a kernel, operator, module or phase changed."""
 
     APPEARED = "appeared"
     VANISHED = "vanished"
@@ -89,8 +89,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 class TraceDiff(msgspec.Struct, frozen=True, kw_only=True):
     """The changes of a step from traces a to traces b; all times are means over all steps and ranks, in ns.
 
-    `ranks` are the ranks that were compared; `changes` has the largest changes of each kind. `memory` is empty unless
-    allocations were recorded in both sets of traces.
+    `ranks` are the compared ranks; `changes` has the largest changes of each kind. `memory` is empty unless allocations
+    were recorded in both sets of traces.
     """
 
     ranks: list[int | None]
@@ -106,8 +106,8 @@ class TraceDiff(msgspec.Struct, frozen=True, kw_only=True):
 def compare(a: Sequence[Artefact], b: Sequence[Artefact], options: store.Options | None = None) -> TraceDiff | None:
     """Return the changes from the traces `a` to the traces `b`, on the ranks that both have.
 
-    If they have no rank in common, all ranks of each side are taken. The result is None if no trace of one side can
-    be read.
+    If the two sides have no rank in common, all ranks of each side are used. The result is None if no trace of one side
+    can be read.
     """
     sides = [[recording.account for recording in load(side, options or store.Options())[0]] for side in (a, b)]
     common_ranks = {account.rank for account in sides[0]} & {account.rank for account in sides[1]}
@@ -117,7 +117,7 @@ def compare(a: Sequence[Artefact], b: Sequence[Artefact], options: store.Options
 
 
 def diff(a: Sequence[RankTrace], b: Sequence[RankTrace]) -> TraceDiff:
-    """Return the changes from traces `a` to traces `b`; each item is the numbers about one device or host."""
+    """Return the changes from traces `a` to traces `b`; both have a `RankTrace` for each device or host."""
     steps = [[step for account in side for step in steps_of(account)] for side in (a, b)]
     return TraceDiff(
         ranks=sorted({account.rank for account in a}, key=lambda rank: -1 if rank is None else rank),
@@ -162,8 +162,8 @@ LISTINGS: dict[str, Listing] = {
 def changes(kind: str, listing: Listing, sides: tuple[Sequence[RankTrace], Sequence[RankTrace]]) -> list[Change]:
     """Return the changes of all kernels, operators, modules or phases (`kind`), the largest change of time first.
 
-    `listing` returns (name, ns, count) of each of them for one device or host; `sides` are the two sets of traces.
-    Changes below 2 % are left out.
+    `listing` is a function that returns (name, ns, count) of each of them for one device or host. `sides` are the two
+    sets of traces. Changes below 2 % are left out.
     """
     first, second = (mean_step(listing, side) for side in sides)
     rows = []
@@ -188,7 +188,8 @@ def changes(kind: str, listing: Listing, sides: tuple[Sequence[RankTrace], Seque
 def mean_step(listing: Listing, side: Sequence[RankTrace]) -> dict[str, tuple[float, float]]:
     """Return {name: (ns, count) per step} of kernels, operators, modules or phases, as means over all steps.
 
-    `listing` returns (name, ns, count) of each of them for one device or host; `side` is the set of traces.
+    `listing` is a function that returns (name, ns, count) of each of them for one device or host. `side` is the set of
+    traces.
     """
     total, count = defaultdict[str, int](int), defaultdict[str, int](int)
     for account in side:
@@ -200,9 +201,9 @@ def mean_step(listing: Listing, side: Sequence[RankTrace]) -> dict[str, tuple[fl
 
 
 def manner(before: tuple[float, float], after: tuple[float, float]) -> Manner:
-    """Return how a kernel, operator, module or phase changed, given its (ns, count) per step before and after.
+    """Return how a kernel, operator, module or phase changed, from its (ns, count) per step before and after.
 
-    If the number of calls changed, that is the answer, because it explains the change of time.
+    A change of the number of calls is reported first, because it explains the change of time.
     """
     if not before[1]:
         return Manner.APPEARED

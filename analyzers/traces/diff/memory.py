@@ -15,8 +15,8 @@ class MemoryChange(msgspec.Struct, frozen=True, kw_only=True):
     """The change of an amount of memory from traces a to traces b, in bytes.
 
     `where` is a type of device ("cpu", "cuda"). If `kind` is "most allocated", "most reserved" or "growth a step", the
-    amount is that of the rank with most. If `kind` is "operator" or "module", it is what the operator or module `name`
-    itself allocates, without the calls inside it, in a mean step of a rank.
+    amount is that of the rank with the largest amount. If `kind` is "operator" or "module", the amount is what the
+    operator or module `name` allocates directly (calls inside it left out), in a mean step of a rank.
     """
 
     where: str
@@ -62,7 +62,7 @@ def memory_change(where: str, kind: str, name: str, a: float, b: float) -> Memor
 
 
 def growth(memories: Sequence[DeviceMemory]) -> float:
-    """Return by how many bytes per step memory grows on the device where it grows most; 0 if no steps were recorded."""
+    """Return the growth of memory in bytes per step, on the device with the largest growth; 0 without steps."""
     known = [memory.steps for memory in memories if memory.steps]
     return max(((steps[-1].end_bytes - steps[0].start_bytes) / len(steps) for steps in known), default=0.0)
 
@@ -81,10 +81,10 @@ NAMED: dict[str, Callable[[DeviceMemory], Sequence[NamedAllocationTotals]]] = {
 def allocated_by_name(
     named: Callable[[DeviceMemory], Sequence[NamedAllocationTotals]], memories: Sequence[DeviceMemory]
 ) -> dict[str, float]:
-    """Return {operator or module: bytes that it allocates itself in a step}, as a mean over all steps of some devices.
+    """Return {operator or module: bytes that it allocates directly in a step}, as a mean over the steps of all devices.
 
-    `memories` has the memory of each device, and `named` returns the operators or modules in one of them. A recording
-    without steps counts as one step.
+    `memories` has the memory of each device. `named` is a function that returns the operators or modules in one of
+    them. A recording without steps counts as one step.
     """
     total = defaultdict[str, int](int)
     for row in (row for memory in memories for row in named(memory)):

@@ -20,9 +20,9 @@ def memory_counters(
 ) -> Iterator[dict[str, object]]:
     """Yield counter events with the allocated and reserved bytes of each device over time.
 
-    `pid_of` returns the process id that stands for a device (None: the host) in the file. `to_common_clock` converts
-    times of the trace to the common clock of all ranks, and `window` is (start, end) in ns of that clock (None:
-    everything).
+    `pid_of` is a function that returns the process id of a device (None: the host) in the exported file.
+    `to_common_clock` converts times of the trace to the common clock of all ranks. `window` is (start, end) in ns of
+    that clock (None: everything).
     """
     for allocator in allocators(trace):
         at, allocated, reserved = points(allocator, trace.origin)
@@ -40,8 +40,8 @@ def memory_counters(
 def points(allocator: Allocator, origin: int) -> tuple[Column, Column, Column]:
     """Return the points of a device's memory curve: times (ns of the trace), allocated bytes and reserved bytes.
 
-    The first point, at `origin` (the start of the trace, ns), has the bytes allocated before the first event. If
-    there are too many events, the points are the maxima in equal intervals of time.
+    The first point, at `origin` (the start of the trace, ns), has the bytes allocated before the first event. With too
+    many events for one point each, the points are the maxima in equal intervals of time.
     """
     if len(allocator.at) > POINTS_AT_MOST:
         edges = np.linspace(allocator.at[0], allocator.at[-1] + 1, POINTS_AT_MOST + 1).astype(np.int64)

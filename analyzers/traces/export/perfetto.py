@@ -1,11 +1,12 @@
 """Write the traces of many ranks, on a common clock, and the findings on them into one file of the Chrome trace format.
 
-Perfetto and chrome://tracing open it. They draw *processes*, each with *tracks* below it. Each rank gets a process
-for its host and one for each of its devices. A further process holds the findings: the collectives in which ranks
-waited, and for whom, and the critical path of the first rank's last step. The memory of devices is in counters.
+Perfetto and chrome://tracing open the file. They draw *processes*, each with *tracks* below it. Each rank gets a
+process for its host and one for each of its devices. A further process shows the findings: the collectives in which
+ranks waited, for which rank they waited, and the critical path of the first rank's last step. The memory of devices is
+in counters.
 
-Events of one track must be nested or not overlap, else Perfetto drops them. An event that would partly overlap
-another one is written to a further track of the same name.
+Events of one track must be nested or not overlap, else Perfetto drops them. An event that would partly overlap another
+one is written to a further track of the same name.
 """
 
 import gzip
@@ -48,7 +49,7 @@ class Times(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One end of an arrow in the export: a track (`pid`, `tid`), and a time `at` in ns of the common clock."""
+    """One end of an arrow in the export: a track (`pid`, `tid`), and the time `at` in ns of the common clock."""
 
     pid: int
     tid: int
@@ -93,9 +94,9 @@ def compressed(file: IO[bytes]) -> IO[bytes]:
 
 
 def all_events(aligned: AlignedRecordings, window: Window | None, limit: int) -> Iterator[Event]:
-    """Yield all events of the export: those of the findings first, then the events of each rank.
+    """Yield all events of the export: first the findings, then the events of each rank.
 
-    Of each rank's events only the longest are written, so that all ranks have at most `limit`.
+    Each rank gets at most `limit` events: the longest.
     """
     files = list(dict.fromkeys(recording.artefact.path for recording in aligned.recordings))
     yield from process_names(FINDINGS_PID, "findings", -1)
@@ -140,7 +141,7 @@ def processes_of_lanes(trace: Trace, base: int, name: str) -> dict[int, tuple[in
 
 
 def pid_of(base: int, device: int | None) -> int:
-    """Return the process id in the export for a device of a rank, or for its host if `device` is None."""
+    """Return the process id in the export for a device of a rank, or for the rank's host if `device` is None."""
     return base if device is None else base + 1 + device % (PIDS_PER_RANK - 1)
 
 
@@ -181,9 +182,9 @@ def trace_events(trace: Trace, processes: dict[int, tuple[int, str]], times: Tim
 
 
 def tracks_of(lanes: Column, times: Times, rows: Integers) -> list[int]:
-    """Return, for each event in `rows`, the number of the track in the export that it is written to.
+    """Return, for each event in `rows`, the number of its track in the export.
 
-    It is the number of the event's lane (thread or stream). An event that would partly overlap another one on that
+    The number is that of the event's lane (thread or stream). An event that would partly overlap another event on this
     track gets a further track. `rows` are trace rows in order of time, `lanes` has the lane number of each of them.
     """
     ends: dict[int, list[int]] = {}
@@ -198,9 +199,9 @@ def tracks_of(lanes: Column, times: Times, rows: Integers) -> list[int]:
 
 
 def nests(running: list[int], start: int, end: int) -> bool:
-    """Return whether an event lies inside all events that still run at its start, so that it fits on their track.
+    """Return whether an event lies inside all events that still run at its start, so that it fits on the same track.
 
-    `running` has the ends of these events, the innermost last; ends before `start` are removed from it.
+    `running` has the ends of these running events, the innermost last; ends before `start` are removed from it.
     """
     while running and running[-1] <= start:
         running.pop()
@@ -233,9 +234,9 @@ def arrow(name: str, number: int, source: Point, target: Point) -> Iterator[Even
 
 
 def waiting_events(aligned: AlignedRecordings, waits: Iterable[CollectiveWait]) -> Iterator[Event]:
-    """Yield an event for each collective in `waits`, from its first arrival to the end of the longest wait in it.
+    """Yield an event for each collective in `waits`, from its first arrival to the end of its longest wait.
 
-    Those that overlap are written to several tracks, each of which begins with its name.
+    Overlapping events are written to several tracks, each of which begins with its name.
     """
     ends: dict[int, list[int]] = {}
     for wait in sorted((wait for wait in waits if wait.wait_ns), key=lambda w: (w.start_ns, -w.longest_wait_ns)):
@@ -269,9 +270,10 @@ def critical_path_events(aligned: AlignedRecordings, index: int, name: str) -> I
 
 
 def finding_event(tid: int, name: str, stretch: tuple[int, int], args: Mapping[str, object]) -> Event:
-    """Return an event in the process of the findings, on track `tid`.
+    """Return an event in the export's process of findings, on track `tid`.
 
-    `stretch` is its (start, duration) in ns of the common clock; `args` are shown when it is selected.
+    `stretch` is (start, duration) of the event in ns of the common clock; `args` are shown when a user selects the
+    event.
     """
     where = {"ph": "X", "name": name, "cat": "finding", "pid": FINDINGS_PID, "tid": tid}
     return where | {"ts": stretch[0] / 1000, "dur": stretch[1] / 1000, "args": args}

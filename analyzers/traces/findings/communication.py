@@ -1,4 +1,4 @@
-"""Write the finding about exposed communication: with which collective to start, and how to hide or time it."""
+"""Write the finding about exposed communication: which collective to treat first, and how to hide or measure it."""
 
 import re
 
@@ -36,7 +36,10 @@ def exposed_finding(account: RankTrace) -> Finding:
 
 
 def exposed_times(account: RankTrace) -> str:
-    """Return sentences on how long collectives ran, without compute, and blocking; equal times are written once."""
+    """Return sentences on how long collectives ran in total, without overlapping compute, and blocking other work.
+
+    Equal times are written once.
+    """
     whole, exposed = duration_ns(account.communication_ns), duration_ns(account.exposed_communication_ns)
     blocked = duration_ns(account.blocking_communication_ns) if account.blocking_communication_ns else None
     nothing = "nothing was computed"
@@ -51,9 +54,9 @@ def exposed_times(account: RankTrace) -> str:
 
 
 def hide_advice(account: RankTrace) -> str:
-    """Return, as the rest of a sentence, with which collective to start, and how to hide it or to need fewer.
+    """Return the end of a sentence: which collective to treat first, and how to hide it or to need fewer of them.
 
-    Computing that already runs during a collective cannot hide another one.
+    Compute that already runs during one collective cannot hide another one.
     """
     first, what = longest_collective(account)
     free = account.compute_ns - account.overlapped_communication_ns
@@ -67,7 +70,7 @@ def hide_advice(account: RankTrace) -> str:
 
 
 def limit_of_overlap(account: RankTrace, free: int) -> str:
-    """Return a sentence on how much communication `free` ns of compute outside of collectives can hide, and how."""
+    """Return a sentence: how much communication `free` ns of compute outside of collectives can hide, and how."""
     exposed = account.exposed_communication_ns
     if free <= 0:
         return "Overlap with compute cannot help: nothing is computed outside of collectives."
@@ -78,7 +81,7 @@ def limit_of_overlap(account: RankTrace, free: int) -> str:
 
 
 def longest_collective(account: RankTrace) -> tuple[str, str]:
-    """Return the beginning of advice on the collective with most time, which names it, and a word that refers to it.
+    """Return the beginning of an advice, which names the collective with most time, and a pronoun that refers to it.
 
     Example: `start with all_gather of process group mesh_fsdp, 1.5 MiB each (81.0 ms in 12 calls):`, `it`.
     """
@@ -90,7 +93,7 @@ def longest_collective(account: RankTrace) -> tuple[str, str]:
 
 
 def how_to_hide(account: RankTrace) -> str:
-    """Return how to overlap the collective with most time with compute, for the kind of parallelism that uses it."""
+    """Return how to overlap the collective with most time with compute; this depends on the kind of parallelism."""
     name = max(account.collectives, key=lambda collective: collective.total_ns).name if account.collectives else ""
     fsdp = "with FSDP2 prefetch the next layer (set_modules_to_forward_prefetch)"
     ddp = "with DDP use fewer and larger buckets (bucket_cap_mb)"
@@ -101,7 +104,7 @@ def how_to_hide(account: RankTrace) -> str:
 
 
 def reading_of_time(account: RankTrace) -> str:
-    """Return sentences on what the time of a collective alone says about the cause, with its times in the recording."""
+    """Return sentences on what the time of a collective can say about the cause of waiting, with the recorded times."""
     longest = max(account.collectives, key=lambda collective: collective.total_ns, default=None)
     recorded = (
         f" (here its shortest call took {duration_ns(longest.min_ns)}, the median {duration_ns(longest.median_ns)})"
@@ -115,7 +118,7 @@ def reading_of_time(account: RankTrace) -> str:
 
 
 def collective_times(account: RankTrace) -> str:
-    """Return a text that divides the time of collectives by whether something was computed at the same time."""
+    """Return a text that divides the time of collectives into time with and without overlapping compute."""
     whole, exposed = account.communication_ns, account.exposed_communication_ns
     parts = f"{duration_ns(exposed)} without compute, {duration_ns(whole - exposed)} during compute"
     return f"collectives ran for {duration_ns(whole)}: {parts}"
@@ -137,7 +140,7 @@ def longest_collectives(account: RankTrace) -> list[str]:
 
 
 def shortest_call(collective: Collective) -> str:
-    """Return, as a suffix, how long the shortest of several calls took: the longer ones include waiting for ranks."""
+    """Return a suffix with the duration of the shortest of several calls: the longer ones include waiting for ranks."""
     return f", the shortest {duration_ns(collective.min_ns)}" if collective.count > 1 else ""
 
 

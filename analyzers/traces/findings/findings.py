@@ -1,7 +1,4 @@
-"""Write the findings about the time of one device or host.
-
-These are a slow host, compilation, and flaws of the recording.
-"""
+"""Write the findings about the time of one device or host: a slow host, compilation, and flaws of the recording."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -56,7 +53,7 @@ EXPOSED = {"device": 0.1, "cpu": 0.5}
 
 
 def time_findings(account: RankTrace, problems: Sequence[Problem] = ()) -> Iterator[Finding]:
-    """Yield the findings about a device or host: where its time goes, and how far its recording can be trusted."""
+    """Yield the findings about a device or host: where its time goes, and how far the recording can be trusted."""
     if not account.device_events:
         yield empty_finding(account)
         return
@@ -106,7 +103,10 @@ WORTH_NAMING = 0.01
 
 
 def busiest_on_host(account: RankTrace) -> list[str]:
-    """Return texts on the longest synchronising call and the longest operator of the host (without calls inside it)."""
+    """Return texts on the longest synchronising call and on the longest operator of the host.
+
+    The time of an operator leaves out the operators that it calls.
+    """
     facts = [
         f"the synchronising call with most time on the host: {call.name}, {quantity(call.count, 'call')},"
         f" {duration_ns(call.total_ns)} in total"
@@ -197,7 +197,7 @@ def driver_allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) ->
 def call_text(call: CallTotal) -> str:
     """Return a text on the number and time of the calls of one name.
 
-    A call that frees memory and takes far longer than the others is mentioned separately.
+    If the calls free memory and one of them takes far longer than the others, this one is mentioned separately.
     """
     text = f"{call.name}: {quantity(call.count, 'call')}, {duration_ns(call.total_ns)} in total, the longest"
     if not free_apart(call):
@@ -213,9 +213,9 @@ def free_apart(call: CallTotal) -> bool:
 
 
 def is_start_up(calls: Sequence[CallTotal], total_ns: int) -> bool:
-    """Return whether the longest of some calls is the start of CUDA, inside the first cudaFree(0) of a process.
+    """Return whether the longest of some calls is the start of CUDA, which happens in a process's first cudaFree(0).
 
-    It is if it frees memory and takes most of `total_ns`, the time of all the calls.
+    This is assumed if the call frees memory and takes most of `total_ns`, the time of all the calls.
     """
     longest = max(calls, key=lambda call: call.max_ns)
     return "Free" in longest.name and longest.max_ns > START_UP_SHARE * total_ns
@@ -242,7 +242,7 @@ def cpu_finding(account: RankTrace) -> Finding:
 
 
 def record_device(account: RankTrace) -> str:
-    """Return how to record the work of GPUs too, or that there are none to record as far as the trace shows."""
+    """Return advice on how to record the work of GPUs, too, or a text that the trace shows no GPUs."""
     record = (
         "record again with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
         " (ProfilerActivity.XPU on Intel GPUs; AMD GPUs use CUDA too)"

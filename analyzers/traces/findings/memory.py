@@ -22,7 +22,7 @@ NEAR_LIMIT = 0.9
 
 
 def memory_findings(account: RankTrace) -> Iterator[Finding]:
-    """Yield the findings about the memory of one device and, with it, of the host: growth, unused memory, the limit."""
+    """Yield the findings about the memory of one device, and of the host with it: growth, unused memory, the limit."""
     for memory in account.device_memory:
         growth = step_growth(memory)
         if len(growth) >= STEPS_AT_LEAST and grows(growth, memory.peak.bytes):
@@ -36,14 +36,14 @@ def memory_findings(account: RankTrace) -> Iterator[Finding]:
 
 
 def least_unused(memory: DeviceMemory, reserved: MemoryMoment) -> float:
-    """Return from how many unused bytes on a finding is worth its line: less could not hold a larger batch either."""
+    """Return the number of unused bytes from which a finding is reported: less memory could not hold a larger batch."""
     return max(UNUSED_BYTES, UNUSED_SHARE * reserved.bytes, UNUSED_OF_DEVICE * (memory.total_bytes or 0))
 
 
 def step_growth(memory: DeviceMemory) -> list[int]:
-    """Return by how many bytes memory grew in each step, up to the next step's start.
+    """Return by how many bytes memory grew in each step, from its start to the start of the next step.
 
-    The last step counts up to its own end.
+    For the last step, the growth up to its own end counts.
     """
     starts = [step.start_bytes for step in memory.steps]
     return [after - before for before, after in pairwise([*starts, *(step.end_bytes for step in memory.steps[-1:])])]
@@ -52,7 +52,7 @@ def step_growth(memory: DeviceMemory) -> list[int]:
 def grows(growth: Sequence[int], peak: int) -> bool:
     """Return whether memory grew in every step, by enough to matter.
 
-    With a leak it does; with a cache that fills up it does not. `growth` has the bytes by which memory grew in each
+    A leak grows in every step; a cache that fills up does not. `growth` has the bytes by which memory grew in each
     step, `peak` is the most memory in use, in bytes.
     """
     return min(growth) >= min(GROWTH_BYTES, max(1, GROWTH_SHARE * peak))
@@ -137,7 +137,7 @@ def device_name(memory: DeviceMemory) -> str:
 
 
 def moment_fact(account: RankTrace, moment: MemoryMoment) -> str:
-    """Return a text on how much was allocated at a moment, in which step and phase, and in which code."""
+    """Return a text on how much memory was allocated at a moment, in which step and phase, and in which code."""
     begin = next((step.start_ns for step in account.step_times if step.step == moment.step), None)
     step = f" in step {moment.step}, {duration_ns(moment.at_ns - begin)} after its start" if begin is not None else ""
     phase = "" if moment.phase == "other" else f", {moment.phase}"

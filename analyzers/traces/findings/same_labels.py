@@ -1,4 +1,4 @@
-"""Make recordings with the same rank, device and steps, such as those of two jobs, distinguishable in evidence."""
+"""Make recordings with the same rank, device and steps distinguishable in evidence, for example those of two jobs."""
 
 from collections.abc import Sequence
 from os.path import commonpath
@@ -10,7 +10,7 @@ from analyzers.report import Evidence, Finding
 
 
 def with_folders(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings with the file's folder in the first fact of each, where several files have one label.
+    """Return the findings; where several files have one label, the folder of the file is added to the first fact.
 
     The label is the text of the fact up to the first colon. Example: `rank 0, CPU, step 10: 1.62 s recorded` becomes
     `rank 0, CPU, step 10, in job_a: 1.62 s recorded`.
@@ -23,7 +23,7 @@ def with_folders(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def with_folder(finding: Finding, files: dict[tuple[str, str], set[str]]) -> Finding:
-    """Return a finding with the folder of its file in the label of its first fact, if several files have that label.
+    """Return a finding; if several files have the label of its first fact, the file's folder is added to the label.
 
     `files` is {(id of a finding, label): paths of the files}.
     """

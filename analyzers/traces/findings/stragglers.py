@@ -76,7 +76,7 @@ def with_detail(late: LateRank) -> Straggler:
 
 
 def computing(growth: ComputeGrowth) -> str:
-    """Return sentences on how a rank's computing differs from that of the others: more kernels, or longer ones."""
+    """Return sentences on how a rank's computing differs from that of the others: more kernels, or longer kernels."""
     unit = "kernels" if growth.on_device else "operators"
     kernel = growth.kernel[:NAME_AT_MOST]
     most = f" Most of the extra time is in {kernel} (+{duration_ns(growth.growth_ns)})." if growth.growth_ns else ""
@@ -116,7 +116,7 @@ def advice(straggler: Straggler) -> str:
 
 
 def the_others(rank: int, waits: Sequence[RankWaits]) -> str:
-    """Return a text for what a rank is compared with: the other one of two ranks, or the median of the others."""
+    """Return a text for what a rank is compared with: the other rank (of two), or the median of the others."""
     others = [row.rank for row in waits if row.rank != rank]
     return f"rank {others[0]}" if len(others) == 1 else "the median of the other ranks"
 

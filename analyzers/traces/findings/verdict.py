@@ -1,4 +1,4 @@
-"""Write the verdict on a set of traces: one sentence on the most important finding, and which evidence was missing."""
+"""Write the verdict on a set of traces: one sentence on the most important finding, and which evidence is missing."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -15,7 +15,10 @@ HEALTHY_CONFIDENCE = 0.8
 
 
 class VerdictClass(StrEnum):
-    """The kinds of a verdict on traces; each but HEALTHY and UNKNOWN, after `trace.`, is also the id of a finding."""
+    """The kinds of a verdict on traces.
+
+    Except for HEALTHY and UNKNOWN, `trace.` plus the value is also the id of a finding.
+    """
 
     STRAGGLER = "straggler"
     EXPOSED_COMMUNICATION = "exposed_communication"
@@ -40,7 +43,7 @@ class VerdictClass(StrEnum):
 
 
 class Missing(StrEnum):
-    """A kind of evidence that the traces lack, and that would make the verdict on them more certain."""
+    """A kind of evidence that is missing in the traces and would make the verdict more certain."""
 
     CLOCKS = "clocks"
     STEP_MARKS = "step_marks"
@@ -59,10 +62,10 @@ def verdict(
     clocks: Sequence[Clock],
     opportunities: Sequence[Advice] = (),
 ) -> Verdict:
-    """Return the verdict on a set of traces: the most important finding, else that the job is healthy, or unknown.
+    """Return the verdict on a set of traces: the most important finding; without findings "healthy" or "unknown".
 
-    A straggler comes first, then the largest loss of time, then a problem with memory. `clocks` show whether the
-    ranks' clocks could be compared; `opportunities` are sorted by what they save, the largest first.
+    A straggler comes first, then the largest loss of time, then a problem with memory. `clocks` show whether the ranks'
+    clocks could be compared; `opportunities` are sorted by the time that they save, the largest first.
     """
     by_id = {finding.id: finding for finding in findings if is_lead(finding)}
     lacks = [missing_sentence(lack, clocks) for lack in missing(accounts, clocks)]
@@ -89,14 +92,14 @@ def verdict(
 
 
 def lacks_device(accounts: Sequence[RankTrace]) -> bool:
-    """Return whether only hosts were recorded although there are devices, so that the time of devices is unknown."""
+    """Return whether only hosts were recorded although there are devices; the time of the devices is then unknown."""
     return all(account.source == "cpu" for account in accounts) and any(
         account.device_name or GPU_TRAINING.search(account.backend or "") for account in accounts
     )
 
 
 def is_excerpt(accounts: Sequence[RankTrace]) -> bool:
-    """Return whether the events cover almost nothing of the steps, as in a file from which most events were removed."""
+    """Return whether the events cover almost nothing of the steps, as in a file with most events removed."""
     return all(account.span_ns < EXCERPT * sum(step.dur_ns for step in account.step_times) for account in accounts)
 
 
@@ -110,16 +113,16 @@ def unknown_reason(accounts: Sequence[RankTrace]) -> str:
 
 
 def by_importance(opportunities: Sequence[Advice]) -> list[VerdictClass]:
-    """Return the kinds of verdicts in order of importance: the first that has a finding becomes the verdict.
+    """Return the kinds of verdicts in order of importance; the first kind that has a finding becomes the verdict.
 
-    `opportunities` are sorted by what they save, the largest first; their kinds come in the same order.
+    `opportunities` are sorted by the time that they save, the largest first; their kinds come in the same order.
     """
     largest_first = [VerdictClass(row.kind.value) for row in opportunities if row.kind.value in OPPORTUNITIES]
     return [*MOST_IMPORTANT, *largest_first, *ABOUT_MEMORY]
 
 
 def is_lead(finding: Finding) -> bool:
-    """Return whether a finding may become the verdict: not if it is an opportunity that saves only little time."""
+    """Return whether a finding may become the verdict; an opportunity that saves only little time may not."""
     return finding.severity is not Severity.INFO or finding.id.removeprefix("trace.") not in OPPORTUNITIES
 
 
@@ -149,7 +152,7 @@ def missing(accounts: Sequence[RankTrace], clocks: Sequence[Clock]) -> list[Miss
 
 
 def missing_sentence(lack: Missing, clocks: Sequence[Clock]) -> str:
-    """Return a sentence on a kind of evidence that is missing and, if the user can supply it, how to do so."""
+    """Return a sentence on a kind of evidence that is missing and, if the user can supply it, on how to do so."""
     if lack is Missing.CLOCKS:
         ranks = [clock.rank for clock in clocks if not clock.agrees]
         return f"collectives that fix the clock of {rank_names(ranks)}: there are none, or they contradict each other"

@@ -1,1 +1,1 @@
-"""Find opportunities: possible changes that make a step shorter, each with the time that it would save at most."""
+"""Find opportunities: possible changes that make a step shorter, each with an upper limit of the time that it saves."""

@@ -1,8 +1,8 @@
-"""Find the opportunities of one device or host to save time, the largest first; no time counts for two of them.
+"""Find the opportunities of one device or host to save time, the largest first; no time counts for two opportunities.
 
-Time in which the device waits, exposed communication, and time in which the device computes or copies exclude each
-other. If a kernel could be shorter for two reasons, the first in the order of `OpportunityKind` counts: float32
-products of an unfused attention count as attention.
+Three kinds of time exclude each other: the device waits, communication is exposed, or the device computes or copies. If
+a kernel could be shorter for two reasons, the first one in the order of `OpportunityKind` counts: float32 products of
+an unfused attention count as attention.
 """
 
 from collections.abc import Callable, Iterator
@@ -56,7 +56,7 @@ class AccountOpportunities:
 
     @cached_property
     def time_ns(self) -> int:
-        """The total duration of the recorded steps in ns, or that of the device's work if it is longer.
+        """The total duration of the recorded steps in ns, or the duration of the device's work if it is longer.
 
         The work can be longer because a host may be far ahead of its device.
         """
@@ -77,8 +77,8 @@ class AccountOpportunities:
     ) -> Opportunity:
         """Return an opportunity with numbers per step, given the numbers of the whole recording.
 
-        `count` events take `taken_ns`, of which `saved_ns` can be saved. `names` are the events concerned; `measures`
-        are further numbers to show with it.
+        `count` events take `taken_ns`, of which `saved_ns` can be saved. `names` are the names of these events;
+        `measures` are further numbers to show.
         """
         return Opportunity(
             kind=kind,
@@ -98,7 +98,7 @@ class AccountOpportunities:
             yield self.opportunity(cause.kind, cause.count, cause.waiting_ns, cause.waiting_ns, names)
 
     def host_names(self, cause: Cause, host: Host) -> list[NamedTime]:
-        """Return the names of the host's events while the device waited because of `cause`, the longest first."""
+        """Return the names of the host's events that ran while the device waited for `cause`, the longest first."""
         trace = self.work.trace
         if cause.kind is OpportunityKind.SYNCHRONISING_CALL:
             rows = host.synchronising
@@ -114,10 +114,10 @@ class AccountOpportunities:
         return self.totals(trace.columns["name"][rows], inside)
 
     def innermost_names(self, cause: Cause, host: Host) -> list[NamedTime]:
-        """Return what the host's main thread ran while the device waited because of `cause`, by the names of events.
+        """Return what the host's main thread ran while the device waited because of `cause`, by name of event.
 
-        For each of the longest waits, this is the innermost event at the middle of the wait, and the function in the
-        user's own files around that event.
+        For each of the longest waits, the result counts the innermost event at the middle of the wait, and the function
+        in the user's own files around this event.
         """
         c, start, end = self.work.trace.columns, *cause.intervals
         longest = np.argsort(start - end, kind="stable")[:INTERVALS_AT_MOST]
@@ -168,7 +168,7 @@ class AccountOpportunities:
             yield self.opportunity(kind, int(mine.sum()), taken, playback.saved_ns(shorter), names)
 
     def shortenings(self) -> Iterator[tuple[OpportunityKind, Integers]]:
-        """Yield (kind, for each event of `work` the ns by which it could be shorter), the most certain kinds first."""
+        """Yield (kind, array of the ns by which each event of `work` could be shorter), the surest kinds first."""
         work = self.work
         yield OpportunityKind.UNFUSED_ATTENTION, self.attention_shortening()
         yield OpportunityKind.RECOMPUTATION, self.recomputation_shortening()
@@ -206,9 +206,9 @@ class AccountOpportunities:
         return np.where(self.work.linked & (inside[self.work.launch] != NONE), self.work.own, 0)
 
     def pageable_shortening(self) -> Integers:
-        """Return, for each copy from or to pageable memory in `work`, the ns in which it runs and nothing computes.
+        """Return, for each copy from or to pageable memory in `work`, the ns during which it runs and nothing computes.
 
-        The ns are 0 for all other events, and for copies as short as that of a scalar.
+        The value is 0 for all other events, and for copies as short as the copy of a scalar.
         """
         mine = self.named(lambda name: "Pageable" in name) & (self.work.kind == MEMORY)
         mine &= self.work.own >= COPY_AT_LEAST_NS  # a scalar takes its latency, wherever it comes from

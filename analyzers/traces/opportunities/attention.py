@@ -1,8 +1,8 @@
 """Find attention that is written as matrix products and a softmax, and could be one fused kernel.
 
 It is recognised by its operators: a softmax between two batched products on one thread, with only elementwise work in
-between. The softmax of a router or over a vocabulary has other operators around it, or its last dimensions are no
-sequence lengths.
+between. The softmax of a router, or over a vocabulary, differs: it has other operators around it, or its last
+dimensions are not sequence lengths.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Attentions:
         """The trace rows of all operators among which attention is searched, in order of thread and start.
 
         These are softmaxes and batched matrix products. Others, such as ordinary matrix products and embeddings, are
-        included because one of them beside a softmax shows that the softmax is not attention.
+        included for exclusion: if one of them is next to a softmax, the softmax is not attention.
         """
         trace = self.attribution.trace
         c = trace.columns
@@ -57,7 +57,7 @@ class Attentions:
         return rows[np.lexsort((c["start"][rows], c["lane"][rows]))]
 
     def chains(self) -> list[tuple[Integers, int]]:
-        """Return a pair for each attention: the indices of its events in `work`, and the ns of a fused kernel."""
+        """Return a pair for each attention: the indices of its events in `work`, and the ns of one fused kernel."""
         trace = self.attribution.trace
         if not trace.text_matches(SOFTMAX).any():
             return []
@@ -70,8 +70,8 @@ class Attentions:
     def chain(self, names: list[str], index: int) -> tuple[Integers, int] | None:
         """Return the attention around one softmax as (events, ns): indices in `work`, and the ns of a fused kernel.
 
-        `names` are the names of `operators`, `index` is the index of the softmax among them. The result is None if
-        the operators around it are not those of attention.
+        `names` are the names of `operators`; `index` is the index of the softmax among them. The result is None if the
+        operators around the softmax are not those of attention.
         """
         # Backward multiplies twice on either side: for v and for the scores, then for q and for k.
         times = 2 if names[index] == BACKWARD else 1
@@ -92,8 +92,8 @@ class Attentions:
     def is_sequence(self, row: int) -> bool:
         """Return whether the softmax in trace row `row` is over a [..., n, m] array whose last two sizes are large.
 
-        Attention between long sequences has such scores; a classifier has not. The result is True if no shapes were
-        recorded.
+        The scores of attention between long sequences have such sizes; the scores of a classifier do not. The result is
+        True if no shapes were recorded.
         """
         if row not in self.shape_of:
             return True
@@ -119,7 +119,7 @@ class Attentions:
         return linked[order], np.asarray(lane[order], np.int64)
 
     def launched_between(self, first: int, last: int) -> Integers:
-        """Return the indices in `work` of events that a thread launched from one operator to another, both included.
+        """Return the indices in `work` of the events that one thread launched between two operators, both included.
 
         `first` and `last` are the trace rows of the two operators.
         """
@@ -133,10 +133,10 @@ class Attentions:
         return mine[np.searchsorted(at, c["start"][first]) : np.searchsorted(at, c["end"][last])]
 
     def computed_between(self, first: int, last: int) -> Integers:
-        """Return the indices in `work` of the operators that a host ran from one operator to another, both included.
+        """Return the indices in `work` of the operators that a host ran between two operators, both included.
 
-        `first` and `last` are the trace rows of the two operators. If there are more than KERNELS_AT_MOST, the
-        longest are returned.
+        `first` and `last` are the trace rows of the two operators. At most the KERNELS_AT_MOST longest ones are
+        returned.
         """
         c, work = self.attribution.trace.columns, self.attribution.work
         inside = (work.start >= c["start"][first]) & (work.end <= c["end"][last])
@@ -146,7 +146,7 @@ class Attentions:
         return indices[np.argsort(-work.own[indices], kind="stable")[:KERNELS_AT_MOST]]
 
     def least_ns(self, products: list[int]) -> int:
-        """Return the ns that some matrix products need at the device's peak rate, or that they took if it is unknown.
+        """Return the ns that some matrix products need at the device's peak rate; their recorded time if it is unknown.
 
         `products` are the trace rows of the products.
         """

@@ -1,4 +1,4 @@
-"""Find exposed communication (during which nothing computes) that could be shorter, and the reason why it is not.
+"""Find exposed communication (during which nothing computes) that could be shorter, and the reason why it is long.
 
 The reasons are small collectives, slow links, and no overlap with computing.
 """
@@ -33,7 +33,7 @@ BETWEEN_HOSTS = 40e9
 
 @dataclass(frozen=True)
 class ExposedCollectives:
-    """The search for time to save in those collectives of a device that do not overlap with computing (exposed).
+    """The search for time to save in the exposed collectives of a device (those that do not overlap with computing).
 
     Arrays have an entry for each collective.
     """
@@ -71,15 +71,15 @@ class ExposedCollectives:
 
     @cached_property
     def kind(self) -> Column:
-        """For each collective, a number; two have the same one if name, data type, group size and bytes are equal."""
+        """For each collective, the number of its kind; a kind has one name, data type, group size and byte count."""
         labels = self.collectives.name, self.collectives.dtype
         return combined_codes(*(label.code for label in labels), self.collectives.members, self.size)
 
     def parts(self, steps: int) -> Iterator[tuple[OpportunityKind, Integers, dict[str, float]]]:
         """Yield (kind, ns by which each collective could be shorter, measures) for each kind of opportunity.
 
-        The measures are numbers to show with the opportunity, {name: value}, such as a bandwidth. No time counts for
-        two kinds.
+        `measures` is {name: value}, numbers to show with the opportunity, such as a bandwidth. No time counts for two
+        kinds.
         """
         left = self.exposed
         small = self.small(steps)
@@ -106,10 +106,9 @@ class ExposedCollectives:
     def slow(self) -> tuple[Integers, dict[str, float]]:
         """Return by how many ns each large collective is longer than at the expected bandwidth, and measures to show.
 
-        The measures, {name: value}, are the bus bandwidth of the slowest kind of collectives, the expected one, and
-        the size of these collectives.
-        The bandwidth of a kind is computed from its shortest collective, because that one waited least for other
-        ranks. Kinds that reach half of the expected bandwidth are not shortened.
+        The measures, {name: value}, are the bus bandwidth of the slowest kind of collectives, the expected bandwidth,
+        and the size of these collectives. The bandwidth of a kind is computed from its shortest collective, because
+        this one waited least for other ranks. Kinds that reach half of the expected bandwidth are not shortened.
         """
         shorter, measures = np.zeros(len(self.rows), np.int64), dict[str, float]()
         for _, mine in rows_by_value(self.kind):

@@ -1,10 +1,11 @@
-"""Estimate by how much a step becomes shorter if kernels do, by simulating the streams with the recorded launches.
+"""Estimate by how much a step becomes shorter if kernels become shorter, by simulating the streams and the launches.
 
 Shorter kernels help only if the host is ahead of the device. If the next kernel has not been launched yet when a
 shorter kernel ends, the device only becomes idle.
 
-Example: kernels of 10 and 10 µs are launched at 0 and 15 µs, so the second ends at 25 µs. With a first kernel of 5 µs
-it still ends at 25 µs: nothing is saved. Had both been launched at 0, 5 µs would be saved.
+Example: two kernels of 10 µs each are launched at 0 and 15 µs, so the second one ends at 25 µs. If the first kernel
+took 5 µs, the second one would still end at 25 µs: nothing is saved. If both had been launched at 0, 5 µs would be
+saved.
 """
 
 from dataclasses import dataclass
@@ -42,14 +43,14 @@ class Playback:
     def launched(self) -> Integers:
         """For each event, the time (ns) at which it would have been launched if the launch queue always had room.
 
-        It is the event's start if its launch is unknown.
+        If the launch is unknown, the event's start is used.
         """
         work = self.work
         return np.where(work.linked, np.minimum(work.launch_start, work.start) - self.blocked, work.start)
 
     @cached_property
     def blocked(self) -> Integers:
-        """For each event, how long the host's launching calls had waited in total when it was launched, in ns.
+        """For each event, how long the host's launching calls had waited in total up to its launch, in ns.
 
         The call that launched the event is included. The launch queue holds about 1024 kernels; if it is full, a
         launching call waits until a kernel ends. With shorter kernels these waits would be shorter.
@@ -89,10 +90,10 @@ class Playback:
         return min(saved, int(shorter.sum()))
 
     def saved_in_stream(self, order: Integers, shorter: Integers) -> int:
-        """Return the ns saved in one stream, summed over its segments between two waits of the host.
+        """Return the ns saved in one stream, summed over its segments (a segment lies between two waits of the host).
 
-        `order` has the indices of the stream's events in `work`; `shorter` has, for each of them, by how many ns it
-        is shorter.
+        `order` has the indices of the stream's events in `work`; `shorter` has, for each of them, by how many ns it is
+        shorter.
         """
         segment = self.segment[order]
         recorded, played = self.ends(order, np.zeros_like(shorter)), self.ends(order, shorter)
@@ -107,8 +108,8 @@ class Playback:
     def ends(self, order: Integers, shorter: Integers) -> Integers:
         """Return when each event of a stream would end (ns of the trace's clock) if it began as early as possible.
 
-        `order` has the indices of the stream's events in `work`; `shorter` has, for each of them, by how many ns it
-        is shorter. A recorded delay that neither the launch nor the event before it explains is kept.
+        `order` has the indices of the stream's events in `work`; `shorter` has, for each of them, by how many ns it is
+        shorter. If a recorded delay is explained neither by the launch nor by the event before, the delay is kept.
         """
         work, segment = self.work, self.segment[order]
         start, end = work.start[order].astype(np.int64), work.end[order].astype(np.int64)

@@ -14,10 +14,10 @@ from analyzers.traces.opportunity_model import NamedTime, Opportunity, Opportuni
 def imbalances(
     accounts: Sequence[RankTrace], stragglers: Sequence[Straggler]
 ) -> Iterator[tuple[RankTrace, Opportunity]]:
-    """Yield (device or host, opportunity) for each straggler: what the job saves if it works no longer than others.
+    """Yield (device or host, opportunity) for each straggler: the time saved if it worked no longer than the others.
 
-    The device or host is the straggler's first one, as the numbers about it (`RankTrace`). The names in the opportunity
-    are the causes of its excess work.
+    "Device or host" is the `RankTrace` of the straggler's first device or host. The names in the opportunity are the
+    causes of its excess work.
     """
     # Of several devices of a rank the first one stands for it.
     account_of = {account.rank: account for account in reversed(accounts)}
@@ -44,10 +44,10 @@ def imbalances(
 
 
 def without_waiting(account: RankTrace, waits: Sequence[RankWaits]) -> RankTrace:
-    """Return a copy of `account` without waiting for late ranks in its opportunity to hide communication.
+    """Return a copy of `account` whose opportunity to hide communication leaves out waiting for late ranks.
 
-    `account` has the numbers about a device or host. Overlapping communication with computing would not save that
-    waiting. `waits` has the waiting of each rank; an opportunity that becomes too small is left out.
+    `account` has the results of a device or host. Overlapping communication with computing would not save this waiting.
+    `waits` has the waiting of each rank. If the opportunity becomes too small, it is left out.
     """
     waited = sum(row.wait_ns for row in waits if row.rank == account.rank)
     if not waited:
@@ -60,8 +60,8 @@ def without_waiting(account: RankTrace, waits: Sequence[RankWaits]) -> RankTrace
 def shortened(one: Opportunity, waited_ns: int) -> Opportunity:
     """Return an opportunity with `waited_ns` less to save per step if it is exposed communication, else unchanged.
 
-    `waited_ns` is the time per step that the rank waits in collectives for other ranks, which overlapping
-    communication with computing would not save.
+    `waited_ns` is the time per step that the rank waits in collectives for other ranks. Overlapping communication with
+    computing would not save this time.
     """
     if one.kind is not OpportunityKind.EXPOSED_COMMUNICATION or not one.saved_ns:
         return one

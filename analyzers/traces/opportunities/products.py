@@ -35,7 +35,7 @@ VECTOR = re.compile(r"gemv|gemmk1|dot_kernel")
 def float32_shortening(work: Work, formulas: Formulas) -> Integers:
     """Return by how many ns each event of `work` would be shorter if its float32 product used tensor cores.
 
-    It is 0 for events that do not multiply float32 numbers on ordinary cores.
+    The value is 0 for events that do not multiply float32 numbers on ordinary cores.
     """
     names = np.array([runs_in_float32(name) for name in work.trace.names] or [False])
     slow = names[work.trace.columns["name"][work.rows]]
@@ -56,11 +56,11 @@ def has_tensor_cores(work: Work) -> bool:
 
 
 def per_operator(attribution: Attribution, formulas: Formulas) -> tuple[Integers, Column, Column]:
-    """Return, for each event of `work`, the counted operator (a trace row) that launched it, its FLOP and bytes.
+    """Return, for each event of `work`, the trace row of the counted operator that launched it, its FLOP and its bytes.
 
-    The result is three arrays; FLOP are floating-point operations. A counted operator is one for which `formulas` has
-    them. If it launches several kernels, its FLOP and bytes are divided among them by time. Events that no counted
-    operator launched have the row NONE and zeros.
+    The result is three arrays; FLOP are floating-point operations. A counted operator is one whose operations
+    `formulas` has. If it launches several kernels, its FLOP and bytes are divided among them by time. Events that no
+    counted operator launched have the row NONE and zeros.
     """
     work, c = attribution.work, attribution.trace.columns
     rows, operations, moved = formulas.rows
@@ -77,7 +77,7 @@ def per_operator(attribution: Attribution, formulas: Formulas) -> tuple[Integers
 
 @dataclass(frozen=True)
 class MisalignedProducts:
-    """Matrix products in 16 bits with a dimension that is no multiple of 16 bytes, which makes them far slower."""
+    """Matrix products in 16 bits with a dimension that is not a multiple of 16 bytes, which makes them far slower."""
 
     attribution: Attribution
     formulas: Formulas
@@ -122,10 +122,10 @@ class MisalignedProducts:
 
 
 def is_odd(shapes: str) -> bool | None:
-    """Return whether a product in 16 bits has a dimension that is no multiple of 16 bytes, which tensor cores need.
+    """Return whether a product in 16 bits has a dimension that is not a multiple of 16 bytes, as tensor cores need.
 
-    `shapes` is the recorded shape text of an operator. The result is None if it is no product of 16-bit matrices, or
-    if one of the matrices is a vector.
+    `shapes` is the recorded shape text of an operator. The result is None if the operator is not a product of 16-bit
+    matrices, or if one of the matrices is a vector.
     """
     dims, types, _ = (decoded_list(part) for part in f"{shapes}\0\0".split("\0")[:3])
     matrices = [(size, str(kind)) for size, kind in zip(dims, types, strict=False) if is_matrix(size)][-2:]

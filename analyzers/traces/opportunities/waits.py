@@ -4,8 +4,8 @@ Example: the device has no work from 0 to 20 ms. The host is in the data loader 
 launches the next kernel at 20 ms: 15 ms count for the loader, 5 ms for launching.
 
 A call in which the host waits for the device costs more than its own time: when it returns, the device has no work
-left, and it stays idle until the host has launched new work. So this idle time also counts for the call: at most
-`RAMP_NS` of it, and at most as long as the call took.
+left, and stays idle until the host has launched new work. So this idle time also counts for the call: at most `RAMP_NS`
+of it, and at most as much as the duration of the call.
 """
 
 import re
@@ -61,7 +61,7 @@ class Gaps:
 
 
 def gaps_of(work: Work) -> Gaps:
-    """Return the gaps in a device's work, also before the first and after the last event of its steps."""
+    """Return the gaps in a device's work, including those before the first and after the last event of its steps."""
     begin, end, next_event = pauses(work)
     # On a host the events are the work itself: nothing launches them.
     if work.device is None:
@@ -74,7 +74,7 @@ def gaps_of(work: Work) -> Gaps:
 
 
 def pauses(work: Work) -> tuple[Integers, Integers, Integers]:
-    """Return the intervals in which a device runs nothing: their starts, ends, and the events that end them.
+    """Return the intervals in which a device runs nothing: their starts, ends, and for each the event that ends it.
 
     An event is an index into `work`; it is NONE if the last step ends before the device runs anything.
     """
@@ -98,12 +98,12 @@ def pauses(work: Work) -> tuple[Integers, Integers, Integers]:
 
 
 def usual_wait(work: Work, length_ns: int, waiting: CoveredTime) -> int:
-    """Return for how many ns the device is taken to have waited before the first event of the recording.
+    """Return an estimate of the ns that the device waited before the first event of the recording.
 
-    `length_ns` is the time from the start of the first step to that event. The device may have been busy in it with
-    work of an earlier step that was not recorded. So the result is the median wait at the start of the other steps,
-    but at most `length_ns`; with a single step it is `length_ns`. `waiting` is the time between events in which the
-    device ran nothing.
+    `length_ns` is the time from the start of the first step to that event. In this time the device may have been busy
+    with work of an earlier step that was not recorded. So the result is the median wait at the start of the other
+    steps, but at most `length_ns`; with a single step it is `length_ns`. `waiting` is the time between events in which
+    the device ran nothing.
     """
     begins = np.array([start for _, start, _ in work.trace.steps[1:]], np.int64)
     launched = np.sort(work.launch_start[work.linked], kind="stable")  # fast where nearly in order
@@ -133,7 +133,7 @@ class Host:
 
     @cached_property
     def rows_by_kind(self) -> dict[OpportunityKind, Integers]:
-        """{cause of waiting: trace rows of the events that show it}, such as the calls of the data loader."""
+        """{cause of waiting: trace rows of the events that show this cause, such as the calls of the data loader}."""
         trace = self.trace
         return {
             OpportunityKind.DATA_LOADER: trace.rows_named(
@@ -149,10 +149,10 @@ class Host:
         }
 
     def busy(self, kind: OpportunityKind, lanes: Sequence[int]) -> Intervals:
-        """Return the intervals in which the host is busy with a cause, without later causes nested inside its events.
+        """Return the intervals in which the host is busy with a cause; nested events of later causes are left out.
 
-        Example: a data loader waits 571 ms, and the garbage collector runs inside it for 536 ms. The loader is busy
-        for 35 ms.
+        Example: a data loader waits 571 ms, and the garbage collector runs inside it for 536 ms. The loader is busy for
+        35 ms.
         """
         rows, kinds = self.rows_by_kind[kind], list(self.rows_by_kind)
         later = [self.rows_by_kind[other] for other in kinds[kinds.index(kind) + 1 :]]
@@ -161,7 +161,7 @@ class Host:
         return subtract(whole, self.intervals(nested, lanes)) if len(nested) else whole
 
     def inside(self, rows: Integers, outer: Integers) -> Integers:
-        """Return those of the trace rows `rows` whose events are nested inside an event of the rows `outer`."""
+        """Return the trace rows in `rows` whose events are nested inside an event of the rows `outer`."""
         parent, encloses = self.trace.columns["parent"], np.zeros(len(self.trace.columns["parent"]), bool)
         encloses[outer] = True
         nested, above = np.zeros(len(rows), bool), parent[rows]
@@ -183,10 +183,10 @@ class Host:
         return merge(c["start"][rows], c["end"][rows])
 
     def lasting(self, waiting: Intervals) -> tuple[Integers, Integers]:
-        """Return the host's events that overlap the intervals `waiting` and last longer than launching a kernel can.
+        """Return the host's events that overlap the intervals `waiting` and take longer than launching a kernel can.
 
-        The result is (trace rows of runtime calls, trace rows of operators). Events that wait for the device are left
-        out, and so are events that enclose others.
+        The result is (trace rows of runtime calls, trace rows of operators). Events that wait for the device, and
+        events that enclose others, are left out.
         """
         c, rows = self.trace.columns, self.innermost
         long = rows[c["end"][rows] - c["start"][rows] > LAUNCH_AT_MOST_NS]
@@ -196,7 +196,7 @@ class Host:
 
     @cached_property
     def innermost(self) -> Integers:
-        """The trace rows of those operators and runtime calls that enclose no other operator or runtime call."""
+        """The trace rows of the operators and runtime calls that enclose no other operator or runtime call."""
         c = self.trace.columns
         holds = np.zeros(len(c["start"]), bool)
         parents = c["parent"][self.working]
@@ -226,7 +226,7 @@ class Cause:
 def causes(work: Work, host: Host) -> list[Cause]:
     """Return each reason why a device waited for its host, with the time and number of these waits.
 
-    If the host itself does the work, only reasons that annotations show are returned, such as data loading.
+    If the host itself does the work, only reasons with an annotation are returned, such as data loading.
     """
     gaps = gaps_of(work)
     found: dict[OpportunityKind, list[Cause]] = {}
@@ -244,10 +244,10 @@ def joined(parts: Sequence[Cause]) -> Cause:
 
 
 def causes_on(gaps: Gaps, host: Host, lanes: Sequence[int], on_device: bool) -> Iterator[Cause]:
-    """Yield the causes of those gaps in a device's work that end with a launch by one thread; each ns has one cause.
+    """Yield the causes of the gaps in a device's work that end with a launch by one thread; each ns has one cause.
 
-    `lanes` are the lane numbers of the launching thread and of the thread of the training loop. If the host itself
-    does the work (not `on_device`), only causes that annotations show are found.
+    `lanes` are the lane numbers of the launching thread and of the thread of the training loop. If the host itself does
+    the work (`on_device` is false), only causes with an annotation are found.
     """
     left: Intervals = merge(gaps.start, gaps.end)
     # In this order: what an event names goes before what its length alone suggests.
@@ -298,7 +298,7 @@ def caught_up(left: Intervals, gaps: Gaps, synchronising: Intervals) -> Iterator
     """Yield the causes of the gaps that nothing else explains: calls that waited for the device, and slow launching.
 
     `left` are the unexplained intervals in `gaps`, `synchronising` the intervals of calls that wait for the device.
-    After such a call the device is idle until the host catches up, so this time counts for the call.
+    After such a call the device is idle until the host has launched new work, so this time counts for the call.
     """
     waited, remaining = CoveredTime(*synchronising), CoveredTime(*left)
     # A call that waited ends in the gap; it began while the device still worked.
@@ -317,7 +317,7 @@ def caught_up(left: Intervals, gaps: Gaps, synchronising: Intervals) -> Iterator
 
 
 def covered_rows(trace: Trace, rows: Integers, intervals: Intervals) -> tuple[Integers, Column]:
-    """Return those of the trace rows `rows` whose events overlap the intervals, and the ns of each overlap."""
+    """Return the trace rows in `rows` whose events overlap the intervals, and the ns of each overlap."""
     c = trace.columns
     inside = CoveredTime(*intervals).between(c["start"][rows], c["end"][rows])
     return rows[inside > 0], inside[inside > 0]
