@@ -28,7 +28,7 @@ class CategoryTensors(msgspec.Struct, frozen=True):
 
 
 class HighWaterMark(msgspec.Struct, frozen=True):
-    """The most bytes that one category of short-lived memory ever had, and the trace entry that reached them."""
+    """The highest live bytes of one category of short-lived memory, and the trace entry that reached them."""
 
     name: str
     bytes: int
@@ -51,7 +51,7 @@ class LayerActivations(msgspec.Struct, frozen=True):
 
 
 class Activations(msgspec.Struct, frozen=True):
-    """Activations per layer as a formula predicts them (`Job.activation_bytes_per_layer`), and as measured at the peak.
+    """Activations per layer: predicted by a formula (`Job.activation_bytes_per_layer`), and measured at the peak.
 
     `job` and the prediction are None without run.json.
     """
@@ -62,7 +62,7 @@ class Activations(msgspec.Struct, frozen=True):
 
 
 class Overhead(msgspec.Struct, frozen=True):
-    """The bytes that the device (or, on a CPU, the process) uses, and those of them that PyTorch's allocator tracks.
+    """The bytes that the device (or, on a CPU, the process) uses, and the part that PyTorch's allocator tracks.
 
     `of` is `device` or `process`; `made_of` lists the usual contents of the bytes that the allocator does not track.
     """
@@ -75,7 +75,7 @@ class Overhead(msgspec.Struct, frozen=True):
 
 
 class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """What the memory of one device in one file is used for: by segments, categories, tensors and layers."""
+    """The memory of one device in one file, divided by segments, categories, tensors and layers."""
 
     path: str
     rank: int | None

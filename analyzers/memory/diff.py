@@ -1,4 +1,4 @@
-"""Compare two states of memory: which groups of blocks are new, grew, shrank or disappeared, by name and line."""
+"""Compare two states of memory: which groups of blocks (by name or line) are new, grew, shrank or disappeared."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ DEPTH = {"category": 1}
 class Instant(msgspec.Struct, frozen=True, kw_only=True):
     """A state of memory to compare: one device after the trace entry with index `entry` (-1: before the trace).
 
-    If `entry` is None, it is the state with the most allocated memory.
+    If `entry` is None, the state with the most allocated memory is meant.
     """
 
     artefact: Artefact
@@ -54,7 +54,7 @@ class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> int:
-        """The change in bytes; positive where the group grew."""
+        """The change in bytes; positive if the group grew."""
         return self.b_bytes - self.a_bytes
 
 
@@ -73,7 +73,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> int:
-        """The live bytes of `b` minus those of `a`; positive where `b` has more."""
+        """The live bytes of `b` minus the live bytes of `a`; positive if `b` has more."""
         return self.b_bytes - self.a_bytes
 
     def table(self, by: str) -> "pd.DataFrame":
@@ -88,9 +88,9 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def between(a: Instant, b: Instant, options: store.Options | None = None) -> Diff:
-    """Return how the live memory at `b` differs from that at `a`.
+    """Return how the live memory at `b` differs from the live memory at `a`.
 
-    The two may be in different runs, steps or ranks, or at two trace entries of one snapshot.
+    The two states may be in different runs, steps or ranks, or at two trace entries of one snapshot.
 
     Raises:
         InputError: A snapshot cannot be read.
@@ -132,9 +132,9 @@ def aligned(
 ) -> Iterator[tuple[GroupPath, tuple[Usage, Usage]]]:
     """Yield (path, (usage in `a`, usage in `b`)) for each group of blocks; a missing group has an empty usage.
 
-    Groups with the same path are a pair. Groups that exist in only one of the two are paired if their paths differ in
-    line numbers alone, because the file was edited between the runs. Example: `model.py forward:41` of `a` is paired
-    with `model.py forward:43` of `b`, and is shown with the line number of `b`.
+    Groups with the same path are a pair. A group that exists only in `a` and one that exists only in `b` are a pair if
+    their paths differ only in line numbers, because the file was edited between the runs. Example: `model.py
+    forward:41` of `a` is paired with `model.py forward:43` of `b`, and is shown with the line number of `b`.
     """
     for path in a.keys() & b.keys():
         yield path, (a[path], b[path])
@@ -149,9 +149,9 @@ def aligned(
 def without_line_numbers(
     side: Mapping[GroupPath, Usage], other: Mapping[GroupPath, Usage]
 ) -> dict[GroupPath, tuple[GroupPath, Usage]]:
-    """Return the groups that `side` has and `other` lacks, keyed by their path without line numbers.
+    """Return the groups that only `side` has and not `other`, keyed by their path without line numbers.
 
-    The value is (the highest of the paths with line numbers, the total usage of all groups with that key).
+    The value is (the highest of the paths with line numbers, the total usage of all groups with this key).
     """
     groups: dict[GroupPath, tuple[GroupPath, Usage]] = {}
     for path in side.keys() - other.keys():
@@ -168,7 +168,7 @@ def change_of(what: str, a: Usage, b: Usage) -> GroupChange:
 
 
 def state_of(a: Usage, b: Usage) -> ChangeState:
-    """Return whether a group appeared, grew, stayed the same, shrank or went from usage `a` to usage `b`."""
+    """Return whether a group appeared, grew, stayed the same, shrank or disappeared from usage `a` to usage `b`."""
     if not a.blocks or not b.blocks:
         return ChangeState.WENT if a.blocks else ChangeState.APPEARED
     if a.bytes == b.bytes:

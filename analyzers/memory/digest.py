@@ -1,6 +1,6 @@
 """Read a snapshot file in a child process, and compute all results that need no other file.
 
-The results are cached with the columns, so that a file that is opened again shows them at once.
+The results are cached together with the columns: opening the same file again shows them at once.
 """
 
 from pathlib import Path
@@ -24,10 +24,10 @@ VERSION = code_version(Path(__file__).parent)
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return the columns and the metadata of a snapshot file, and the results that are computed from them.
+    """Return the columns and the metadata of a snapshot file, and the results computed from them.
 
-    `paths` holds the one file. The columns are those of `reader.read` and of `derived_columns`. `meta["devices"]` has
-    a `model.Device` for each device, without the fields that come from the file's path; `meta["lifetimes"]` has the
+    `paths` holds the one file. The columns are those of `reader.read` and of `derived_columns`. `meta["devices"]` has a
+    `model.Device` for each device, without the fields that come from the file's path; `meta["lifetimes"]` has the
     number of rows that each device has in the `life_*` columns.
 
     Raises:
@@ -52,8 +52,9 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 def derived_columns(replay: Replay, guess: Guess, arenas: BlockArenas) -> dict[str, Column]:
     """Return the columns that are computed from one device's trace.
 
-    `live_bytes`, `entry_arena` and `entry_category` have one row per trace entry. The columns `life_*` have one row
-    per block that ever lived: those of `Lifetimes`, the block's arena, its category and the rule that decided it.
+    `live_bytes`, `entry_arena` and `entry_category` have one row per trace entry. The columns `life_*` have one row per
+    block that ever lived: the columns of `Lifetimes`, the block's arena (stream and pool), its category, and the rule
+    that decided the category.
     """
     lives = replay.lifetimes
     return {
@@ -78,7 +79,7 @@ def derived_columns(replay: Replay, guess: Guess, arenas: BlockArenas) -> dict[s
 def categories_of_entries(trace: DeviceTrace, lives: Lifetimes, category: Integers) -> Column:
     """Return, for each trace entry, the category of the block that it allocates or frees; 0 for other entries.
 
-    For these the 0 means nothing, although it is also the number of a category (parameters).
+    0 is also the number of a category (parameters), so the value of other entries must not be used.
     """
     kind = np.zeros(len(trace), np.int8)
     inside = lives.born != BEFORE

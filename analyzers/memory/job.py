@@ -1,4 +1,4 @@
-"""Describe the training job that wrote a snapshot, and predict what one of its layers saves for the backward pass."""
+"""Describe the training job that wrote a snapshot, and predict the bytes that one layer saves for the backward pass."""
 
 import msgspec
 
@@ -35,15 +35,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         """The bytes that one transformer layer (pre-norm, SwiGLU) saves for its backward pass, without recomputation.
 
         The count follows Korthikanti et al. 2022 (arXiv:2205.05198, section 4.1), for a layer without dropout and
-        biases whose attention (FlashAttention, Dao et al. 2022) keeps no scores. Elements in units of tokens x dim:
-        the inputs of both norms and of the projections after them (4). In units of tokens x heads x head_dim, which
-        is dim in many models: queries, keys and values with heads repeated (3), the attention's output (1) and its
-        copy for the projection (1). In units of tokens x hidden_dim: both branches, the activated branch and their
-        product (4). In float32, per token: a factor for each norm, and the logarithm of the softmax's sum for each
-        head.
+        biases whose attention (FlashAttention, Dao et al. 2022) keeps no scores. Elements in units of tokens x dim: the
+        inputs of both norms and of the projections after them (4). In units of tokens x heads x head_dim (equal to dim
+        in many models): queries, keys and values with heads repeated (3), the attention's output (1) and its copy for
+        the projection (1). In units of tokens x hidden_dim: both branches, the activated branch and their product (4).
+        In float32, per token: a factor for each norm, and the logarithm of the softmax's sum for each head.
 
-        The result is None if run.json lacks one of these values. Example: dim 256, hidden_dim 768, 8 heads, 512
-        tokens in bfloat16 (2 bytes) save 512 x ((9 x 256 + 4 x 768) x 2 + 4 x (2 + 8)) = 5,525,504 bytes.
+        The result is None if run.json lacks one of these values. Example: dim 256, hidden_dim 768, 8 heads, 512 tokens
+        in bfloat16 (2 bytes) save 512 x ((9 x 256 + 4 x 768) x 2 + 4 x (2 + 8)) = 5,525,504 bytes.
         """
         if self.dim is None or self.hidden_dim is None or self.heads is None:
             return None

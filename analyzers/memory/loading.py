@@ -1,4 +1,4 @@
-"""Open a snapshot file: it is read once, and its columns are kept in the cache."""
+"""Open a snapshot file: the file is read once, and its columns are then kept in the cache."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -42,13 +42,16 @@ def cached_replay(path: Path, _key: str, options: store.Options, device: int) ->
 
 
 def rank_of(snapshot: Snapshot, artefact: Artefact) -> int | None:
-    """Return the rank that this project's recorder wrote into the file, or else that in its name; None if unknown."""
+    """Return the rank that this project's recorder wrote into the file, or else the rank in the file's name.
+
+    The result is None if neither is known.
+    """
     recorded = snapshot.recorded_number("rank")
     return artefact.rank if recorded is None else recorded
 
 
 def step_of(snapshot: Snapshot, artefact: Artefact) -> int | None:
-    """Return the step that this project's recorder wrote into the file, or else the one in its folder's name.
+    """Return the step that this project's recorder wrote into the file, or else the step in its folder's name.
 
     The result is None if neither is known.
     """

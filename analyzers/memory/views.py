@@ -46,12 +46,12 @@ def timeline(
 ) -> pd.DataFrame:
     """Return the allocated bytes over the trace entries of a window (None: all entries), in at most `buckets` rows.
 
-    Columns: entry, time_us, allocated, reserved, pending (the part of allocated that the program freed, but that a
-    CUDA stream may still use), a column per category (they sum to allocated), oom (bytes of the request that failed
-    at this entry, else 0). A bucket is a range of entries; its row is the state after the entry with the most
-    allocated bytes, so that every peak is shown. A failed request has a row of its own; if there are many, only the
-    last ones do, in at most half of all rows. Without a trace there is one row, the state when the snapshot was
-    taken, with entry -1.
+    Columns: entry, time_us, allocated, reserved, pending (the part of allocated that the program freed, but that a CUDA
+    stream may still use), a column per category (they sum to allocated), oom (bytes of the request that failed at this
+    entry, else 0). A bucket is a range of entries; its row is the state after the entry with the most allocated bytes,
+    so that every peak is shown. Each failed request has a row of its own; if there are many, only the last ones do, and
+    they fill at most half of all rows. Without a trace there is one row, the state when the snapshot was taken, with
+    entry -1.
     """
     replay = open_replay(artefact, options, device)
     return timeline_rows(replay, highest_instants(replay, buckets, window))
@@ -87,9 +87,10 @@ def timeline_by(
     """Return the allocated bytes over time by `pool`, `stream` or `phase`, in at most `buckets` rows.
 
     The rows are those of `timeline`: one for each range of entries, after the entry with the most allocated bytes.
-    Columns: entry, time_us, allocated, and one per pool (`0.0` is the default pool, `?` a pool that files before
-    torch 2.12 do not record), stream (`stream 0`) or phase of allocation (forward, backward, optimizer, other,
-    `before the trace`); they sum to allocated, with a column `others` if there are too many to name.
+    Columns: entry, time_us, allocated, and one column for each pool, stream or phase of allocation. Pools: `0.0` is the
+    default pool, `?` a pool that is not recorded (files before torch 2.12). Streams: `stream 0`. Phases: forward,
+    backward, optimizer, other, `before the trace`. These columns sum to allocated; if there are too many, the rest is
+    in a column `others`.
 
     Raises:
         InputError: `by` has another value.
@@ -105,9 +106,9 @@ def timeline_by(
 
 
 def bytes_by_arena(replay: Replay, instants: Integers, by: str) -> Mapping[str, Integers]:
-    """Return the live bytes of each pool or stream after each of the trace entries `instants`, by its name.
+    """Return {name: live bytes after each of the trace entries `instants`} of the pools or the streams.
 
-    `by` is `pool` or `stream`; the one with the highest peak comes first.
+    `by` is `pool` or `stream`; the pool or stream with the highest peak comes first.
     """
     arenas = BlockArenas(replay)
     names = arenas.pool_names if by == "pool" else arenas.stream_names
@@ -117,7 +118,7 @@ def bytes_by_arena(replay: Replay, instants: Integers, by: str) -> Mapping[str, 
 
 
 def bytes_by_phase(replay: Replay, instants: Integers) -> Mapping[str, Integers]:
-    """Return the live bytes that each training phase allocated, by name, after each of the trace entries `instants`."""
+    """Return {training phase: live bytes allocated in it, after each of the trace entries `instants`}."""
     layers = live_bytes_by_group(replay.lifetimes, allocation_phases(replay), len(PHASE_NAMES), instants)
     return {name: layers[number] for number, name in PHASE_NAMES.items()}
 
@@ -190,11 +191,10 @@ def failed_bytes(trace: DeviceTrace, instants: Integers) -> Integers:
 
 
 def bytes_by_category(replay: Replay, instants: Integers) -> Integers:
-    """Return the live bytes of each category after each of the trace entries `instants`: an array (category, instant).
+    """Return the live bytes of each category after each of the trace entries `instants`: an array [category, instant].
 
-    `instants` is in ascending order. The function sums the changes of all trace entries up to each instant by the
-    category of their block, which is stored for each entry. This takes a tenth of the time of going through the
-    blocks.
+    `instants` is in ascending order. The function sums the changes of all trace entries up to each instant, by the
+    category that is stored for each entry. This takes a tenth of the time of going through the blocks.
     """
     lives, guess = replay.lifetimes, categorise(replay)
     older = guess.sums(lives, np.flatnonzero(lives.born == BEFORE))
@@ -207,10 +207,10 @@ def bytes_by_category(replay: Replay, instants: Integers) -> Integers:
 
 
 def steps(artefact: Artefact, options: store.Options | None = None, device: int = 0) -> pd.DataFrame:
-    """Return a table of the memory use of the training steps that the trace contains completely, in order.
+    """Return a table of the memory use of the training steps that are completely in the trace, in order.
 
-    Columns: step, first_entry, last_entry, peak_bytes, peak_index, end_bytes, and a column per category with its
-    bytes at the end of the step, which sum to end_bytes.
+    Columns: step, first_entry, last_entry, peak_bytes, peak_index, end_bytes, and a column per category with its bytes
+    at the end of the step. The categories sum to end_bytes.
     """
     replay = open_replay(artefact, options, device)
     uses = [msgspec.structs.asdict(use) for use in step_uses(replay, categorise(replay), whole_steps(replay.trace))]

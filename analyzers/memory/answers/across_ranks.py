@@ -17,9 +17,9 @@ RANKS_AT_LEAST = 2
 
 @dataclass(frozen=True)
 class UnevenRank:
-    """A device (`fullest`) whose peak is clearly above that of the other ranks' devices (`others`).
+    """A device (`fullest`) whose peak is clearly above the peaks of the other ranks' devices (`others`).
 
-    `excess_bytes` is its peak less the median of theirs.
+    `excess_bytes` is the peak of `fullest` minus the median peak of `others`.
     """
 
     fullest: Device
@@ -28,12 +28,12 @@ class UnevenRank:
 
     @property
     def usual(self) -> dict[str, int]:
-        """For each category, the median over the `others` of its bytes at the peak."""
+        """For each category, its bytes at the peak: the median over `others`."""
         return {name: int(median(device.categories[name] for device in self.others)) for name in CATEGORIES}
 
     @property
     def excess_by_category(self) -> dict[str, int]:
-        """For each category, its bytes at the peak of `fullest`, less the median over the `others`."""
+        """For each category, its bytes at the peak of `fullest` minus the median over `others`."""
         return {name: self.fullest.categories[name] - usual for name, usual in self.usual.items()}
 
 
@@ -54,7 +54,7 @@ def matrix(devices: Sequence[Device]) -> "pd.DataFrame":
 def latest(devices: Sequence[Device]) -> list[Device]:
     """Return the last snapshot of each (rank, device) pair.
 
-    Of two snapshots of the same step, the one written when an allocation failed counts as the later.
+    If two snapshots are of the same step, the one written when an allocation failed counts as the later one.
     """
     # Later entries of a dict overwrite earlier ones, so the last snapshot of each device stays.
     in_time = sorted(devices, key=lambda device: (device.step or 0, device.oom is not None))
@@ -62,18 +62,19 @@ def latest(devices: Sequence[Device]) -> list[Device]:
 
 
 def fullness(device: Device) -> tuple[bool, float]:
-    """Return a sort key: devices that ran out of memory are highest, then those with the highest share of memory used.
+    """Return a key to sort devices by how full they are: those that ran out of memory come last, as the fullest.
 
-    The share is the peak divided by the memory limit, or the peak itself if no limit is known.
+    The others are sorted by the share of memory used: the peak divided by the memory limit, or the peak itself if no
+    limit is known.
     """
     return device.oom is not None, device.peak_allocated_bytes / (device.limit_bytes or 1)
 
 
 def uneven_rank(devices: Sequence[Device]) -> UnevenRank | None:
-    """Return an `UnevenRank` for the device whose peak is clearly above the median of the others; None for no device.
+    """Return an `UnevenRank` for the device whose peak is clearly above the median of the others; None without one.
 
-    Only the last snapshot of each (rank, device) pair in `devices` counts, and of these the ones without a failed
-    request, if there are any. The result is None too if too few ranks are known.
+    Only the last snapshot of each (rank, device) pair in `devices` counts. If some of these have no failed request,
+    only they count. The result is also None if too few ranks are known.
     """
     # A rank that failed was recorded at another moment than those that did not: compare like with like.
     last = latest([device for device in devices if not device.oom]) or latest(devices)

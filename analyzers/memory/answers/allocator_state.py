@@ -31,8 +31,8 @@ def segments_at(trace: DeviceTrace, entry: int) -> list[Range]:
 def ranges_at(trace: DeviceTrace, entry: int) -> list[Range]:
     """Return the reserved address ranges after a trace entry, one per segment or mapped part of a segment.
 
-    The segments at the end of the trace are known exactly. From there the function goes backwards through the trace:
-    it adds each range that an entry released, and removes each range that an entry reserved.
+    The segments at the end of the trace are known exactly. The function goes backwards from there: it adds each range
+    that an entry released, and removes each range that an entry reserved.
     """
     ranges = list(zip(trace.segment("address").tolist(), trace.segment("total").tolist(), strict=True))
     action, addr, size = (trace.entry(name) for name in ("action", "addr", "size"))
@@ -47,7 +47,7 @@ def ranges_at(trace: DeviceTrace, entry: int) -> list[Range]:
 
 
 def cut_out(whole: Range, start: int, stop: int) -> list[Range]:
-    """Return what remains of the range `whole` without the addresses from `start` to `stop`: up to two ranges."""
+    """Return the parts of the range `whole` outside of the addresses from `start` to `stop`: up to two ranges."""
     low, high = whole[0], whole[0] + whole[1]
     if stop <= low or high <= start:
         return [whole]
@@ -56,7 +56,7 @@ def cut_out(whole: Range, start: int, stop: int) -> list[Range]:
 
 
 def join_adjacent(ranges: list[Range]) -> list[Range]:
-    """Return the ranges in order of address, with those that touch joined into one."""
+    """Return the ranges in order of address; ranges that touch are joined into one."""
     joined: list[Range] = []
     for address, size in sorted(ranges):
         if joined and joined[-1][0] + joined[-1][1] == address:
@@ -77,7 +77,7 @@ def blocks_at(replay: Replay, entry: int) -> "pd.DataFrame":
 
     Columns: segment (address of the reserved range that contains the block; 0: unknown), segment_bytes, stream, pool,
     address, requested (bytes), state (active or pending_free), category, label, born (the trace entry that allocated
-    the block; -1: before the trace), frame (the user's innermost).
+    the block; -1: before the trace), frame (the innermost frame of the user's code).
     """
     import pandas as pd
 
@@ -115,14 +115,13 @@ def free_at(replay: Replay, entry: int) -> "pd.DataFrame":
 def free_ranges(replay: Replay, entry: int) -> dict[str, Column]:
     """Return the free ranges inside segments after trace entry `entry`, the largest first.
 
-    Columns: address, bytes, segment (its address), segment_bytes, split (whether live blocks use the same segment, so
-    that it cannot be released). They are empty for a recording on a CPU, which has no segments. A live block is
-    assumed to fill whole units of 512 bytes, as the CUDA allocator rounds requests up.
+    Columns: address, bytes, segment (its address), segment_bytes, split (True if the segment also contains live blocks,
+    so that it cannot be released). The columns are empty for a recording on a CPU, which has no segments. A live block
+    is assumed to fill whole units of 512 bytes, because the CUDA allocator rounds requests up.
 
-    Example: a segment of 2048 bytes at 0 holds blocks at 512 (requested 300, so it ends at 1024) and at 1536 (500,
-    ends at 2048). Free ranges begin at the segment's start and at each block's end, sorted 0, 1024, 2048; they end at
-    each block's start and at the segment's end, sorted 512, 1536, 2048. Paired in order: 0-512, 1024-1536, and an
-    empty one.
+    Example: a segment of 2048 bytes at 0 holds blocks at 512 (requested 300, so it ends at 1024) and at 1536 (500, ends
+    at 2048). Free ranges begin at the segment's start and at each block's end, sorted 0, 1024, 2048; they end at each
+    block's start and at the segment's end, sorted 512, 1536, 2048. Paired in order: 0-512, 1024-1536, and an empty one.
     """
     trace, lives = replay.trace, replay.lifetimes
     ranges = [] if trace.snapshot.made_up_segments else sorted(ranges_at(trace, entry))
@@ -143,9 +142,10 @@ def free_ranges(replay: Replay, entry: int) -> dict[str, Column]:
 
 
 def enclosing_ranges(ranges: list[Range], addresses: Column) -> dict[str, Column]:
-    """Return, for each address, the range that contains it: columns `segment` (its first address) and `segment_bytes`.
+    """Return, for each address, the first address and the bytes of the range that contains it.
 
-    Both are 0 if no range contains the address. `ranges` is in order of address.
+    The columns are `segment` and `segment_bytes`; both are 0 if no range contains the address. `ranges` is in order of
+    address.
     """
     starts, sizes = np.array(ranges, np.uint64).reshape(-1, 2).T
     position = np.searchsorted(starts, addresses, side="right")
@@ -156,10 +156,9 @@ def enclosing_ranges(ranges: list[Range], addresses: Column) -> dict[str, Column
 
 
 def is_pending(replay: Replay, rows: Integers, entry: int) -> Mask:
-    """Return, for each of some blocks, whether its free waits for a CUDA stream after trace entry `entry`.
+    """Return, for each of some blocks, whether a CUDA stream may still use it although the program freed it.
 
-    The program freed such a block at or before that entry, but a CUDA stream may still use it. `rows` are the blocks'
-    rows in `Lifetimes`.
+    The state is that after trace entry `entry`. `rows` are the blocks' rows in `Lifetimes`.
     """
     trace, lives = replay.trace, replay.lifetimes
     requests = np.flatnonzero(trace.entry("action")[: entry + 1] == Action.FREE_REQUESTED)
@@ -174,7 +173,7 @@ def is_pending(replay: Replay, rows: Integers, entry: int) -> Mask:
 
 
 def texts_of(numbers: Column, text_of: Callable[[int], str]) -> Column:
-    """Return `text_of(number)` for each of `numbers` as an array; it is called once per distinct number."""
+    """Return an array of `text_of(number)` for each of `numbers`; the function is called once per distinct number."""
     known, inverse = np.unique(numbers, return_inverse=True)
     return np.array([text_of(number) for number in known.tolist()] or [""], object)[inverse.reshape(-1)]
 
@@ -183,8 +182,8 @@ def blocks_of_address(replay: Replay, address: int) -> "pd.DataFrame":
     """Return a table of every block that ever contained an address, in order of time.
 
     Columns: born and died (the trace entries that allocated and freed the block; -1: allocated before the trace; the
-    number of entries: alive at the end), address, requested (bytes), category, label, frames, freed_stack. `frames`
-    is the stack that allocated the block, or, where `freed_stack` is True, the one that freed it.
+    number of entries: alive at the end), address, requested (bytes), category, label, frames, freed_stack. `frames` is
+    the stack that allocated the block, or, where `freed_stack` is True, the stack that freed it.
     """
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""Draw each segment as a row of cells, each with the category that fills it most, and find what is at an address."""
+"""Draw each segment as a row of cells, each with the category of most of its bytes; find what is at an address."""
 
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
@@ -36,10 +36,10 @@ def block_map(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int, rows
 
 
 def owners_of_cells(segments: "pd.DataFrame", blocks: "pd.DataFrame", cells: int) -> tuple[Column, Column]:
-    """Return two arrays (segment, cell): the category with the most bytes in each cell, and its largest block there.
+    """Return two arrays [segment, cell]: the category with the most bytes in each cell, and the largest block in it.
 
-    Each segment is cut into `cells` equal parts. A free cell has the category "" and the block -1. A block is given
-    by its row label in `blocks`. `segments` and `blocks` are tables of `views.segments` and `views.live_blocks`.
+    Each segment is cut into `cells` equal parts. A free cell has the category "" and the block -1. A block is given by
+    its row label in `blocks`. `segments` and `blocks` are tables of `views.segments` and `views.live_blocks`.
     """
     start, total = segments["address"].to_numpy(np.uint64), segments["bytes"].to_numpy(float)
     # Offsets from the lowest address: floats hold these exactly, but not addresses beyond 2**53.
@@ -62,7 +62,7 @@ def bytes_below(blocks: "pd.DataFrame", base: np.uint64, offsets: Floats) -> Flo
     """Return, for each address, how many bytes of blocks lie below it; addresses are given as `offsets` from `base`.
 
     The blocks are sorted by address and do not overlap, so the result grows linearly inside a block and is constant
-    between blocks. So interpolating between the ends of blocks is exact.
+    between blocks. Interpolating between the ends of blocks is therefore exact.
     """
     start = (blocks["address"].to_numpy(np.uint64) - base).astype(float)
     size = blocks["requested"].to_numpy(float)
@@ -92,7 +92,7 @@ def largest_block_of_cells(blocks: "pd.DataFrame", base: np.uint64, edges: Float
 
 
 class AddressContent(NamedTuple):
-    """What is at an address: a block or a free range, with its address, its bytes and the address of its segment.
+    """The content of memory at an address: a block or a free range, with its address, bytes and segment address.
 
     `block` is the row of the block in the table of blocks (-1: free memory). `before` and `after` are the rows of the
     neighbouring blocks in the segment (-1: none).
@@ -109,8 +109,8 @@ class AddressContent(NamedTuple):
 def content_at(segments: "pd.DataFrame", blocks: "pd.DataFrame", address: int) -> AddressContent | None:
     """Return the block or the free range that contains an address; None if the address is in no segment.
 
-    `segments` and `blocks` are tables of `views.segments` and `views.live_blocks`. Bytes that the allocator added to
-    a request by rounding up count as part of the block.
+    `segments` and `blocks` are tables of `views.segments` and `views.live_blocks`. The bytes added by rounding a
+    request up count as part of the block.
     """
     ranges = zip(segments["address"].tolist(), segments["bytes"].tolist(), strict=True)
     enclosing = next(((low, low + length) for low, length in ranges if low <= address < low + length), None)

@@ -39,7 +39,7 @@ SPECIAL_WEIGHTS = {
 
 
 def breakdowns(artefacts: Sequence[Artefact], options: store.Options | None = None) -> list[Breakdown]:
-    """Return what the memory of each device in each of these snapshots is used for.
+    """Return a breakdown of the memory of each device in each of these snapshots.
 
     Raises:
         InputError: A file cannot be read.
@@ -53,7 +53,7 @@ def breakdowns(artefacts: Sequence[Artefact], options: store.Options | None = No
 
 
 def breakdown(artefact: Artefact, trace: DeviceTrace) -> Breakdown:
-    """Return what the memory of one device is used for: by kind of segment, by category, by tensor and by layer."""
+    """Return a breakdown of the memory of one device: by kind of segment, by category, by tensor and by layer."""
     replay, job, snapshot = Replay(trace), job_of(artefact.path), trace.snapshot
     guess = categorise(replay)
     peak, entry = replay.peak
@@ -123,7 +123,7 @@ def tensors(replay: Replay, guess: Guess, rows: Integers) -> list[LiveTensor]:
 
 
 def narrow_category(category: str, name_and_site: str) -> str:
-    """Return `quantized weights` or `adapter weights` for parameters whose name or line shows it, else `category`."""
+    """Return `quantized weights` or `adapter weights` for parameters whose name or line shows this, else `category`."""
     if category != CATEGORIES[Category.PARAMETERS]:
         return category
     return next((name for name, pattern in SPECIAL_WEIGHTS.items() if pattern.search(name_and_site)), category)
@@ -150,7 +150,7 @@ def by_category(live: Sequence[LiveTensor]) -> list[CategoryTensors]:
 
 
 def high_water_marks(replay: Replay, guess: Guess) -> list[HighWaterMark]:
-    """Return the highest live bytes of each category of temporary memory, and the trace entry that reached them.
+    """Return, for each category of temporary memory, its highest live bytes and the trace entry that reached them.
 
     The entry is -1 if they were reached before the trace. Categories without memory are left out.
     """
@@ -176,9 +176,9 @@ def by_layer(live: Sequence[LiveTensor]) -> list[LayerActivations]:
 
 
 def overhead(trace: DeviceTrace, replay: Replay) -> Overhead | None:
-    """Return the memory that the device or the process uses, and how much of it PyTorch's allocator does not track.
+    """Return the memory used by the whole device or process, and the part that PyTorch's allocator does not track.
 
-    The result is None if the recorder did not ask how much is in use.
+    The result is None if the recorder did not query the used memory.
     """
     # CUDA: the driver's number includes what the allocator reserved. CPU: the resident set includes the tensors.
     if used := trace.snapshot.recorded_number("device_used_bytes"):

@@ -25,7 +25,7 @@ from analyzers.memory.replay.reserved import retries
 def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
     """Return all results about one device: peak, categories, stacks, leaks, fragmentation and so on.
 
-    The fields `path`, `rank` and `step`, which depend on the file's path, are left for the caller to fill in.
+    The fields `path`, `rank` and `step` depend on the path of the file; the caller fills them in.
     """
     trace, lives, snapshot = replay.trace, replay.lifetimes, replay.trace.snapshot
     loop = training_loop(replay)
@@ -73,7 +73,7 @@ def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
 
 
 def missing_evidence(replay: Replay, guess: Guess) -> Iterator[MissingEvidence]:
-    """Yield each kind of evidence that the snapshot lacks for this device."""
+    """Yield each kind of evidence that is missing in the snapshot for this device."""
     trace, overflowed = replay.trace, replay.trace.snapshot.columns.meta["overflowed"]
     if not trace.has_history:
         yield MissingEvidence.HISTORY

@@ -1,4 +1,4 @@
-"""Divide the memory of a whole device into parts, if the file records how much of the device was in use."""
+"""Divide the memory of a whole device into parts, if the file records how many bytes of the device were in use."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from analyzers.memory.replay.lifetimes import Replay
 
 
 def device_account(replay: Replay, guess: Guess) -> list[MemoryPart]:
-    """Return the parts of a device's memory at the snapshot; empty if its total or its use is not recorded."""
+    """Return the parts of a device's memory when the snapshot was taken; empty if its total or its use is unknown."""
     trace, snapshot = replay.trace, replay.trace.snapshot
     total, used = snapshot.limit_bytes, snapshot.recorded_number("device_used_bytes")
     if not total or not used or snapshot.made_up_segments or used > total or len(snapshot.devices) > 1:

@@ -33,8 +33,8 @@ def events(replay: Replay, first: int, count: int, text: str = "") -> pd.DataFra
     """Return a table of `count` trace entries, from index `first` on.
 
     If `text` is given, only the entries that match it (`matching_entries`) are counted and returned. Columns: entry,
-    time_us, action, address (for the action `oom`: the free bytes of the device), bytes, stream, pool, category (of
-    the block that the entry allocates or frees; else empty), label, frame (the user's innermost).
+    time_us, action, address (for the action `oom`: the free bytes of the device), bytes, stream, pool, category (of the
+    block that the entry allocates or frees; else empty), label, frame (the innermost frame of the user's code).
     """
     trace, arenas = replay.trace, BlockArenas(replay)
     rows = matching_entries(replay, text)[max(first, 0) : max(first, 0) + max(count, 0)]
@@ -72,11 +72,11 @@ def matching_entries(replay: Replay, text: str) -> Integers:
 def segment_lives(trace: DeviceTrace, window: tuple[int, int] | None, limit: int) -> pd.DataFrame:
     """Return a table of the reserved address ranges that existed in a window of trace entries, the largest first.
 
-    `window` is (first entry, end), None for the whole trace; at most `limit` rows are returned. Parts of an
-    expandable segment that were mapped separately have rows of their own. Columns: address, bytes, born and died (the
-    trace entries that reserved and released the range; -1: reserved before the trace; the number of entries: still
-    reserved at the end), stream, pool, expandable (False also where the segment was released, as nothing records it
-    then).
+    `window` is (first entry, end), None for the whole trace; at most `limit` rows are returned. Parts of an expandable
+    segment that were mapped separately have rows of their own. Columns: address, bytes, born and died (the trace
+    entries that reserved and released the range; -1: reserved before the trace; the number of entries: still reserved
+    at the end), stream, pool, expandable (False also if the segment was released, because its kind is then not
+    recorded).
     """
     spans = np.array(segment_spans(trace), np.int64).reshape(-1, 4)
     low, high = window or (BEFORE, len(trace))
@@ -101,12 +101,12 @@ def segment_lives(trace: DeviceTrace, window: tuple[int, int] | None, limit: int
 def segment_spans(trace: DeviceTrace) -> list[Span]:
     """Return every address range that was ever reserved, with the trace entries that reserved and released it.
 
-    The function walks backwards from the segments at the end of the trace. An expandable segment is one segment at
-    the end but was mapped part by part, and an unmapping may remove only a part of one mapping. So a range is split
-    where an entry covers only a part of it.
+    The function walks backwards from the segments at the end of the trace. An expandable segment is one segment at the
+    end but was mapped part by part, and an unmapping may remove only a part of one mapping. So a range is split where
+    an entry covers only a part of it.
 
-    Example: at the end 0-40 is reserved; walking back, entry 7 mapped 20-40, entry 2 mapped 0-20: two ranges,
-    reserved at 7 and at 2, and both still reserved at the end.
+    Example: 0-40 is reserved at the end. Walking back, entry 7 mapped 20-40 and entry 2 mapped 0-20. This gives two
+    ranges, reserved at 7 and at 2, both still reserved at the end.
     """
     ranges = zip(trace.segment("address").tolist(), trace.segment("total").tolist(), strict=True)
     # Start address -> (bytes, entry that gives the range back): the ranges that exist at the entry looked at.
@@ -123,11 +123,11 @@ def segment_spans(trace: DeviceTrace) -> list[Span]:
 
 
 def take_out(present: dict[int, tuple[int, int]], at: int, length: int, born: int) -> list[Span]:
-    """Remove the `length` bytes at address `at` from the reserved ranges `present`; return these pieces as spans.
+    """Remove the `length` bytes at address `at` from the reserved ranges `present`; return the removed pieces as spans.
 
-    `present` maps the address of each range to (length, trace entry that releases it). Of a range that is removed
-    only in part, the rest stays in `present`. A span is (address, length, `born`, trace entry that releases it),
-    where `born` is the trace entry that reserved these bytes.
+    `present` maps the address of each range to (length, trace entry that releases it). If a range is removed only in
+    part, the rest of it stays in `present`. A span is (address, length, `born`, trace entry that releases it); `born`
+    is the trace entry that reserved these bytes.
     """
     spans: list[Span] = []
     for start, (size, died) in overlapping(present, at, length):
@@ -144,7 +144,7 @@ def take_out(present: dict[int, tuple[int, int]], at: int, length: int, born: in
 def overlapping(present: dict[int, tuple[int, int]], at: int, length: int) -> list[tuple[int, tuple[int, int]]]:
     """Return the items of `present` (address: (length, entry)) whose range overlaps the `length` bytes at address `at`.
 
-    Usually this exact range is in `present`, so it is looked up first.
+    In most cases `present` has exactly this range, so this case is checked first.
     """
     if at in present and present[at][0] == length:
         return [(at, present[at])]
@@ -174,9 +174,9 @@ def arenas_of_spans(trace: DeviceTrace, spans: Integers) -> tuple[Integers, Mask
 def search_blocks(replay: Replay, text: str, limit: int) -> pd.DataFrame:
     """Return a table of the blocks that match a query, among all blocks of the trace, the largest first.
 
-    The query `0x7f..` finds the blocks that contained this address; `1048576`, `2 MiB`, `>=64MiB` or `<=512` finds
-    blocks by size; any other text is searched in a block's frames, label and category, ignoring case. At most `limit`
-    rows are returned. Columns: born and died (the trace entries that allocated and freed the block), address,
+    The query `0x7f..` finds the blocks that contained this address. `1048576`, `2 MiB`, `>=64MiB` or `<=512` finds
+    blocks by size. Any other text is searched in the frames, label and category of each block, ignoring case. At most
+    `limit` rows are returned. Columns: born and died (the trace entries that allocated and freed the block), address,
     requested (bytes), category, label, frame.
     """
     lives = replay.lifetimes
@@ -187,7 +187,7 @@ def search_blocks(replay: Replay, text: str, limit: int) -> pd.DataFrame:
 
 
 def matching_blocks(replay: Replay, text: str) -> Mask:
-    """Return a mask of all blocks of the trace: those that match a query (see `search_blocks`)."""
+    """Return a mask over all blocks of the trace: True for the blocks that match a query (see `search_blocks`)."""
     if ADDRESS_QUERY.fullmatch(text):
         return replay.lifetimes.containing(int(text, 16))
     if query := SIZE_QUERY.fullmatch(text):
@@ -197,9 +197,9 @@ def matching_blocks(replay: Replay, text: str) -> Mask:
 
 
 def mentioning(replay: Replay, text: str) -> Mask:
-    """Return a mask of all blocks of the trace: those with `text` in their frames, label or category, ignoring case.
+    """Return a mask over all blocks of the trace: True for blocks with `text` in their frames, label or category.
 
-    `text` is in lower case.
+    Case is ignored; `text` is in lower case.
     """
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
     numbers = range(len(snapshot.columns["frame_name"]))

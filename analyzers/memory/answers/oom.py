@@ -1,4 +1,4 @@
-"""Describe the last allocation that failed: what was alive then, and how its step differs from earlier steps."""
+"""Describe the last allocation that failed: what was alive then, and how its step differs from the earlier steps."""
 
 import re
 from collections import Counter
@@ -24,7 +24,7 @@ MODULES_AT_MOST = 8
 def last_oom(replay: Replay, guess: Guess, growing: Sequence[Growth], steps: Sequence[StepUse]) -> Oom | None:
     """Return a description of the last allocation that failed; None if none failed.
 
-    Earlier failures are left out, as the program survived them. `steps` has the memory use of the complete steps,
+    Earlier failures are left out, because the program survived them. `steps` has the memory use of the complete steps,
     with which the failing step is compared; `growing` has the stacks whose live bytes rise from step to step.
     """
     trace = replay.trace
@@ -58,9 +58,9 @@ def last_oom(replay: Replay, guess: Guess, growing: Sequence[Growth], steps: Seq
 def pattern_of(wanted: int, usual_peak: int | None, growing: Sequence[Growth]) -> tuple[OomPattern, int | None]:
     """Return how the failing step differs from earlier steps, and the step in which growth began (None if unknown).
 
-    `wanted` is the bytes allocated at the failure plus the bytes requested. `usual_peak` is the highest peak of
-    earlier steps (None: there are none). `growing` has the stacks whose live bytes rise from step to step. They are
-    checked first, because the last step of a leak may also look like a spike.
+    `wanted` is the bytes allocated at the failure plus the bytes requested. `usual_peak` is the highest peak of earlier
+    steps (None: there are none). `growing` has the stacks whose live bytes rise from step to step. Growth is checked
+    first, because the last step of a leak may also look like a spike.
     """
     if growing and sum(growth.total_bytes for growth in growing) >= GROWN_SHARE * wanted:
         return OomPattern.GROWTH, min((g.first_step for g in growing if g.first_step is not None), default=None)
@@ -70,9 +70,9 @@ def pattern_of(wanted: int, usual_peak: int | None, growing: Sequence[Growth]) -
 
 
 def bytes_by_module(replay: Replay, index: int) -> dict[str, int]:
-    """Return the bytes that are alive after the trace entry `index` by module name, the largest first.
+    """Return {module: bytes alive after the trace entry `index`}, the largest first.
 
-    A layer's submodules count for the layer; blocks without a label are left out.
+    The submodules of a layer count for the layer; blocks without a label are left out.
     """
     lives = replay.lifetimes
     rows = lives.alive(index)

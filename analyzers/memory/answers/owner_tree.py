@@ -12,10 +12,11 @@ NODES_AT_MOST = 500
 def owner_tree(groups: Mapping[GroupPath, Usage], depth: int | None = None) -> pd.DataFrame:
     """Return a table of the `NODES_AT_MOST` largest nodes of a tree of groups of blocks, parents first.
 
-    `groups` maps the path of each group, such as ("layers", "3", "wq"), to its live bytes and blocks; the nodes of
-    the tree are the beginnings of these paths. Levels below `depth` are left out (None: all are kept). The bytes of a
-    node include those of all nodes below it, shown or not. Columns: node (its number), parent (number of its parent;
-    -1: none), depth (1: top level), name, bytes, blocks, path (tuple of the names from the root).
+    `groups` maps the path of each group, such as ("layers", "3", "wq"), to its live bytes and blocks. The nodes of the
+    tree are all beginnings of these paths: ("layers",), ("layers", "3") and so on. Levels below `depth` are left out
+    (None: all are kept). The bytes of a node include those of all nodes below it, shown or not. Columns: node (its
+    number), parent (number of its parent; -1: none), depth (1: top level), name, bytes, blocks, path (tuple of the
+    names from the root).
     """
     usage = usage_of_nodes(groups, depth)
     # A parent has at least the bytes of each child and a shorter path, so every node shown comes after its parent.

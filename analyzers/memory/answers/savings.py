@@ -21,7 +21,7 @@ FAITHFUL = 0.05
 
 
 def savings(replay: Replay, guess: Guess, entry: int) -> list[Saving]:
-    """Return how much each remedy would free of the memory alive after trace entry `entry`.
+    """Return, for each remedy, how much of the memory alive after trace entry `entry` it would free.
 
     A remedy is left out if the recording does not allow an estimate.
     """
@@ -30,11 +30,11 @@ def savings(replay: Replay, guess: Guess, entry: int) -> list[Saving]:
 
 
 def checkpointing(replay: Replay, guess: Guess, entry: int) -> Saving | None:
-    """Return what full activation checkpointing would free; None if the labels name fewer than two layers.
+    """Return the saving by full activation checkpointing; None if the labels name fewer than two layers.
 
-    If `entry` is the peak and the recording has complete steps, the result is by how much the peak falls when blocks
-    are moved to where recomputation would allocate them (see `scenario`). Where the trace ends in the forward pass,
-    as when an allocation failed there, only a bound is possible (`bound_of_saving`).
+    If `entry` is the peak and the recording has complete steps, the blocks are moved to where recomputation would
+    allocate them (see `scenario`), and the saving is by how much the peak falls. If the trace ends in the forward pass,
+    for example because an allocation failed there, only a bound is possible (`bound_of_saving`).
     """
     rows = replay.lifetimes.alive(entry)
     rows = rows[guess.category[rows] == Category.ACTIVATIONS]
@@ -66,13 +66,13 @@ def saving_of_peak(scenario: Scenario) -> int:
 
 
 def bound_of_saving(scenario: Scenario, rows: Integers, layers: Sequence[Integers]) -> int:
-    """Return how many bytes of activations checkpointing every layer would free at most, at the peak of a step.
+    """Return how many bytes of activations checkpointing of every layer would free at most, at the peak of a step.
 
-    `rows` are the blocks that hold activations, `layers` those of each layer. With checkpointing each layer keeps
-    only its input, whose size is assumed to be the most frequent size among the layer's saved tensors. The peak then
-    comes when the backward pass either starts, with all that the rest of the model saved, or computes the largest
-    layer again. Example: 4 layers save 10 MiB each, of which 1 MiB is the input, and the rest of the model saves 8
-    MiB, in all 48 MiB. Afterwards 4 MiB of inputs stay, and the larger of 8 MiB (the rest) and 10 MiB (a layer): 34
+    `rows` are the blocks that hold activations, `layers` those of each layer. With checkpointing each layer keeps only
+    its input; its size is assumed to be the most frequent size among the layer's saved tensors. The new peak is at one
+    of two times: when the backward pass starts (all that the rest of the model saved is alive), or when it recomputes
+    the largest layer. Example: 4 layers save 10 MiB each, of which 1 MiB is the input, and the rest of the model saves
+    8 MiB, in all 48 MiB. Afterwards 4 MiB of inputs stay, and the larger of 8 MiB (the rest) and 10 MiB (a layer): 34
     MiB are freed.
     """
     whole = [int(scenario.size[layer].sum()) for layer in layers]
@@ -82,7 +82,7 @@ def bound_of_saving(scenario: Scenario, rows: Integers, layers: Sequence[Integer
 
 
 def half_batch(replay: Replay, guess: Guess, entry: int) -> Saving | None:
-    """Return how much of the memory alive after trace entry `entry` half the batch, or half the sequence, would free.
+    """Return how much of the memory alive after trace entry `entry` half the batch (or half the sequence) would free.
 
     The result is None if no such memory is alive, or if the categories of blocks are guessed and not recorded.
     """
@@ -105,9 +105,10 @@ def half_batch(replay: Replay, guess: Guess, entry: int) -> Saving | None:
 def expandable_segments(replay: Replay) -> Saving | None:
     """Return how much memory expandable segments would make usable; None if they would gain nothing.
 
-    It is None for a recording on a CPU too, which has no real segments. The recorded requests are simulated on both
-    kinds of segments, provided that the simulation of ordinary segments reserves as much as was recorded. It does not
-    if memory was released in between, or if the trace begins late; then the result is only an upper bound.
+    The result is also None for a recording on a CPU, which has no real segments. The recorded requests are simulated
+    with both kinds of segments. This is exact only if the simulation of ordinary segments reserves as many bytes as
+    were recorded. It does not if memory was released in between, or if the trace begins late; then the result is only
+    an upper bound.
     """
     split, bound = remappable_bytes(replay.trace)
     if replay.trace.snapshot.made_up_segments or not bound:
@@ -125,7 +126,7 @@ def expandable_segments(replay: Replay) -> Saving | None:
 
 
 def remappable_bytes(trace: DeviceTrace) -> tuple[int, int]:
-    """Return the free bytes in segments that live blocks use, and how many of them expandable segments could move.
+    """Return the free bytes in segments that also hold live blocks, and how many expandable segments could move.
 
     Only whole units of mapping (2 or 20 MiB) can be moved to other addresses.
     """

@@ -1,10 +1,10 @@
 """Simulate other settings: move and resize the blocks of a recording, and compute the live bytes over time again.
 
 Worked example, activation checkpointing of one layer: its five saved tensors of 4, 1, 1, 1 and 1 MiB are allocated in
-the forward pass at entries 10 to 14 and freed in the backward pass at entries 30 to 26. The layer's input stays where
-it is: one tensor of the most frequent size, 1 MiB. The other four move to where the layer's backward pass begins,
-just before the first of them is freed: they are allocated at entry 25. `live_bytes` then sums all blocks again, entry
-by entry.
+the forward pass at entries 10 to 14 and freed in the backward pass at entries 30 to 26. One tensor of the most frequent
+size, 1 MiB, counts as the layer's input and stays as it is. The other four are moved to the start of the layer's
+backward pass, just before the first of them is freed: they are now allocated at entry 25. `live_bytes` then sums all
+blocks again, entry by entry.
 """
 
 import re
@@ -32,7 +32,7 @@ class Scenario:
 
     The columns `category`, `size`, `born` and `died` have one row per row of `Lifetimes`. `extra[k + 1]` are bytes
     after trace entry k that belong to no block (`extra[0]`: before the trace). `layers` has the rows of each numbered
-    layer, in order. `forward` and `backward` are the trace entries of the passes, as annotations mark them.
+    layer, in order. `forward` and `backward` are the trace entries of the passes, marked by annotations.
     """
 
     replay: Replay
@@ -48,7 +48,7 @@ class Scenario:
 
     @classmethod
     def recorded(cls, replay: Replay, guess: Guess, job: Job | None = None) -> "Scenario":
-        """Return a scenario without any change from the recording. Its columns of sizes and times are copies."""
+        """Return a scenario that equals the recording. Its columns of sizes and times are copies and may be changed."""
         lives, trace = replay.lifetimes, replay.trace
         return cls(
             replay=replay,
@@ -79,7 +79,7 @@ class Scenario:
         return older
 
     def live_bytes(self) -> Integers:
-        """Return the live bytes after each trace entry: for entry k at index k + 1. Index 0 is before the trace."""
+        """Return the live bytes after each trace entry: index k + 1 is after entry k, index 0 is before the trace."""
         change = np.zeros(len(self.extra) + 1, np.int64)
         # Shifted by one, so that blocks older than the trace (born -1) count at position 0.
         np.add.at(change, self.born + 1, self.size)
@@ -89,7 +89,7 @@ class Scenario:
     def categories_at(self, position: int) -> dict[str, int]:
         """Return the live bytes of each category at index `position` of `live_bytes`: after entry `position` - 1.
 
-        `extra` bytes count as parameters, because only gathered weights have no block of their own.
+        `extra` bytes count as parameters, because gathered weights are the only ones without a block of their own.
         """
         alive = (self.born + 1 <= position) & (self.died + 1 > position)
         total = np.bincount(self.category[alive], self.size[alive], len(CATEGORIES)).astype(np.int64)
@@ -105,7 +105,7 @@ def layer_order(layer: str) -> tuple[str, int]:
 
 
 def layer_of(label: str) -> str | None:
-    """Return the numbered layer that a label begins with, `layers.3` for `layers.3.attention.wq`; None without one."""
+    """Return the numbered layer at the beginning of a label: `layers.3` for `layers.3.attention.wq`; else None."""
     matched = LAYER_LABEL.match(label)
     return matched[0].rstrip(".") if matched else None
 
@@ -123,8 +123,8 @@ def rows_by_layer(replay: Replay) -> dict[str, Integers]:
 def grows_with_batch(scenario: Scenario) -> Mask:
     """Return a mask of the blocks whose size grows with the batch size and the sequence length.
 
-    These are inputs, activations, and temporary tensors of the forward and backward passes. The gradients of weights
-    do not grow; they are recognised by their sizes, which are those of weights.
+    These are inputs, activations, and temporary tensors of the forward and backward passes. Gradients of weights do not
+    grow; a temporary block with the size of a weight is taken for such a gradient.
     """
     size, category = scenario.replay.lifetimes.size, scenario.category
     weights = np.unique(size[(category == Category.PARAMETERS) | (category == Category.GRADIENTS)])
@@ -149,8 +149,7 @@ def recompute(scenario: Scenario, layers: Sequence[Integers]) -> None:
 
 
 def delay_saved_tensors(scenario: Scenario, layers: Sequence[Integers], forward: range) -> None:
-    """Let the tensors that some layers saved in one forward pass be allocated only when the layer's backward pass
-    begins.
+    """Move the allocation of tensors that some layers saved in one forward pass to the layer's backward pass.
 
     The scenario is changed in place. Each element of `layers` is one of the arrays in `scenario.layers`. Each layer
     keeps one tensor, its input. `forward` is the range of the trace entries of the forward pass.

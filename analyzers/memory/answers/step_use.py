@@ -41,7 +41,7 @@ def step_use(replay: Replay, number: int, first: int, last: int, end_categories:
 
 
 def live_bytes_by_category(replay: Replay, guess: Guess, instants: Integers) -> Integers:
-    """Return the live bytes of each category after each of the trace entries `instants`: an array (category, instant).
+    """Return the live bytes of each category after each of the trace entries `instants`: an array [category, instant].
 
     `instants` is in ascending order.
     """

@@ -1,7 +1,7 @@
 """Predict a snapshot's peak with another batch, sequence, sharding, recomputation or type of optimizer state.
 
-Each change moves or resizes the blocks of the recording (`scenario`); then the live bytes are computed again, so the
-peak may be at another entry. Changes that only a real step can show are refused; `workbench estimate` runs such a
+Each change moves or resizes the blocks of the recording (`scenario`). Then the live bytes are computed again, so the
+new peak may be at another entry. Changes that only a real step can show are refused; `workbench estimate` runs such a
 step.
 """
 
@@ -92,7 +92,7 @@ def scale_tokens(name: str) -> Callable[[Scenario, str], str]:
     """Return a function that applies a new `batch` or `seq` (`name`) to a scenario, by resizing its blocks in place.
 
     The function takes the scenario and the new value, such as `2x`, and returns a description of the change. Both
-    settings change the number of tokens in a pass, so the same blocks grow.
+    settings scale the number of tokens in a pass, so both resize the same blocks.
     """
 
     def change(scenario: Scenario, value: str) -> str:
@@ -106,7 +106,9 @@ def scale_tokens(name: str) -> Callable[[Scenario, str], str]:
 
 
 def require_known_peak(scenario: Scenario, name: str) -> None:
-    """Refuse to predict if it is not known what more than half of the peak is; `name` is the setting to be changed.
+    """Refuse to predict if more than half of the bytes at the peak are of unknown category.
+
+    `name` is the setting to be changed; the error message names it.
 
     Raises:
         InputError: More than half of the bytes at the peak are of unknown category.
@@ -121,9 +123,9 @@ def require_known_peak(scenario: Scenario, name: str) -> None:
 
 
 def ratio(value: str, old: int | None, name: str) -> float:
-    """Return the factor of a change: 2.0 for the value `2x`; for a plain number, that number divided by `old`.
+    """Return the factor of a change: 2.0 for the value `2x`; for a plain number, this number divided by `old`.
 
-    `old` is the recorded value, None if no run.json records it. `name` is the setting, for the message of an error.
+    `old` is the recorded value, None if no run.json records it. `name` is the setting; the error message names it.
 
     Raises:
         InputError: The value is neither a factor nor a number, or a plain number is given and `old` is not known.
@@ -141,8 +143,8 @@ def ratio(value: str, old: int | None, name: str) -> float:
 def shard(scenario: Scenario, value: str) -> str:
     """Divide the bytes of parameters, gradients and optimizer state by the factor by which the sharding degree grows.
 
-    `value` is the new degree (`dp_shard`) or a factor, such as `2x`. If run.json says that the run was not sharded,
-    the buffers that FSDP gathers during the passes are added. The scenario is changed in place; return a description
+    `value` is the new degree (`dp_shard`) or a factor, such as `2x`. If run.json says that the run was not sharded, the
+    buffers that FSDP gathers during the passes are added. The scenario is changed in place; the result is a description
     of the change.
     """
     old = scenario.job.dp_shard if scenario.job else None
@@ -161,8 +163,9 @@ def shard(scenario: Scenario, value: str) -> str:
 def gather_weights(scenario: Scenario) -> str:
     """Add to a scenario the memory that FSDP2 needs during the passes in addition to the shards; return a description.
 
-    During the passes FSDP2 holds the root module's weights. While a layer runs, it also holds the layer's weights, as
-    much again for the next layer that is gathered ahead, and as much again for the gradients that are reduced.
+    During the passes FSDP2 holds the root module's weights. While a layer runs, FSDP2 also holds the layer's weights,
+    the same number of bytes for the next layer (gathered ahead), and the same number again for the gradients being
+    reduced.
     """
     weights = scenario.is_older & (scenario.category == Category.PARAMETERS)
     in_layer = np.zeros(len(scenario.size), bool)
@@ -180,10 +183,10 @@ def gather_weights(scenario: Scenario) -> str:
 
 
 def layer_passes(scenario: Scenario) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Yield, for each step, the (start, end) trace entries of its forward and of its backward pass through the layers.
+    """Yield, for each step, the (start, end) trace entries of its forward and its backward pass through the layers.
 
-    The forward pass ends with the last activation that a layer allocates, and the backward pass begins with the first
-    one that is freed: in between the model's head runs, for which no layer is gathered.
+    The forward pass ends with the last activation that a layer allocates. The backward pass begins with the first
+    activation that is freed. In between the model's head runs, for which no layer is gathered.
     """
     rows = np.concatenate([*scenario.layers.values(), np.zeros(0, np.int64)]).astype(np.int64)
     rows = rows[scenario.category[rows] == Category.ACTIVATIONS]
@@ -196,10 +199,10 @@ def layer_passes(scenario: Scenario) -> Iterator[tuple[tuple[int, int], tuple[in
 
 
 def checkpoint(scenario: Scenario, value: str) -> str:
-    """Move the activations of each recomputed layer, except its input, to where the layer's backward pass begins.
+    """Move the activations of each recomputed layer, except its input, to the start of the layer's backward pass.
 
     `value` is the mode: with `full` every layer is recomputed, with `selective` every second one. The scenario is
-    changed in place; return a description of the change.
+    changed in place; the result is a description of the change.
 
     Raises:
         InputError: The mode cannot be predicted from a recording, the run recomputed layers already, or no activation
@@ -217,9 +220,9 @@ def checkpoint(scenario: Scenario, value: str) -> str:
 
 
 def change_moment_type(scenario: Scenario, value: str) -> str:
-    """Change the bytes of the optimizer's moments to those of the data type `value`; return a text on the change.
+    """Resize the optimizer's moments to the data type `value`; return a text on the change.
 
-    The scenario is changed in place. Step counters keep their type; with int8, small moments do too.
+    The scenario is changed in place. Step counters keep their type; with int8, small moments keep theirs, too.
 
     Raises:
         InputError: The type is not known.

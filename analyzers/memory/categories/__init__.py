@@ -1,1 +1,1 @@
-"""Give each block a category, such as gradients: the recorder's, or a guess from its stack, phase and lifetime."""
+"""Give each block a category, such as gradients: the recorded one, or a guess from its stack, phase and lifetime."""

@@ -23,7 +23,7 @@ ANNOTATION_OF = {Phase.FORWARD: "fwd", Phase.BACKWARD: "bwd", Phase.OPTIMIZER: "
 def allocation_phases(replay: Replay) -> Integers:
     """Return the training phase in which each block was allocated, as a key of `PHASE_NAMES`.
 
-    An annotation of a phase has priority; without one, the stack that allocated the block shows the phase.
+    An annotation that marks a phase has priority. Without one, the stack that allocated the block shows the phase.
     """
     trace, born = replay.trace, replay.lifetimes.born
     phase = PhaseTimeline(phase_of_entries(trace, stack_signs(trace.snapshot))).at(born)

@@ -16,7 +16,7 @@ from analyzers.memory.replay.lifetimes import Lifetimes, Replay
 class Guess:
     """The category of each block, and the index in `RULES` of the rule that decided it; one row per row of `Lifetimes`.
 
-    `exact` is True if the recorder tagged every block, so that nothing is guessed.
+    `exact` is True if the recorder tagged every block; then no category is a guess.
     """
 
     category: Column
@@ -29,7 +29,7 @@ class Guess:
         return np.ones(len(self.rule)) if self.exact else CONFIDENCE[self.rule]
 
     def sums(self, lives: Lifetimes, rows: Integers) -> dict[str, int]:
-        """Return the bytes of some blocks by category name, 0 included; `rows` are the blocks' rows in `lives`."""
+        """Return {category name: bytes of some blocks}, with all categories; `rows` are the blocks' rows in `lives`."""
         totals = np.zeros(len(CATEGORIES), np.int64)
         # Unbuffered, and exact where np.bincount with weights would sum in floating point.
         np.add.at(totals, self.category[rows], lives.size[rows])
@@ -44,9 +44,9 @@ class Guess:
         return round(float(weights @ self.confidence[rows] / weights.sum()), 3) if weights.sum() else 1.0
 
     def bases(self, lives: Lifetimes, rows: Integers) -> list[CategoryBasis]:
-        """Return, for each rule, the bytes and the number of the blocks that it decided, the most bytes first.
+        """Return, for each rule, the number and the bytes of the blocks that it categorised, the most bytes first.
 
-        Only the blocks at `rows` of `lives` count. Rules that decided none of them are left out.
+        Only the blocks at `rows` of `lives` count. Rules that decided no block are left out.
         """
         total = np.bincount(self.rule[rows], lives.size[rows], len(RULES)).astype(np.int64)
         count = np.bincount(self.rule[rows], minlength=len(RULES))

@@ -1,9 +1,9 @@
-"""Give blocks the category of the blocks that they replaced, as scripts replace weights, gradients or optimizer state.
+"""Give blocks the category of the blocks that they replaced: scripts replace weights, gradients, optimizer state.
 
-Worked example: `p.data = p.data * 0.999` after each step. A new block N of the parameter's size is allocated, then
-the old one O is freed, and both outlive a phase of training. So N replaced O, in the next step another block replaces
-N, and all of them are one tensor of the script: they form a chain. If the rules know the category of any block in the
-chain, all of them get it.
+Worked example: `p.data = p.data * 0.999` after each step. A new block N of the parameter's size is allocated, then the
+old block O is freed, and both live longer than one phase of training. So N replaced O. In the next step another block
+replaces N. All of these blocks are one tensor of the script: they form a chain. If the rules know the category of any
+block in the chain, all of its blocks get this category.
 
 If a script moves state away and back (to the CPU, for example), the old block is freed first, and the new one is
 allocated later.
@@ -43,11 +43,11 @@ class Event(NamedTuple):
 
 
 class Replacements:
-    """Pairs of blocks of equal size, of which the newer one took the place of the older one, as in `p.data = ...`.
+    """Pairs of blocks of equal size; the newer block of a pair took the place of the older one, as in `p.data = ...`.
 
-    `older[i]` and `newer[i]` are the rows in `Lifetimes` of pair i. Pairs are found only where the category of a
-    block is uncertain (`open_rows`, a mask of all blocks). With `at_once`, only a block that was allocated in the same
-    phase before the older one was freed took its place: nothing was moved away and back.
+    `older[i]` and `newer[i]` are the rows in `Lifetimes` of pair i. Only pairs with a block of uncertain category are
+    searched (`open_rows`, a mask of all blocks). With `at_once`, the newer block must have been allocated in the same
+    phase, before the older one was freed: this excludes state that was moved away and back.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class Replacements:
     def spread(self, category: Column, open_rows: Mask) -> Integers:
         """Return the category that each block inherits along its chain of replacements; -1 if it inherits none.
 
-        `category` has the present category of each block. Only blocks in `open_rows`, a mask of those whose category
-        is uncertain, inherit, and only from blocks of certain category.
+        `category` has the present category of each block. Only blocks of uncertain category (the mask `open_rows`)
+        inherit, and only from blocks of certain category.
         """
         known = np.where(np.isin(category, LASTING) & ~open_rows, category, -1).astype(np.int64)
         inherited = known.copy()
@@ -84,8 +84,7 @@ class Replacements:
     def _may_be(self, row: int, category: int) -> bool:
         """Return whether the block in this row of `Lifetimes` may have this category.
 
-        Only gradients are refused: a block that is still alive when the next backward pass begins is not taken for
-        one.
+        Only gradients can be refused: a block that is still alive when the next backward pass begins is not a gradient.
         """
         next_backward = self._phases.next(Phase.BACKWARD, self._lives.born[[row]])[0]
         return category != Category.GRADIENTS or bool(self._lives.died[row] <= next_backward)
@@ -94,10 +93,10 @@ class Replacements:
 def replacements(
     lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask, *, at_once: bool
 ) -> Iterator[tuple[int, int]]:
-    """Yield (older, newer) rows in `Lifetimes` of blocks of equal size, of which the newer replaced the older.
+    """Yield (older, newer) rows in `Lifetimes` of blocks of equal size, where the newer block replaced the older one.
 
-    `category` and `open_rows` (whether the category is uncertain) have one value per block. `at_once` leaves out
-    blocks that were moved away and back.
+    `category` and `open_rows` (whether the category is uncertain) have one value per block. `at_once` leaves out blocks
+    that were moved away and back.
     """
     away = np.isin(category, MOVED) & ~open_rows & (not at_once)
     rows = candidates(lives, phases, category, open_rows)
@@ -108,11 +107,11 @@ def replacements(
 
 
 def candidates(lives: Lifetimes, phases: PhaseTimeline, category: Column, open_rows: Mask) -> Integers:
-    """Return the rows of the blocks that may have replaced each other, by their category, lifetime and size.
+    """Return the rows of the blocks that may have replaced each other, judged by their category, lifetime and size.
 
-    Such a block is certain to have a lasting category, or its category is uncertain (`open_rows`) and it outlives a
-    training phase. Some block of its size must also have been freed, and some allocated, in the trace. The result is
-    empty if there are more than `EVENTS_AT_MOST` blocks.
+    There are two kinds of such blocks: a block that certainly has a lasting category, and a block of uncertain category
+    (`open_rows`) that lives longer than a training phase. In addition, some block of the same size must have been freed
+    in the trace, and some allocated. The result is empty if there are more than `EVENTS_AT_MOST` blocks.
     """
     born, died = lives.born, np.minimum(lives.died, phases.count - 1)
     outlives = (born == BEFORE) | (lives.died >= phases.count) | (phases.span(born) != phases.span(died))
@@ -140,9 +139,9 @@ def events_of(lives: Lifetimes, phases: PhaseTimeline, rows: Integers) -> list[E
 def pair_up(lives: Lifetimes, away: Mask, events: list[Event], open_rows: Mask) -> Iterator[tuple[int, int]]:
     """Yield (older, newer) rows among blocks of one size, from their allocations and frees (`events`).
 
-    A freed block was replaced by the last block allocated before it in the same training phase. If there is none and
-    it is in `away`, a mask of the blocks that are certain to hold weights or optimizer state, the script moved these
-    away: the next block that is allocated replaces it.
+    A freed block was replaced by the last block allocated before the free in the same training phase. If there is no
+    such block, the script may have moved it away: the next allocated block replaces it. This is assumed only for blocks
+    in `away`, a mask of the blocks that certainly hold weights or optimizer state.
     """
     new: list[Event] = []
     moved_away = deque[int]()
@@ -168,7 +167,7 @@ def pair_up(lives: Lifetimes, away: Mask, events: list[Event], open_rows: Mask) 
 def may_replace(lives: Lifetimes, open_rows: Mask, older: int, newer: Event) -> bool:
     """Return whether the block of the event `newer` may have taken the place of the block at row `older` of `lives`.
 
-    It must have been allocated later, and the category of one of the two must be uncertain; `open_rows` is a mask of
-    the blocks of uncertain category.
+    The newer block must have been allocated later, and the category of at least one of the two must be uncertain;
+    `open_rows` is a mask of the blocks of uncertain category.
     """
     return bool(lives.born[older] < newer.entry and (open_rows[older] or open_rows[newer.row]))

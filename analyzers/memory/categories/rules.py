@@ -1,10 +1,10 @@
 """Guess the category of blocks that no recorder tagged, from their stacks, training phases and lifetimes.
 
-Worked example: a block is allocated below `model.py forward` (sign FORWARD), and it is still alive when the first
-entry of the backward pass comes. `matches` yields (rule name, mask of blocks), the strongest rule first; the block is
-in the masks of `saved` and of `forward_scratch`. `saved` comes first, so the block is an activation, with a
-confidence of 0.85 and the evidence "allocated in the forward pass, alive when the backward pass begins". Had it been
-freed before the backward pass, only `forward_scratch` would match: temporary.
+Worked example: a block is allocated below `model.py forward` (sign FORWARD), and is still alive at the first entry of
+the backward pass. `matches` yields (rule name, mask of blocks), the strongest rule first; the block is in the masks of
+`saved` and of `forward_scratch`. `saved` comes first, so the block is an activation, with a confidence of 0.85 and the
+evidence "allocated in the forward pass, alive when the backward pass begins". If it had been freed before the backward
+pass, only `forward_scratch` would match: temporary.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,8 +24,8 @@ from analyzers.memory.replay.phases import Phase, PhaseTimeline, annotated_windo
 class Rule(NamedTuple):
     """A rule that guesses the category of blocks, with its confidence (0 to 1) and its evidence in words.
 
-    Only the rule `noted` has no category (None): it stands for blocks that the recorder tagged, each with its own
-    category.
+    Only the rule `noted` has no category (None): it is for blocks that the recorder tagged, each with a category of its
+    own.
     """
 
     name: str
@@ -94,8 +94,8 @@ SignsOfBlocks = Mapping[Sign, Mask]
 def apply_rules(trace: DeviceTrace, lives: Lifetimes) -> Column:
     """Return, for each block that ever lived, the index in `RULES` of the rule that decides its category.
 
-    The first matching rule decides. After that, blocks of uncertain category may get the category of blocks that they
-    replaced, or one that follows from their size.
+    The first matching rule decides. After that, a block of uncertain category may get the category of a block that it
+    replaced, or a category that follows from its size.
     """
     signs = stack_signs(trace.snapshot)
     rule = np.zeros(len(lives.born), np.int8)
@@ -119,7 +119,7 @@ def apply_rules(trace: DeviceTrace, lives: Lifetimes) -> Column:
 def matches(trace: DeviceTrace, lives: Lifetimes, signs: Mapping[Sign, Mask]) -> Iterator[RuleMatch]:
     """Yield each rule's name and a mask of the blocks that match it, the strongest rule first.
 
-    `signs` has, for each kind of code, a mask of the stacks that show it.
+    `signs` has, for each kind of code (`Sign`), a mask of the stacks with a frame of this kind.
     """
     made = {sign: flags[lives.stack] & ~lives.freed_stack for sign, flags in signs.items()}
     freed = {sign: flags[lives.stack] & lives.freed_stack for sign, flags in signs.items()}
@@ -149,8 +149,8 @@ def optimizer_rules(
 ) -> Iterator[RuleMatch]:
     """Yield the rules for blocks that the optimizer's step allocates or frees, each with a mask of the matching blocks.
 
-    Rules by PyTorch's annotation `Optimizer.step` come before those by stacks. `made` has, for each sign (a kind of
-    code, such as the optimizer), a mask of the blocks whose allocating stack shows it.
+    Rules that use PyTorch's annotation `Optimizer.step` come before rules that use stacks. `made` has, for each sign (a
+    kind of code, such as the optimizer), a mask of the blocks whose allocating stack shows it.
     """
     optimizer = annotated_windows(trace, "Optimizer.step")
     inside = optimizer.contains(lives.born)
@@ -183,7 +183,7 @@ def pass_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline) -> 
 
 
 def lifetime_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline) -> Iterator[RuleMatch]:
-    """Yield the rules for blocks that only the time of their allocation or free explains, each with a mask of blocks.
+    """Yield the rules that use only the time of a block's allocation or free, each with a mask of the matching blocks.
 
     `made` has, for each sign (a kind of code), a mask of the blocks whose allocating stack shows it.
     """
@@ -202,9 +202,9 @@ def lifetime_rules(lives: Lifetimes, made: SignsOfBlocks, phases: PhaseTimeline)
 
 
 def lasts_until(lives: Lifetimes, phases: PhaseTimeline, phase: Phase) -> Mask:
-    """Return a mask of the blocks that are still alive when a training phase next comes after their allocation.
+    """Return a mask of the blocks that are still alive when a training phase next begins after their allocation.
 
-    The mask is False for a block if the phase does not come again.
+    The value is False for a block if the phase does not occur again.
     """
     return lives.died >= phases.next(phase, lives.born)
 
@@ -229,7 +229,7 @@ def inherit(rule: Column, chains: Replacements) -> None:
 
 
 def find_updated_parameters(lives: Lifetimes, phases: PhaseTimeline, rule: Column) -> None:
-    """Find among the blocks that the optimizer's step keeps those that took the place of parameters.
+    """Find new parameters among the blocks that the optimizer's step allocated and that stay alive.
 
     An optimizer that writes `p.data = p - lr * m` allocates new parameters beside new state. `rule`, the index in
     `RULES` of the rule that decided each block's category, is changed in place.
@@ -241,15 +241,15 @@ def find_updated_parameters(lives: Lifetimes, phases: PhaseTimeline, rule: Colum
 
 
 def match_sizes_of_older_blocks(lives: Lifetimes, rule: Column, chains: Replacements) -> None:
-    """Guess from their size what blocks are that are older than the trace and that no rule explains.
+    """Guess the category of unexplained blocks that are older than the trace, from their sizes.
 
-    For each gradient there is a parameter of the same size and, with Adam, two moments. `rule`, the index in `RULES`
-    of the rule that decided each block's category, is changed in place. A block that replaced an older one (`chains`)
-    counts as old itself if its category is uncertain.
-    Example: gradients of 4, 4 and 8 MiB are known. Of the old blocks of 4 MiB the first two are taken for parameters
-    and the next four for moments; of those of 8 MiB the first is taken for a parameter and the next two for moments.
-    If optimizer state of a size is known, its number counts where it is larger (FSDP may reduce many gradients in one
-    buffer), and no moments are guessed for that size.
+    For each gradient there is a parameter of the same size and, with Adam, two moments. `rule`, the index in `RULES` of
+    the rule that decided each block's category, is changed in place. A block that replaced an older one (`chains`) also
+    counts as old if its category is uncertain. Example: gradients of 4, 4 and 8 MiB are known. Of the old blocks of 4
+    MiB the first two are taken for parameters and the next four for moments; of those of 8 MiB the first is taken for a
+    parameter and the next two for moments. If blocks of optimizer state of a size are known, no moments are guessed for
+    this size. If these blocks outnumber the gradients of this size, their number counts instead (FSDP may reduce many
+    gradients in one buffer).
     """
     # What took the place of another block counts like a block that was always there.
     was_there = ((lives.born == BEFORE) & (rule == 0)) | (chains.has_older & np.isin(rule, WEAK))
@@ -267,9 +267,9 @@ def match_sizes_of_older_blocks(lives: Lifetimes, rule: Column, chains: Replacem
 
 
 def count_by_size(lives: Lifetimes, sizes: Integers, selected: Mask) -> Integers:
-    """Return, for each of `sizes`, how many `selected` blocks have this size at the moment when most of them are alive.
+    """Return, for each of `sizes`, how many `selected` blocks of this size are alive when most of the bytes are.
 
-    This is the trace entry after which the bytes of all selected blocks together are highest.
+    This time is the trace entry after which the bytes of all selected blocks together are highest.
     """
     rows = np.flatnonzero(selected)
     change = np.zeros(int(lives.died.max(initial=0)) + 2, np.int64)

@@ -1,4 +1,4 @@
-"""Recognise from the frames of a stack what kind of code allocates there, such as the optimizer or a collective."""
+"""Recognise from the frames of a stack which kind of code allocates there, such as the optimizer or a collective."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from analyzers.memory.replay.phases import Phase
 
 
 class Sign(StrEnum):
-    """A kind of code that a stack frame shows, such as the optimizer or a collective."""
+    """A kind of code that can be recognised from a stack frame, such as the optimizer or a collective."""
 
     WORKSPACE = auto()
     ACCUMULATE = auto()
@@ -85,7 +85,7 @@ STACKS_AT_ONCE = 1 << 14
 
 
 def stack_signs(snapshot: Snapshot) -> dict[Sign, Mask]:
-    """Return, for each kind of code, a mask of the snapshot's stacks in which any frame shows it."""
+    """Return, for each kind of code, a mask of the snapshot's stacks that contain a frame of this kind."""
     texts = frame_texts(snapshot)
     # A bit for each sign: one pass over the frames of all stacks, which may be many millions.
     bits = np.zeros(len(texts), np.uint32)
@@ -121,7 +121,7 @@ def stacks_with_any(snapshot: Snapshot, frames: Mask) -> Mask:
 
 
 def combined_bits(snapshot: Snapshot, bits: Column) -> Column:
-    """Return, for each stack, the bits that any of its frames has; `bits` has a number for each distinct frame."""
+    """Return, for each stack, the bitwise OR of its frames' numbers; `bits` has a number for each distinct frame."""
     frames, ends = snapshot.columns["stack_frames"], np.asarray(snapshot.columns["stack_end"])
     starts = np.concatenate([[0], ends[:-1]])
     # `reduceat` goes from one start to the next, and a stack without frames has no place between them.
@@ -135,9 +135,9 @@ def combined_bits(snapshot: Snapshot, bits: Column) -> Column:
 
 
 def phase_of_entries(trace: DeviceTrace, signs: Mapping[Sign, Mask]) -> Column:
-    """Return the training phase that the stack of each trace entry shows, as int8 values of `Phase`.
+    """Return the training phase shown by the stack of each trace entry, as int8 values of `Phase`.
 
-    `signs` has, for each kind of code, a mask of the stacks that show it.
+    `signs` has, for each kind of code (`Sign`), a mask of the stacks with a frame of this kind.
     """
     of_stack = np.full(len(signs[Sign.FORWARD]), Phase.NONE, np.int8)
     for sign, phase in PHASE_OF_SIGN.items():

@@ -28,12 +28,12 @@ def uneven_findings(devices: Sequence[Device]) -> list[Finding]:
 
 
 def usual_of(uneven: UnevenRank) -> str:
-    """Return what the rank is compared with: the other rank, or the median of the other ranks."""
+    """Return a phrase for what the rank is compared with: the other rank, or the median of the other ranks."""
     return "other rank" if len(uneven.others) == 1 else "median of the other ranks"
 
 
 def uneven_finding(uneven: UnevenRank) -> Finding:
-    """Return the finding that a rank peaks above the others, with the category that makes most of the difference."""
+    """Return the finding that a rank peaks above the others, with the category that causes most of the difference."""
     device, excess = uneven.fullest, uneven.excess_bytes
     more, usual = uneven.excess_by_category, uneven.usual
     worst = max(more, key=lambda name: more[name])

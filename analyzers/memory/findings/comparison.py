@@ -16,7 +16,7 @@ STATES = {"went": "is gone"}
 def comparison_findings(diff: Diff, b: Instant) -> list[Finding]:
     """Return a list with the finding that the peak changed; empty if the change is no more than noise.
 
-    The finding has the rank and step of `b`, the second of the two compared states.
+    The rank and step of the finding are those of `b`, the second of the two compared states.
     """
     if abs(diff.bytes) < max(NOISE_BYTES, NOISE_SHARE * diff.a_bytes):
         return []

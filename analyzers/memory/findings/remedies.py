@@ -44,7 +44,7 @@ HELPFUL = {
 
 
 def remedy(device: Device, categories: Mapping[str, int]) -> str:
-    """Return advice against the largest of these categories, and how much it would free, as one or more sentences."""
+    """Return advice against the largest of these categories, and how much memory it would free, as sentences."""
     category, total = largest(categories)
     sentences = [f"{advice(device, category)}."]
     for helpful, beginning in HELPFUL.get(category, {}).items():

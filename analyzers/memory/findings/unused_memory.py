@@ -1,4 +1,4 @@
-"""Write findings about memory that the allocator reserved and no block uses: retries, unused pools, unused cache."""
+"""Write findings about reserved memory that no block uses: retries of the allocator, unused pools, unused cache."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +14,7 @@ EVIDENCE_SHOWN = 4
 
 
 def unused_memory_findings(device: Device) -> Iterator[Finding]:
-    """Yield the findings about reserved memory that is not used; none for a CPU, whose segments are not real."""
+    """Yield the findings about reserved memory that is not used; none for a CPU, which has no real segments."""
     if device.fragmentation.made_up_segments:
         return
     if device.retries:
@@ -93,9 +93,9 @@ def unused_cache_finding(device: Device, unused: int) -> Finding:
 
 
 def giving_back(device: Device, unused: int) -> str:
-    """Return the sentences on how to give `unused` bytes back, as far as `empty_cache` can release them.
+    """Return the sentences on how to give `unused` bytes back to the device, as far as `empty_cache` can release them.
 
-    It cannot release what is free in segments that also hold tensors.
+    `empty_cache` cannot release free memory in segments that also hold tensors.
     """
     kept = device.fragmentation.inactive_split_bytes
     if kept >= unused:

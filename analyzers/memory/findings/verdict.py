@@ -25,7 +25,7 @@ MISSING = {
 
 
 def verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Verdict:
-    """Return the verdict: the first class of `CLASSES` with a finding; if none has one, healthy or unknown."""
+    """Return the verdict: the first class in `CLASSES` that has a finding; if there is none, healthy or unknown."""
     present = {finding.id: finding for finding in findings}
     kind = next((kind for kind in CLASSES if finding_id(kind) in present), None)
     if kind is None:
@@ -81,7 +81,7 @@ def quiet_verdict(devices: Sequence[Device], findings: Sequence[Finding]) -> Ver
 
 
 def has_history(device: Device) -> bool:
-    """Return whether a history of allocations and frees was recorded for a device."""
+    """Return whether the allocations and frees of a device were recorded over time."""
     return MissingEvidence.HISTORY not in device.missing
 
 
@@ -109,10 +109,9 @@ def unrecorded_clause(devices: Sequence[Device], unrecorded: Sequence[Device]) -
 
 
 def peak_clause(recorded: Sequence[Device], devices: Sequence[Device]) -> str:
-    """Return a clause on the highest peak: which device has it, and how many bytes.
+    """Return a clause on the highest peak: which device has it, how many bytes, and the largest category of them.
 
-    It also names the category with most of the peak, such as activations. `recorded` are those of `devices` that have a
-    history of allocations.
+    `recorded` are the devices in `devices` that have a history of allocations.
     """
     fullest = max(recorded, key=lambda device: device.peak_allocated_bytes)
     category, total = largest(fullest.categories)
@@ -124,7 +123,7 @@ def peak_clause(recorded: Sequence[Device], devices: Sequence[Device]) -> str:
 def subject_of(devices: Sequence[Device], ranks: Sequence[int], path: str) -> str:
     """Return the subject of the verdict's sentence: the ranks, such as `rank 3`.
 
-    If no rank is known and `devices` come from several files, the subject is the name of `path`, the file concerned.
+    If no rank is known and `devices` come from several files, the subject is the file name of `path`.
     """
     several = len({device.path for device in devices}) > 1
     return PurePath(path).name if path and several and not ranks else rank_subject(ranks)
@@ -153,7 +152,7 @@ def oom_sentence(devices: Sequence[Device], present: Mapping[str, Finding]) -> s
 
 
 def allocated_share(oom: Oom) -> str:
-    """Return, as a clause, which share of the memory of all tensors the largest category had when a request failed."""
+    """Return a clause on the largest category when a request failed: its share of the memory of all tensors."""
     category, total = largest(oom.categories)
     if not oom.allocated_bytes:
         return "no tensor held any memory"
@@ -161,13 +160,13 @@ def allocated_share(oom: Oom) -> str:
 
 
 def when_and_where(oom: Oom) -> str:
-    """Return the step and the line of a failed allocation as ` at step 6 in forward (train.py:41)`, as far as known."""
+    """Return the step and line of a failed allocation, as far as known: ` at step 6 in forward (train.py:41)`."""
     step = "" if oom.step is None else f" at step {oom.step}"
     return step + (f" in {innermost(oom.frames)}" if oom.frames else "")
 
 
 def missing_evidence(devices: Sequence[Device]) -> list[str]:
-    """Return, as phrases, the evidence that would have made the verdict more certain."""
+    """Return, as phrases, the missing evidence that would have made the verdict more certain."""
     # A dict keeps the order of first mention and drops repetitions.
     recorded = dict.fromkeys(MISSING[lack] for device in devices for lack in device.missing)
     wanted = {

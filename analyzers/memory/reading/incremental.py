@@ -1,12 +1,12 @@
 """Convert trace entries to columns while the unpickler is still reading the rest of their file, which saves memory.
 
-An unpickler keeps every object in memory until it has read the whole file. With each entry cleared as soon as its
-values are in columns, reading takes only a quarter of the memory.
+An unpickler keeps every object in memory until it has read the whole file. Here each entry is cleared as soon as its
+values are in columns, so reading takes only a quarter of the memory.
 
-Worked example: the pickle of a snapshot fills a list with a million entry dicts. Each time the unpickler asks the
-file for more bytes, `WatchedFile` calls `IncrementalReader.collect` first. `collect` asks the garbage collector for
-the lists made since its last call (`gc.freeze` hides all older objects) and recognises a trace by its first element,
-a dict with an "action". It then converts 8192 entries at a time: it takes `trace[0:8192]`, puts None in their places,
+Worked example: the pickle of a snapshot fills a list with a million entry dicts. Each time the unpickler asks the file
+for more bytes, `WatchedFile` calls `IncrementalReader.collect` first. `collect` asks the garbage collector for the
+lists created since its last call (`gc.freeze` hides all older objects) and recognises a trace by its first element, a
+dict with an "action". It then converts 8192 entries at a time: it takes `trace[0:8192]`, puts None in their places,
 computes the columns and clears the dicts. At the end of the file `columns(trace)` converts the remaining entries.
 """
 
@@ -33,9 +33,10 @@ The unpickler appends entries a thousand at a time, so that the list of a trace 
 
 @dataclass
 class PartialTrace:
-    """A trace that the unpickler is still reading: the list of its entries, and the columns of those already converted.
+    """A trace that the unpickler is still reading: the list of its entries, and the columns of the converted ones.
 
-    `tables` has one dict of columns per converted chunk; the first `converted` entries of the list are in `tables`.
+    `tables` has one dict of columns per converted chunk. The first `converted` entries of the list are already in
+    `tables`.
     """
 
     trace: RawTrace
@@ -45,7 +46,7 @@ class PartialTrace:
     def convert_chunk(self, columns_of: Callable[[RawTrace], Table]) -> None:
         """Convert the next `CHUNK` entries of the trace to a table of columns, and free the entries.
 
-        Their dicts are cleared, and None takes their places in the list.
+        The entries' dicts are cleared, and their elements in the list become None.
         """
         entries = self.trace[self.converted : self.converted + CHUNK]
         # The list must keep its length: the unpickler goes on appending to it.
@@ -66,7 +67,7 @@ class IncrementalReader:
 
     @contextmanager
     def watch(self, file: IO[bytes]) -> Iterator["WatchedFile"]:
-        """Yield a file for the unpickler: each read first converts the trace entries that are complete by then."""
+        """Yield a file for the unpickler; each read first converts the trace entries that are complete at that time."""
         gc.freeze()
         try:
             yield WatchedFile(file, self.collect)
@@ -107,9 +108,9 @@ class IncrementalReader:
 
 @dataclass(frozen=True)
 class WatchedFile:
-    """A file for an unpickler, which calls `before_read` before each `read` and `readinto`.
+    """A file for an unpickler that calls `before_read` before each `read` and `readinto`.
 
-    It has `peek`, because the unpickler reads files without `peek` byte by byte.
+    The class has `peek`, because an unpickler reads files without `peek` byte by byte.
     """
 
     file: Any

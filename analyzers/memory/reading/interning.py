@@ -1,6 +1,6 @@
-"""Store each distinct text, frame, stack and arena of a snapshot once, so that other columns hold only their indexes.
+"""Store each distinct text, frame, stack and arena of a snapshot once; other columns hold only their indexes.
 
-A snapshot refers a million times to a few hundred of them. An arena is a (stream, pool) pair of the allocator.
+A snapshot refers a million times to a few hundred distinct values. An arena is a (stream, pool) pair of the allocator.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,10 +53,10 @@ class TextTable:
 
 
 class ArenaTable:
-    """A table of distinct arenas. The allocator reuses a freed block only within its arena, a (stream, pool) pair.
+    """A table of distinct arenas, the (stream, pool) pairs within which the allocator reuses freed blocks.
 
-    A pool is identified by a pair of numbers; (0, 0) is the default pool. `UNKNOWN_POOL` takes the place of a pool
-    that is not recorded.
+    A pool is identified by a pair of numbers; (0, 0) is the default pool. `UNKNOWN_POOL` stands for a pool that is not
+    recorded.
     """
 
     UNKNOWN_POOL = (-1, -1)
@@ -72,7 +72,7 @@ class ArenaTable:
     def numbers(self, streams: Column, pools: Sequence[Sequence[int] | None]) -> Column:
         """Return the index of each row's arena as int32. `streams` and `pools` have one value per row.
 
-        A row is a trace entry or a segment. Trace entries of torch before 2.12 do not record their pool: the value is
+        A row is a trace entry or a segment. Trace entries of torch before 2.12 do not record their pool: its value is
         None.
         """
         first = streams[0] if len(streams) else 0
@@ -90,12 +90,12 @@ class ArenaTable:
 class StackTable:
     """A table of distinct stacks of frames; index 0 is the stack without frames.
 
-    PyTorch's pickles refer to the same frame and list objects many times, so comparing object identities first avoids
-    reading the same frames a thousand times. JSON shares no objects: there the contents are compared.
+    PyTorch's pickles refer to the same frame and list objects many times. Comparing object identities first avoids
+    reading the same frames a thousand times. JSON shares no objects, so there the contents are compared.
 
     Example: 22,332 entries of a training trace refer to 711,000 frames in 14,961 lists, but there are only 665 frame
     objects and 188 different stacks. A list is first looked up by its length and the identities of three frames: the
-    first, and those at a quarter and at half of its length. The few known lists with the same key are compared with
+    first one, and those at a quarter and at half of its length. The few known lists with the same key are compared with
     `==`, which is quick for identical objects. Only a list that equals none of them is read frame by frame.
     """
 
@@ -155,8 +155,8 @@ class StackTable:
         """Return the columns of the distinct frames and of the distinct stacks.
 
         `frame_name`, `frame_file` (both indexes of texts) and `frame_line` have one row per frame. `stack_frames` has
-        the frame indexes of all stacks, one stack after the other; `stack_end` has the position in it at which each
-        stack ends.
+        the frame indexes of all stacks, one stack after the other; `stack_end[i]` is the position in `stack_frames` at
+        which stack i ends.
         """
         table = np.array(list(self.frames), np.int64).reshape(-1, 3)
         return {
@@ -169,9 +169,9 @@ class StackTable:
 
 
 def frame_type(count: int) -> type[np.signedinteger[Any]]:
-    """Return the type in which stacks hold the indexes of `count` distinct frames.
+    """Return the integer type for the frame indexes in stacks, given the number of distinct frames.
 
-    If hardly any stack repeats, their frames are the largest column by far.
+    If hardly any stack repeats, these indexes are by far the largest column, so the type is as small as possible.
     """
     return np.int16 if count <= 1 << 15 else np.int32
 

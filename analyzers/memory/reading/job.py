@@ -1,4 +1,4 @@
-"""Find the training job that wrote a snapshot: its model and settings are in the run.json of the run folder."""
+"""Find the training job that wrote a snapshot: the run.json in the run folder has its model and settings."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
 def job_of(snapshot: Path) -> Job | None:
     """Return the training job that wrote a snapshot; None if no folder above the snapshot has a complete run.json.
 
-    The run folder of a snapshot in `RUN/nodes/NODE/`, which another node sent, is RUN.
+    A snapshot in `RUN/nodes/NODE/` was sent by another node; its run folder is RUN.
     """
     above = list(snapshot.resolve().parents)
     of_run = [folder.parent for folder in above[FOLDERS_UP : FOLDERS_UP + 1] if folder.name == NODES]
@@ -32,7 +32,7 @@ def job_of(snapshot: Path) -> Job | None:
 
 
 def job_in_manifest(manifest: Mapping[str, Any]) -> Job:
-    """Return the training job that the contents of a run.json describe.
+    """Return the training job described by the contents of a run.json.
 
     Raises:
         KeyError: A key is missing, or a data type is not in `BYTES_OF`.

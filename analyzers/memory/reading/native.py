@@ -1,4 +1,4 @@
-"""Read the pickle of a snapshot with the native reader, into the same columns as `reader` does."""
+"""Read the pickle of a snapshot with the native reader; the columns are the same as those of `reader`."""
 
 from dataclasses import dataclass
 from typing import IO, Any
@@ -33,7 +33,7 @@ BLOCK_COLUMNS = {
 
 
 class NativeTables(InternTables):
-    """The texts, stacks and arenas that the native reader has numbered; more texts and arenas may be added."""
+    """The texts, stacks and arenas numbered by the native reader; more texts and arenas may be added."""
 
     def __init__(self, content: dict[str, Any]) -> None:
         super().__init__()
@@ -54,10 +54,10 @@ class NativeTables(InternTables):
 
 @dataclass(frozen=True)
 class NativeSnapshot:
-    """What the native reader found in a file.
+    """The content of a snapshot file as the native reader returns it.
 
-    `segments` are dicts without the blocks; `rest` has the top-level keys of the file that are neither segments nor
-    traces; `counts` is the number of trace entries of each device.
+    `segments` are dicts without the blocks. `rest` has the top-level keys of the file except segments and traces.
+    `counts` is the number of trace entries of each device.
     """
 
     entries: dict[str, Column]

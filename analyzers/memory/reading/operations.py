@@ -37,7 +37,7 @@ FILLS = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided
 
 
 def operation_of(names: Sequence[str]) -> str:
-    """Return the operation that the native functions of a stack belong to, in words; empty if they do not show it.
+    """Return the operation to which the native functions of a stack belong, in words; empty if they do not show it.
 
     `names` are the functions of the stack from the innermost outwards, up to the first frame in the user's code.
 
@@ -49,7 +49,7 @@ def operation_of(names: Sequence[str]) -> str:
 
 
 def library_use(names: Iterable[str]) -> str:
-    """Return the purpose for which a library allocates, such as `cuBLAS workspace`; empty if no library does."""
+    """Return the purpose of a library's allocation, such as `cuBLAS workspace`; empty if no library allocates."""
     for name in names:
         for pattern, words in LIBRARY_USES:
             if match := pattern.search(name):
@@ -61,7 +61,7 @@ def library_use(names: Iterable[str]) -> str:
 def backward_of(names: Sequence[str]) -> str:
     """Return what the autograd engine runs in a stack, such as `backward of bmm`; empty if it runs nothing there.
 
-    The result is `backward pass` if the stack shows the engine but not what it runs.
+    The result is `backward pass` if the stack shows the engine but not the operation.
     """
     for name in names:
         for pattern, words in ENGINE_USES:
@@ -73,9 +73,9 @@ def backward_of(names: Sequence[str]) -> str:
 
 
 def runs_backward_node(names: Sequence[str]) -> bool:
-    """Return whether a stack belongs to the backward of an operation, not to a library or to a sum of gradients.
+    """Return whether a stack belongs to the backward of an operation, and not to a library or to a sum of gradients.
 
-    `names` are as in `operation_of`.
+    `names` are the functions of the stack, as in `operation_of`.
     """
     patterns = [BACKWARD_NODE, *(pattern for pattern, _ in NODES)]
     return any(pattern.search(name) for name in names for pattern in patterns) and not library_use(names)
@@ -91,7 +91,7 @@ def operator_name(node: str) -> str:
 
 
 def operator_of(names: Sequence[str]) -> str:
-    """Return the outermost ATen operator in a stack, which is the one that the user's line calls; empty if none is.
+    """Return the outermost ATen operator in a stack, which the user's line calls; empty if there is none.
 
     An operator that only allocates (`FILLS`) is returned only if there is no other.
     """

@@ -1,8 +1,8 @@
 """Read a memory snapshot into columns, for every schema since torch 2.0: pickle or JSON, gzipped or not.
 
-This runs in a child process with limits on memory and time (`analyzers.child`). A pickle that would do more than
-create data is refused. Only the levels that the schema has are read, so that a list that contains itself is refused
-as a value of a wrong type.
+The reader runs in a child process with limits on memory and time (`analyzers.child`). A pickle that would do more than
+create data is refused. Only as many levels of nesting are read as the schema has, so a list that contains itself is
+refused as a value of a wrong type.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,7 +54,7 @@ RECORDER_KEYS: dict[str, type] = {
 class ActionNumbers(dict[str, int]):
     """A dict from the name of an action to its number; a name that is not in the dict gets `Action.UNKNOWN`.
 
-    It is a dict because it must answer a million look-ups quickly.
+    It is a subclass of dict so that a million look-ups stay fast.
     """
 
     def __missing__(self, _: object) -> int:
@@ -134,8 +134,8 @@ def columns(
 ) -> tuple[dict[str, Column], dict[str, Any]]:
     """Return every column of a parsed snapshot, and its metadata: counts of entries, settings, what the recorder noted.
 
-    `tables` get the texts, stacks and arenas of the file. `entries` has converted part of the trace entries already
-    while the file was read. The dicts of the trace entries in `snapshot` are cleared to free memory.
+    The texts, stacks and arenas of the file are added to `tables`. `entries` has converted part of the trace entries
+    already while the file was read. The dicts of the trace entries in `snapshot` are cleared to free memory.
     """
     if isinstance(snapshot, list):  # torch.cuda.memory_snapshot() gives the segments alone
         snapshot = {"segments": snapshot}
@@ -150,7 +150,7 @@ def columns(
 
 
 def native_columns(native: NativeSnapshot) -> tuple[dict[str, Column], dict[str, Any]]:
-    """Return every column of a snapshot that the native reader has read, and its `meta`."""
+    """Return every column of a snapshot that was read by the native reader, and its metadata."""
     table = native.entries | segment_columns(native.segments, native.tables.arenas) | native.blocks
     return with_small_parts(table, native.rest, native.tables, native.counts)
 
@@ -160,7 +160,7 @@ def with_small_parts(
 ) -> tuple[dict[str, Column], dict[str, Any]]:
     """Add the columns of annotations, recorder's tags, texts and stacks to `table`; return it and the file's metadata.
 
-    `table` is changed in place; `tables` has the distinct texts, stacks and arenas that its columns refer to by
+    `table` is changed in place; `tables` has the distinct texts, stacks and arenas, to which the columns refer by
     index. `counts` is the number of trace entries of each device.
     """
     recorder = snapshot.get("workbench") or {}
@@ -192,7 +192,7 @@ def refuse_shared(lists: Sequence[Sequence[object]]) -> None:
 
 
 def refuse_oversized(table: Mapping[str, Column]) -> None:
-    """Refuse a file whose sizes would overflow int64 when they are added up.
+    """Refuse a file whose sizes would overflow int64 when they are summed.
 
     Raises:
         HostileInput: A size is negative, or the sum of a column of sizes is above `BYTES_AT_MOST`.
@@ -203,7 +203,7 @@ def refuse_oversized(table: Mapping[str, Column]) -> None:
 
 
 def column_of(rows: Sequence[Row], key: str, kind: npt.DTypeLike, default: object) -> Column:
-    """Return the values that `rows` have for `key` as a column of type `kind`; `default` for a row without this key."""
+    """Return the value of `key` in each of `rows` as a column of type `kind`; `default` for a row without this key."""
     try:
         return np.fromiter(map(itemgetter(key), rows), kind, len(rows))
     except KeyError:  # older torch, or an entry that lacks it: slower
@@ -220,8 +220,8 @@ def entry_columns(traces: Sequence[RawTrace], entries: IncrementalReader) -> dic
 def trace_columns(trace: Sequence[Row], tables: InternTables) -> dict[str, Column]:
     """Return the columns of the given trace entries: action, addr, size, time (µs), stack, arena, category, label.
 
-    `stack`, `arena` and `label` are indexes of `tables`. For an `oom` entry, `addr` is the free memory of the device
-    in bytes, as such an entry has no address.
+    `stack`, `arena` and `label` are indexes into `tables`. An `oom` entry has no address; its `addr` is the free memory
+    of the device in bytes.
     """
     action = np.fromiter(map(ACTION_NUMBERS.__getitem__, map(itemgetter("action"), trace)), np.uint8, len(trace))
     addr = column_of(trace, "addr", np.uint64, 0)
@@ -276,7 +276,7 @@ def segment_columns(segments: Sequence[Row], arenas: ArenaTable) -> dict[str, Co
 def block_columns(segments: Sequence[Row], stacks: StackTable) -> dict[str, Column]:
     """Return the columns of the blocks of all segments, with one row per block, free blocks included.
 
-    `block_segment` is an index into `segments`, and `block_stack` an index of `stacks`.
+    `block_segment` is an index into `segments`, and `block_stack` an index into `stacks`.
     """
     rows = list(blocks_of(segments))
     numbers = stacks.numbers([frames_of(block) for _, _, block in rows])
@@ -303,9 +303,9 @@ def blocks_of(segments: Iterable[Row]) -> Iterator[tuple[int, int, Row]]:
 
 
 def requested_bytes(block: Row) -> int:
-    """Return the bytes that were requested for a block; files of torch 2.0 and older have this number in `history`.
+    """Return the bytes requested for a block; files of torch 2.0 and older have this number in `history`.
 
-    The block's size takes its place if it is not recorded.
+    If the number is not recorded, the block's size is returned.
     """
     history = block.get("history") or [{}]
     return int(block.get("requested_size", history[0].get("real_size", block["size"])))
@@ -334,7 +334,7 @@ def annotation_columns(annotations: Sequence[Row], texts: TextTable) -> dict[str
 def older_columns(blocks: Mapping[Any, Any], texts: TextTable) -> dict[str, Column]:
     """Return the address, category and label of each block that was allocated before the trace begins.
 
-    This project's recorder writes these tags in `blocks`, which maps the address of a block to [category, label].
+    This project's recorder writes these tags into `blocks`: {address of a block: [category, label]}.
     """
     rows = [(int(address), category_number(tag[0]), texts.number(tag[1] or "")) for address, tag in blocks.items()]
     return {
@@ -345,7 +345,7 @@ def older_columns(blocks: Mapping[Any, Any], texts: TextTable) -> dict[str, Colu
 
 
 def settings_of(snapshot: Row) -> dict[str, str]:
-    """Return the allocator's settings as texts by name; a setting inside another has the name `outer.inner`."""
+    """Return {name: text} of the allocator's settings; a setting inside another one has the name `outer.inner`."""
     settings: dict[str, str] = {}
     for key, value in (snapshot.get("allocator_settings") or {}).items():
         nested = value.items() if isinstance(value, dict) else [("", value)]
@@ -356,7 +356,7 @@ def settings_of(snapshot: Row) -> dict[str, str]:
 
 
 def scalar_text(value: object) -> str:
-    """Return a scalar as a text of bounded length; for any other value only the name of its type, as it may be huge."""
+    """Return a scalar as a text of bounded length; for any other value, which may be huge, only its type's name."""
     if not isinstance(value, str | int | float | None):
         return f"({type(value).__name__})"
     return str(value)[:TEXT_AT_MOST].encode("utf-8", "replace").decode()

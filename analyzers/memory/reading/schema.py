@@ -1,4 +1,4 @@
-"""The fixed vocabulary of a snapshot (actions, block states, categories), and the numbers that encode it in columns."""
+"""The fixed names in a snapshot (actions, block states, categories), and the numbers that encode them in columns."""
 
 from enum import IntEnum
 

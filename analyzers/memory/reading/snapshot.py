@@ -1,6 +1,7 @@
 """Give typed access to the columns of a snapshot: `Snapshot` is the whole file, `DeviceTrace` the part of one device.
 
-`reader` makes the columns of trace entries, segments, blocks and annotations; `digest` computes others from them.
+`reader` makes the columns of trace entries, segments, blocks and annotations; `digest` computes further ones from
+these.
 """
 
 from collections.abc import Mapping
@@ -58,7 +59,7 @@ class Snapshot:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The allocator's settings as texts by name; a setting inside another has the name `outer.inner`."""
+        """The allocator's settings as {name: text}; a setting inside another one has the name `outer.inner`."""
         values: Mapping[str, str] = self.columns.meta["settings"]
         return values
 
@@ -97,7 +98,7 @@ class DeviceTrace:
 
     @cached_property
     def entry_rows(self) -> slice:
-        """The rows of this device in the columns of trace entries, where one device follows the other."""
+        """The rows of this device in the columns of trace entries, which hold one device after another."""
         start = sum(self.snapshot.entry_counts[: self.number])
         return slice(start, start + len(self))
 
@@ -142,7 +143,7 @@ class DeviceTrace:
 
     @property
     def is_digested(self) -> bool:
-        """Whether the columns that `digest` computes exist; they do not while the file is read for the first time."""
+        """Whether the columns computed by `digest` exist; they do not while the file is read for the first time."""
         return "lifetimes" in self.snapshot.columns.meta
 
     @cached_property
@@ -164,7 +165,7 @@ class DeviceTrace:
     def has_history(self) -> bool:
         """Whether the trace records enough allocations and frees to replay them, or an OOM.
 
-        If not, only the state of the memory at the time of the snapshot is known.
+        Without this history, only the state of the memory at the time of the snapshot is known.
         """
         if len(self.where(Action.OOM)):
             return True

@@ -1,7 +1,7 @@
 """Find the stream and memory pool of each block, and compute the live bytes of each (stream, pool) pair over time.
 
-Such a pair is called an arena. The allocator reuses a freed block only within its arena, so free memory in one arena
-is of no use to a request in another.
+A (stream, pool) pair is called an arena. The allocator reuses a freed block only within its arena, so a request in one
+arena cannot use free memory of another.
 """
 
 from collections.abc import Iterator
@@ -31,8 +31,8 @@ NO_ARENA = -1
 class UsageCurve:
     """The live bytes of a set of blocks over the trace.
 
-    `live_bytes[i]` is their sum after trace entry `entries[i]`, and `start` their sum before the trace. `entries` has
-    only the trace entries that allocate or free one of these blocks, in order.
+    `live_bytes[i]` is their sum after trace entry `entries[i]`, and `start` is their sum before the trace. `entries`
+    has only the trace entries that allocate or free one of these blocks, in order.
     """
 
     start: int
@@ -43,7 +43,7 @@ class UsageCurve:
     def peak(self) -> tuple[int, int]:
         """The highest live bytes, and the index of the first trace entry after which they are reached.
 
-        The index is -1 if no entry raises them above those before the trace.
+        The index is -1 if the live bytes never exceed the bytes before the trace.
         """
         if not len(self.live_bytes) or self.live_bytes.max() <= self.start:
             return self.start, BEFORE
@@ -73,11 +73,11 @@ class BlockArenas:
 
     @cached_property
     def by_block(self) -> Column:
-        """The index of each block's arena, in the order of the rows of `Lifetimes`; -1 where it is not known.
+        """The index of each block's arena, in the order of the rows of `Lifetimes`; -1 if it is not known.
 
-        The trace entry that allocated a block records its stream, and since torch 2.12 its pool. If the pool is not
-        recorded, the value is the arena of the segment that contains the block's address at the end of the trace, if
-        there is one.
+        The trace entry that allocated a block records its stream and, since torch 2.12, its pool. Without a recorded
+        pool, the arena is taken from the segment that contains the block's address at the end of the trace, if there is
+        one.
         """
         trace = self.replay.trace
         if trace.is_digested:
@@ -155,8 +155,8 @@ class BlockArenas:
 def pool_name(first: int, second: int) -> str:
     """Return the name of a memory pool from the two numbers that identify it.
 
-    `0.0` is the default pool, `n.0` the pool of a captured CUDA graph, `0.n` that of a user's torch.cuda.MemPool, and
-    `?` an unknown pool.
+    `0.0` is the default pool, `n.0` the pool of a captured CUDA graph, `0.n` the pool of a user's torch.cuda.MemPool,
+    and `?` an unknown pool.
     """
     return UNKNOWN_POOL if (first, second) == ArenaTable.UNKNOWN_POOL else f"{first}.{second}"
 

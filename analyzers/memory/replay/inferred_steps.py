@@ -37,9 +37,10 @@ What recurs in the forward pass of a single step spans only a third.
 
 
 def inferred_steps(trace: DeviceTrace, live_bytes: Integers) -> list[StepSpan]:
-    """Return the training steps that a recurring stack shows, numbered from 1; empty if none recurs evenly five times.
+    """Return the training steps inferred from a recurring stack, numbered from 1; empty if there is no such stack.
 
-    `live_bytes` has the bytes alive after each trace entry.
+    The stack must recur at even distances, at least five times. `live_bytes` has the bytes alive after each trace
+    entry.
     """
     allocations = trace.where(Action.ALLOC)
     stack = trace.entry("stack")[allocations]

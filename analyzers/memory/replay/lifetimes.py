@@ -9,7 +9,7 @@ The result is exact even if the ring buffer lost the oldest entries of the trace
     blocks at the snapshot: B 50, D 20    no entry allocated D: it is older than the trace too, and alive to the end
 
 So 30 + 20 = 50 bytes were allocated before entry 0, and 150, 200, 100 and 70 bytes after the four entries. 70 is also
-the sum of the snapshot's own blocks: the replay is consistent.
+the sum of the blocks in the snapshot (50 + 20): the replay is consistent.
 """
 
 from dataclasses import dataclass, fields
@@ -28,13 +28,12 @@ BEFORE = -1
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """When each block lived: one row per block that ever lived. It is alive after trace entry k if `born <= k < died`.
+    """The lifetime of each block that ever lived, a row per block; alive after trace entry k means `born <= k < died`.
 
-    `born` is the index of the trace entry that allocated the block, -1 if this happened before the trace. `died` is
-    the index of the entry that freed it, the number of entries if it is alive at the end. `size` is in requested
-    bytes. `stack` is the stack that allocated the block, or, where `freed_stack` is true, the one that freed it: no
-    other is known for a block that is older than the trace. `category` (`UNTAGGED` if none) and `label` are as the
-    recorder wrote them.
+    `born` is the index of the trace entry that allocated the block, -1 if this happened before the trace. `died` is the
+    index of the entry that freed it, or the number of entries if it is alive at the end. `size` is in requested bytes.
+    `stack` is the stack that allocated the block. For a block that is older than the trace only the stack that freed it
+    may be known; `freed_stack` is then true. `category` (`UNTAGGED` if none) and `label` were written by the recorder.
     """
 
     born: Integers
@@ -56,7 +55,7 @@ class Lifetimes:
         return np.where(self.freed_stack, 0, self.stack).astype(np.int64)
 
     def containing(self, address: int) -> Mask:
-        """Return a mask of the blocks that contain an address; a block of zero bytes contains only its own address."""
+        """Return a mask of the blocks that contain an address; a block of 0 bytes contains only its start address."""
         wanted, extent = np.uint64(address), np.maximum(self.size, 1).astype(np.uint64)
         # Compare offsets, not ends: the end of a block near 2**64 would overflow.
         inside: Mask = (self.addr <= wanted) & (wanted - self.addr < extent)
@@ -101,7 +100,7 @@ class Replay:
     def peak(self) -> tuple[int, int]:
         """The highest live bytes, and the index of the first trace entry after which they are reached.
 
-        The index is -1 if no entry raises them above those before the trace.
+        The index is -1 if the live bytes never exceed the bytes before the trace.
         """
         if not len(self.live_bytes) or self.live_bytes.max() <= self.start:
             return self.start, BEFORE
@@ -115,7 +114,7 @@ class Replay:
 
     @cached_property
     def pending_bytes(self) -> Integers:
-        """The part of `live_bytes` that the program freed but that a CUDA stream may still use.
+        """The part of `live_bytes` in blocks that the program freed but a CUDA stream may still use.
 
         There is one value per trace entry; all are 0 if the trace does not record when frees are requested.
         """
@@ -141,7 +140,7 @@ class Replay:
 
     @cached_property
     def active_bytes(self) -> int:
-        """The requested bytes of the blocks that are in use according to the snapshot."""
+        """The requested bytes of the blocks that are in use in the snapshot."""
         return int(self.trace.block("requested")[self.trace.block("state") != BlockState.INACTIVE].sum())
 
     @property
@@ -151,7 +150,7 @@ class Replay:
 
 
 def stored_lifetimes(trace: DeviceTrace) -> Lifetimes:
-    """Return the lifetimes that were computed when the file was first read, from the columns `life_*`."""
+    """Return the lifetimes from the columns `life_*`, which were computed when the file was first read."""
     return Lifetimes(**{column.name: trace.lifetime(column.name) for column in fields(Lifetimes)})
 
 
@@ -208,8 +207,8 @@ def untraced_blocks(trace: DeviceTrace, alive: Integers) -> Integers:
 def tags_of_older_blocks(trace: DeviceTrace, addresses: Column) -> tuple[Column, Column]:
     """Return the category and the label that this project's recorder wrote for the block at each of `addresses`.
 
-    The blocks are older than the trace, so no trace entry has their tags. Without a tag the category is `UNTAGGED`
-    and the label 0.
+    These blocks are older than the trace, so their tags are not in trace entries. Without a tag the category is
+    `UNTAGGED` and the label 0.
     """
     c = trace.snapshot.columns
     order = np.argsort(c["older_addr"], kind="stable")

@@ -49,10 +49,10 @@ class EntryWindows:
 class PhaseTimeline:
     """The training phases over a trace; `kind` has the phase that each trace entry's own stack shows (NONE: no phase).
 
-    Methods take indexes of trace entries, -1 for "before the trace". Example: `kind` = [FORWARD, NONE, BACKWARD,
-    NONE, OPTIMIZER]. At entry 1 the stack shows nothing, but the last phase shown is FORWARD; the next BACKWARD entry
-    is 2, and there is no next FORWARD entry (`NEVER`). The last phase shown divides the entries into three intervals:
-    0-1, 2-3, 4.
+    Methods take indexes of trace entries, -1 for "before the trace". Example: `kind` = [FORWARD, NONE, BACKWARD, NONE,
+    OPTIMIZER]. The stack of entry 1 shows no phase, so the last phase shown is FORWARD. After entry 1, the next
+    BACKWARD entry is 2, and there is no next FORWARD entry (`NEVER`). A new interval begins where the last phase shown
+    changes: 0-1, 2-3, 4.
     """
 
     kind: Column
@@ -87,7 +87,7 @@ class PhaseTimeline:
         return np.minimum.accumulate(shown[::-1])[::-1]
 
     def at(self, index: Integers) -> Integers:
-        """Return the phase that the stack of each given trace entry shows; NONE for an index outside of the trace."""
+        """Return the phase shown by the stack of each given trace entry; NONE for an index outside of the trace."""
         if not self.count:
             return np.zeros(len(index), np.int64)
         inside = (index >= 0) & (index < self.count)
@@ -159,7 +159,7 @@ def whole_steps(trace: DeviceTrace) -> list[StepSpan]:
 
 
 def step_at(trace: DeviceTrace, index: int) -> int | None:
-    """Return the number of the annotated training step that this trace entry is in; None if it is in none."""
+    """Return the number of the annotated training step that contains this trace entry; None if no step contains it."""
     # Backwards, so that of nested steps (a profiler's within the loop's) the inner one answers.
     for step in reversed(annotated_steps(trace)):
         if step.start <= index and (step.end is None or index < step.end):

@@ -23,8 +23,8 @@ def reserved_bytes(trace: DeviceTrace) -> Integers:
 def retries(trace: DeviceTrace) -> list[Retry]:
     """Return the requests for which the allocator first released cached segments; they succeeded or ended in an OOM.
 
-    The allocator logs the `segment_free` entries and the `segment_alloc` or `oom` that follows with the same stack.
-    The entries of `torch.cuda.empty_cache` have a different stack.
+    They are recognised by their stacks: the allocator records the `segment_free` entries with the same stack as the
+    `segment_alloc` or `oom` that follows. The entries of `torch.cuda.empty_cache` have a different stack.
     """
     action, stack = trace.entry("action"), trace.entry("stack")
     request = np.flatnonzero(np.isin(action, (Action.SEGMENT_ALLOC, Action.OOM)))

@@ -40,7 +40,7 @@ class Block:
 
     @property
     def key(self) -> tuple[int, int]:
-        """The key by which free blocks are sorted: size, then address, as the allocator sorts them."""
+        """The sort key of free blocks: size, then address. The allocator uses the same order."""
         return self.size, self.start
 
 
@@ -68,7 +68,7 @@ class BlockPool:
     def allocate(self, size: int) -> Block:
         """Return a block for a request of `size` bytes: the best fitting free block, or newly reserved memory.
 
-        The block is split if enough would be left over; if not, it is larger than the request.
+        The block is split if enough bytes would be left over. If it is not split, it may be larger than the request.
         """
         block = self.best_fit(size) or self.reserve(size)
         self.remove_free(block)
@@ -80,7 +80,7 @@ class BlockPool:
         return block
 
     def split(self, block: Block, size: int) -> None:
-        """Cut a block down to `size` bytes, and add the rest of it as a free block."""
+        """Cut a block down to `size` bytes, and add the rest as a new free block."""
         tail = Block(block.start + size, block.size - size, before=block, after=block.after)
         if block.after:
             block.after.before = tail
@@ -172,7 +172,7 @@ def round_up(size: int, unit: int) -> int:
 
 
 def segment_size(size: int) -> int:
-    """Return the bytes that the allocator reserves on the device for a request of `size` bytes that no free block fits.
+    """Return the bytes that the allocator reserves on the device for a request of `size` bytes if no free block fits.
 
     This is get_allocation_size() in the allocator's source.
     """
@@ -183,7 +183,7 @@ def segment_size(size: int) -> int:
 
 @dataclass(frozen=True)
 class SimulatedMemory:
-    """The bytes reserved at the end of a simulation, and those of them that could be given back to the device."""
+    """The bytes reserved at the end of a simulation, and how many of them could be given back to the device."""
 
     reserved: int
     releasable: int

@@ -31,9 +31,9 @@ def step_clock(trace: DeviceTrace, logged: pd.DataFrame | None = None) -> pd.Dat
 
 
 def annotated_times(trace: DeviceTrace, time: Integers) -> list[StepTimes]:
-    """Return the training steps that annotations mark, with their times; `time` has the µs of each trace entry.
+    """Return the training steps marked by annotations, with their times; `time` has the µs of each trace entry.
 
-    A step without an end, as when memory ran out, lasts to the last trace entry.
+    A step without an end (memory ran out, for example) lasts to the last trace entry.
     """
     last = len(time) - 1
     spans = ((s.number, s.start, last if s.end is None else min(s.end, last)) for s in annotated_steps(trace))

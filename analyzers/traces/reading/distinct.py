@@ -38,7 +38,7 @@ def factorize(column: Column) -> tuple[Column, Column]:
 
 
 def factorize_by_sorting(column: Column, low: int, high: int) -> tuple[Column, Column]:
-    """Return what `factorize` does for a column whose least and greatest values, `low` and `high`, are far apart."""
+    """Return the same as `factorize`, for a column whose smallest and largest values `low` and `high` are far apart."""
     distance = column.astype(np.uint64) - np.uint64(low % (1 << 64))
     order = np.arange(len(column))
     # A radix sort: NumPy's stable sort is one for 16 bits, and takes a quarter of the time of a sort for 64.
