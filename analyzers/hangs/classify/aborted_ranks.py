@@ -1,8 +1,8 @@
-"""Find out which rank passed a tensor of the wrong size to a collective, if gloo aborted a rank because sizes differ.
+"""Find the rank that passed a tensor of the wrong size to a collective, after gloo aborted a rank because sizes differ.
 
-Gloo aborts the rank that receives more bytes than it expects, which need not be the rank that erred. If the ranks
-were at different source lines when they lost the connection, the lines decide who erred; otherwise the aborted rank's
-neighbour in gloo's ring may be wrong too.
+Gloo aborts the rank that receives more bytes than it expects, but this rank need not be the one that erred. If the
+ranks were at different source lines when they lost the connection, the lines decide who erred; otherwise the aborted
+rank's neighbour in gloo's ring may be wrong, too.
 """
 
 from collections import defaultdict
@@ -30,11 +30,10 @@ ONE_WAY = {"broadcast", "scatter", "gather", "reduce", "send", "recv"}
 
 
 def with_sizes(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
-    """Return a copy of `cause`, which blames a rank that gloo aborted (`end`), with the culprits that source lines
-    suggest.
+    """Return a copy of `cause`, which blames an aborted rank, with other culprits if the source lines show others.
 
-    If most ranks are at the aborted rank's line, the ranks at other lines are blamed instead. If the lines do not
-    decide, the aborted rank's neighbour in gloo's ring may be blamed too.
+    `end` describes the rank that gloo aborted. If most ranks are at its line, the ranks at other lines are blamed
+    instead. If the lines do not decide, the aborted rank's neighbour in gloo's ring may be blamed, too.
     """
     return with_ranks_elsewhere(context, cause, end) or with_neighbour(context, cause, end)
 
@@ -42,8 +41,8 @@ def with_sizes(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
 def blame_differing_dumps(context: HangContext, end: RankEnd) -> Cause | None:
     """Return a `Cause` that blames ranks whose dumps differ in one of their last collectives, if gloo aborted a rank.
 
-    The aborted rank (`end`) left no dump, and may be innocent: it only received a tensor of the wrong size. If the
-    other ranks' dumps do not show who is wrong, the ranks at the aborted rank's line count as right. The result is
+    The aborted rank (`end`) left no dump, and may be innocent: perhaps it only received a tensor of the wrong size. If
+    the other ranks' dumps do not show who is wrong, the ranks at the aborted rank's line count as right. The result is
     None if the dumps agree, or if nothing shows who is wrong.
     """
     job = context.job
@@ -64,8 +63,8 @@ def blame_differing_dumps(context: HangContext, end: RankEnd) -> Cause | None:
 def decide_by_line(job: Job, divergence: Divergence, line: Frame | None) -> Divergence | None:
     """Return a copy of `divergence` that blames the ranks at lines other than `line`, where gloo aborted a rank.
 
-    A divergence describes the different operations that members issued under one sequence number. The result is None
-    unless some of its ranks are at `line`, and at most as many are elsewhere.
+    A divergence describes the different operations that members of a group issued under one sequence number. The result
+    is None if none or all of its ranks are at `line`, or if more of them are elsewhere.
     """
     agreeing = [variant for variant in divergence.variants if line and job.line(variant.op) == line]
     odd = [variant for variant in divergence.variants if variant not in agreeing]
@@ -81,8 +80,8 @@ def with_ranks_elsewhere(context: HangContext, cause: Cause, end: RankEnd) -> Ca
     """Return a copy of `cause` that blames ranks at other lines than the aborted rank, if most ranks are at its line.
 
     The blamed ranks were in another collective than the aborted rank (`end`). The result is None if all ranks were at
-    one line, or if the aborted rank is not among the majority. It is also None for a broadcast and the like, which
-    some ranks leave before others, so that they may be at a later line by right.
+    one line, or if the aborted rank is not in the majority. It is also None for collectives such as a broadcast: some
+    ranks leave them before others, so a rank at a later line may be right.
     """
     if any(f.name in ONE_WAY for f in end.stack[:INNERMOST_FRAMES]):
         return None
@@ -101,13 +100,13 @@ def with_ranks_elsewhere(context: HangContext, cause: Cause, end: RankEnd) -> Ca
 
 
 def with_neighbour(context: HangContext, cause: Cause, end: RankEnd) -> Cause:
-    """Return a copy of `cause`, which blames an aborted rank, that blames its neighbour too if that may be wrong.
+    """Return a copy of `cause` that, besides an aborted rank, also blames its neighbour if the neighbour may be wrong.
 
-    Gloo aborts the rank whose tensor is smaller (`end`); the larger tensor came from its neighbour in gloo's ring.
-    With two ranks, either may be wrong. With more, only the aborted rank is blamed if the neighbour waits at a
-    different line, if a third rank recorded the same collective as the neighbour, or if the aborted rank's buffer
-    holds a scalar and so belongs to a different collective. Only the neighbour is blamed if all third ranks recorded
-    tensors of the aborted rank's size.
+    Gloo aborts the rank whose tensor is smaller (`end`); the larger tensor came from this rank's neighbour in gloo's
+    ring. With two ranks, either may be wrong. With more ranks, only the aborted rank is blamed in three cases: the
+    neighbour waits at a different line; a third rank recorded the same collective as the neighbour; or the aborted
+    rank's buffer holds a scalar and so belongs to a different collective. Only the neighbour is blamed if all third
+    ranks recorded tensors of the aborted rank's size.
     """
     size, other = context.job.world_size, find_place_of_victims(context.side)
     own = place_of([end.rank], end.stack)
@@ -144,11 +143,11 @@ def last_collective(job: Job, rank: int) -> Op | None:
 
 
 def is_alone(job: Job, rank: int, end: RankEnd) -> bool:
-    """Return whether only `rank` passed a larger tensor: all third ranks recorded one of the aborted rank's size.
+    """Return whether only `rank` passed a larger tensor: all third ranks recorded tensors of the aborted rank's size.
 
-    A third rank is any rank other than `rank` and the aborted one (`end`). The aborted rank left no dump, but gloo
-    printed how many bytes of a part of the tensor it received (from `rank`) and expected; their ratio is that of the
-    tensors of the two ranks.
+    A third rank is any rank except `rank` and the aborted one (`end`). The aborted rank left no dump, but gloo printed
+    how many bytes of a part of the tensor it received (from `rank`) and how many it expected. The ratio of these
+    numbers equals the ratio of the tensor sizes of the two ranks.
     """
     last = last_collective(job, rank)
     if last is None or not end.sizes:
@@ -164,8 +163,8 @@ def is_alone(job: Job, rank: int, end: RankEnd) -> bool:
 def is_confirmed(job: Job, rank: int, aborted: int) -> bool:
     """Return whether a third rank recorded the last collective of `rank` with the same sizes and types.
 
-    If so, `rank` passed the right tensor, and the aborted rank the wrong one. A third rank is any rank other than
-    `rank` and `aborted`.
+    If so, `rank` passed the right tensor, and the aborted rank a wrong one. A third rank is any rank except `rank` and
+    `aborted`.
     """
     last = last_collective(job, rank)
     if last is None:
@@ -176,14 +175,14 @@ def is_confirmed(job: Job, rank: int, aborted: int) -> bool:
 
 
 def place_of(ranks: list[int], stack: list[Frame]) -> RanksInOp:
-    """Return a `RanksInOp` for ranks whose operation is not known: it has `ranks` and the user's line in `stack`."""
+    """Return a `RanksInOp` with `ranks` and the user's line in `stack`, for ranks whose operation is not known."""
     return RanksInOp(ranks, "", "", user_frame(stack), "", 0, p2p=False)
 
 
 def find_place_of_victims(side: SideFiles) -> RanksInOp | None:
     """Return the line of user code at which the first rank lost its connection or timed out, as a `RanksInOp`.
 
-    It has this rank and its line. The result is None if no error of such a rank has a traceback.
+    The result contains this rank and its line; it is None if no error of such a rank has a traceback.
     """
     gave_up = [end for end in side.exits.values() if is_victim(end) and end.traceback]
     first = min(gave_up, key=lambda end: end.time_ns, default=None)

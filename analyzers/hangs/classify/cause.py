@@ -21,11 +21,11 @@ DEFAULT_CONFIDENCE = 0.9
 
 @dataclass(frozen=True)
 class RanksInOp:
-    """Ranks that issued the same operation, and this operation: a collective, a send or a recv (`p2p`).
+    """Ranks that issued the same operation, and this operation: a collective, or a send or recv (`p2p` is true).
 
-    `shape` is the text of its input shapes and dtypes, `seq` its sequence number, and `group` the label of its
-    process group. `line` is the user's line that issued it, where stacks were recorded. `root` is the root of a
-    broadcast, reduce, gather or scatter, where it was recorded, and `output` the text of its output shapes and dtypes.
+    `shape` is the text of the input shapes and dtypes, `seq` the sequence number, and `group` the label of the process
+    group. `line` is the user's line that issued the operation, if stacks were recorded. `root` is the root of a
+    broadcast, reduce, gather or scatter, if it was recorded. `output` is the text of the output shapes and dtypes.
     """
 
     ranks: list[int]
@@ -43,10 +43,9 @@ class RanksInOp:
 class HostState:
     """The state of a running rank's process, from its heartbeat, its answers to requests and the operating system.
 
-    `step` and `phase` come from the heartbeat; if the rank is in no step or phase, they are None and empty.
-    `holds_gil` means that the process answered no request that needs Python's global lock (GIL). `process` says why
-    the process does not run, `thread_error` is an exception that ended one of its threads: the rank may wait for that
-    thread.
+    `step` and `phase` come from the heartbeat; outside of any step or phase they are None and empty. `holds_gil`: the
+    process answered no request that needs Python's global lock (GIL). `process` is the reason why the process does not
+    run. `thread_error` is an exception that ended one of its threads; the rank may wait for this thread.
     """
 
     step: int | None = None
@@ -57,14 +56,14 @@ class HostState:
 
 
 class Process(NamedTuple):
-    """The process of a rank: its number and host, as far as they were recorded (0 and empty: not recorded)."""
+    """The process of a rank: its process id and host, as far as they were recorded (0 and empty: not recorded)."""
 
     pid: int = 0
     host: str = ""
 
     @property
     def number(self) -> str:
-        """The number of the process as text for a command; PID if it was not recorded."""
+        """The process id as text for a command; the word PID if it was not recorded."""
         return str(self.pid) if self.pid else "PID"
 
 
@@ -75,17 +74,13 @@ UNKNOWN_PROCESS = Process()
 class Cause:
     """One cause of a hang: the culprits, which are ranks, and the facts that show that they are the cause.
 
-    `reason` says which kind of evidence blames them; most of the other fields are set for some reasons only. `sides`
-    are
-    the different operations that ranks issued where all should have issued the same one, each with its ranks.
-    `issued` is
-    the operation of the culprits, `expected` that of the other ranks. `elements` are two sizes that differ: for an
-    all_to_all the numbers of elements that are sent and received in total; for a rank that gloo aborted the bytes
-    that it
-    received and expected. Of the process group's `members` (a number), `completed` have completed the operation.
-    `end` is
-    how the culprit's process ended, `host` whether and where it still runs, `node` its node if that was lost,
-    `process` the process of the first culprit.
+    `reason` is the kind of evidence against the culprits; most of the other fields are set only for some reasons.
+    `sides` are the different operations that ranks issued where all should have issued the same one, each with its
+    ranks. `issued` is the operation of the culprits, `expected` the operation of the other ranks. `elements` are two
+    sizes that differ: for an all_to_all the total numbers of elements sent and received; for a rank that gloo aborted
+    the bytes received and expected. Of the process group's `members` (a number), `completed` have completed the
+    operation. `end` is how the culprit's process ended, `host` whether and where it still runs. `node` is the culprit's
+    node if it was lost, `process` the process of the first culprit.
     """
 
     culprit: Culprit
@@ -154,8 +149,9 @@ def make_cause(
     """Return a `Cause` which says that `ranks` are the culprits, and that `victims` wait for them in operation `node`.
 
     `kind` is the class of the hang, `reason` the evidence against the culprits, and `confidence` how certain it is,
-    from 0 to 1. `op` is the operation that the cause names, by default that of the ranks in `node`. The culprit's
-    stack is `frames` if given, else that of its main thread, else that recorded with its current operation.
+    from 0 to 1. `op` is the operation that the cause names, by default the operation of the ranks in `node`. The
+    culprit's stack is `frames` if given, else the stack of its main thread, else the stack recorded with its current
+    operation.
     """
     group = context.group(node)
     op = op or next(iter(context.operations_at(node)), None)
@@ -195,7 +191,7 @@ def ranks_in_op(context: HangContext, ranks: list[int], op: Op) -> RanksInOp:
 
 
 def ranks_at_node(context: HangContext, node: OpNode) -> RanksInOp:
-    """Return a `RanksInOp` for the ranks that are in the operation `node`, as the lowest of them recorded it."""
+    """Return a `RanksInOp` for the ranks that are in the operation `node`, as recorded by the lowest of these ranks."""
     arrived, current_ops = context.graph.arrived(node), context.operations_at(node)
     if current_ops:
         return ranks_in_op(context, arrived, current_ops[0])

@@ -1,4 +1,4 @@
-"""Gather the facts that the classification rules use: the dumps, the files beside them, and the wait-for graph."""
+"""Gather the facts that the classification rules use: the dumps, the files beside them, and the graph of who waits."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from analyzers.hangs.reading.side_files import SideFiles
 class HangContext:
     """Everything that the classification rules use to find the causes of a hang.
 
-    `job` has the dumps, `side` the files beside them, `graph` says which rank waits in which operation, and
+    `job` has the dumps and `side` the files beside them. `graph` shows which rank waits in which operation, and
     `programs` compares the sequences of operations of different ranks.
     """
 
@@ -33,8 +33,8 @@ class HangContext:
     def operations_at(self, node: OpNode) -> list[Op]:
         """Return the current operation of each rank that is in `node`, as each of these ranks recorded it.
 
-        `node` is a collective, or sends and receives that were launched together. A rank's current operation is its
-        first incomplete one.
+        `node` is a collective, or a batch of sends and receives that were launched together. The current operation of a
+        rank is its first incomplete one.
         """
         current_ops = (self.job.ranks[rank].current for rank in self.graph.arrived(node))
         return [op for op in current_ops if op]

@@ -29,8 +29,8 @@ WITHOUT_DUMP = (Reason.NO_DUMP, Reason.LOST_DUMP)
 def find_causes(context: HangContext) -> list[Cause]:
     """Return the causes of a hang, each once, the best explanation first.
 
-    They come from the wait-for graph, from ranks that died although no other rank was seen waiting for them, and from
-    further rules that are tried in turn.
+    They come from three sources: the wait-for graph; ranks that died although no other rank was seen waiting for them;
+    and further rules that are tried in turn.
     """
     causes = classify_roots(context, find_roots(context.graph))
     causes = drop_disconnected(context, excuse_missing_dumps(context, causes))
@@ -45,11 +45,11 @@ def find_causes(context: HangContext) -> list[Cause]:
 
 
 def join_deaths(causes: Sequence[Cause], deaths: Sequence[Cause]) -> list[Cause]:
-    """Return `causes`, which come from the wait-for graph, followed by those of `deaths` that `causes` do not explain.
+    """Return `causes`, which come from the wait-for graph, followed by the `deaths` that they do not explain.
 
-    `deaths` are causes that blame ranks for having ended. A death is explained if `causes` already blame its ranks.
-    If gloo aborted the rank because tensor sizes differ, its death is also explained by a cause that blames ranks for
-    different operations; but if the line of the aborted rank shows which ranks erred, the death replaces such causes.
+    `deaths` are causes that blame ranks for having ended. A death is explained if `causes` already blame its ranks. If
+    gloo aborted the rank because tensor sizes differ, its death is also explained by a cause that blames ranks for
+    different operations. But if the line of the aborted rank shows which ranks erred, the death replaces such causes.
     """
     named = {rank for cause in causes for rank in cause.ranks}
     deaths = [cause for cause in deaths if not named.issuperset(cause.ranks)]
@@ -60,7 +60,7 @@ def join_deaths(causes: Sequence[Cause], deaths: Sequence[Cause]) -> list[Cause]
 
 
 def is_by_size(cause: Cause) -> bool:
-    """Return whether a cause of a death was found because gloo aborted a rank for tensor sizes that differ."""
+    """Return whether a cause is a death that followed from an abort by gloo for differing tensor sizes."""
     return cause.kind in DIFFERENCES and cause.reason is not Reason.OTHER_MODEL
 
 
@@ -90,7 +90,7 @@ def excuse_missing_dumps(context: HangContext, causes: list[Cause]) -> list[Caus
 def ranks_near(context: HangContext, cause: Cause) -> set[int]:
     """Return the ranks that share a process group with a culprit or its victims.
 
-    Such a rank is likely to wait too if it left no dump.
+    If such a rank left no dump, it probably waits, too.
     """
     involved = {*cause.ranks, *cause.victims}
     return {rank for g in context.job.groups if involved.intersection(g.ranks) for rank in g.ranks}
@@ -99,7 +99,7 @@ def ranks_near(context: HangContext, cause: Cause) -> set[int]:
 def drop_disconnected(context: HangContext, causes: list[Cause]) -> list[Cause]:
     """Return `causes` without those that blame ranks which ended because they lost a connection to another rank.
 
-    They stay if nothing shows that any other rank is to blame.
+    These causes stay if nothing shows that any other rank is to blame.
     """
     ends = {
         rank: end for c in causes if c.kind is HangClass.DEAD for rank in c.ranks if (end := context.side.end(rank))
@@ -111,9 +111,9 @@ def drop_disconnected(context: HangContext, causes: list[Cause]) -> list[Cause]:
 def find_deaths(context: HangContext) -> list[Cause]:
     """Return causes which say that ranks ended by their own fault, although no rank was seen waiting for them.
 
-    Only the exception that came first is a cause, because one rank's exception often leads to those of others;
-    running out of memory is preferred to other exceptions. A rank that ended normally is to blame only if other ranks
-    timed out later.
+    Only the first exception is a cause, because one rank's exception often leads to exceptions of other ranks; running
+    out of memory is preferred to other exceptions. A rank that ended normally is to blame only if other ranks timed out
+    later.
     """
     if other_models := find_other_models(context):
         return other_models
@@ -127,9 +127,10 @@ def find_deaths(context: HangContext) -> list[Cause]:
 
 
 def equal_ends(ends: Sequence[RankEnd]) -> list[list[RankEnd]]:
-    """Return `ends` grouped by how the ranks ended: exit code or signal, or exception and the line that raised it.
+    """Return `ends` grouped by how the ranks ended.
 
-    Ranks that ended in the same way did not wait for each other.
+    Two ends are equal if the exit code or signal is equal, or the exception and the line that raised it. Ranks that
+    ended in the same way did not wait for each other.
     """
     groups: dict[tuple[object, ...], list[RankEnd]] = {}
     for end in ends:
@@ -145,9 +146,9 @@ def what_ended(end: RankEnd) -> tuple[object, ...]:
 
 
 def find_late_aborts(context: HangContext) -> list[Cause]:
-    """Return a `Cause` for each group of ranks that gloo aborted, because tensor sizes differ, after dumps were taken.
+    """Return a `Cause` for each group of ranks that gloo aborted for differing tensor sizes after the dumps were taken.
 
-    The dumps themselves show nothing wrong then. Ranks that were aborted at the same line are one group.
+    In this case the dumps themselves show nothing wrong. Ranks that were aborted at the same line are one group.
     """
     aborts = [end for rank in range(context.job.world_size) if (end := context.side.late_abort(rank))]
     return [blame_deaths(context, group) for group in equal_ends([end for end in aborts if end.is_size_abort])]
@@ -156,7 +157,7 @@ def find_late_aborts(context: HangContext) -> list[Cause]:
 def is_killed_from_outside(context: HangContext, ends: Sequence[RankEnd]) -> bool:
     """Return whether `ends` shows that every rank's process exited without an error or signal.
 
-    Something else, such as a user or a scheduler, then ended the job.
+    Then something outside the job ended it, such as a user or a scheduler.
     """
     return len(ends) == context.job.world_size > 1 and all(
         end.ending is Ending.PROCESS_EXITED and not end.signal for end in ends
@@ -183,8 +184,8 @@ def is_out_of_memory(end: RankEnd) -> bool:
 def blame_deaths(context: HangContext, ends: Sequence[RankEnd]) -> Cause:
     """Return a `Cause` that blames the ranks in `ends`, which all ended in the same way; all other ranks are victims.
 
-    If `ends` is a single rank that gloo aborted because tensor sizes differ, other ranks, whose operations differ,
-    may be blamed instead of it.
+    If `ends` is a single rank that gloo aborted for differing tensor sizes, the cause may blame other ranks instead:
+    those whose operations differ.
     """
     end, ranks = ends[0], sorted(end.rank for end in ends)
     exit_file = end.exit_file

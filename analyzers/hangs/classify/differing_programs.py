@@ -17,7 +17,7 @@ LESS_PER_FURTHER_VARIANT = 0.1
 def blame_deviation(context: HangContext, deviations: list[Deviation], node: OpNode, involved: Iterable[int]) -> Cause:
     """Return a `Cause` that blames ranks whose operations deviate from those of ranks that run the same program.
 
-    The earliest of `deviations` decides, because a later one may be its consequence. The culprits are all ranks whose
+    The earliest of `deviations` decides, because later ones may be its consequences. The culprits are all ranks whose
     deviation has the same class and the same expected operation. `involved` are the ranks that wait for them in
     operation `node`.
     """
@@ -42,7 +42,7 @@ def blame_deviation(context: HangContext, deviations: list[Deviation], node: OpN
 def find_own_group(context: HangContext, deviation: Deviation) -> int:
     """Return the index in `Job.groups` of the process group in which a deviating rank should have issued an operation.
 
-    The expected operation was recorded by another rank, perhaps in another group of the same mesh dimension. The
+    The expected operation was recorded by another rank, which may be in another group of the same mesh dimension. The
     result is then the deviating rank's own group with the same description.
     """
     groups = context.job.groups
@@ -55,10 +55,10 @@ def find_own_group(context: HangContext, deviation: Deviation) -> int:
 def blame_divergence(context: HangContext, divergence: Divergence, involved: Iterable[int]) -> Cause:
     """Return a `Cause` which says that members of a group issued different operations under one sequence number.
 
-    `divergence` describes these operations. If nothing shows which members diverged, all are culprits. If at most
-    half of the members deviate from the program of the others, the result blames these by `blame_deviation`, because
-    an operation skipped in another group also makes the operations in this group differ. `involved` are further ranks
-    that wait.
+    `divergence` describes these operations. If nothing shows which members diverged, all members are culprits. If at
+    most half of the members deviate from the program of the others, these are blamed by `blame_deviation`, because an
+    operation skipped in another group also makes the operations in this group differ. `involved` are further ranks that
+    wait.
     """
     node, members = OpNode(divergence.group, divergence.seq), divergence.members
     deviations = [d for m in members if (d := context.programs.deviation(m)) and d.kind is not HangClass.MISMATCH]

@@ -1,6 +1,6 @@
-"""Find out which ranks block the others from stack dumps alone, for a job without Flight Recorder dumps.
+"""Find out from stacks alone which ranks block the others, for a job without Flight Recorder dumps.
 
-A stack shows in which collective a rank waits and at which line, but not the sequence number of that collective.
+A stack shows in which collective and at which line a rank waits, but not the sequence number of the collective.
 """
 
 import re
@@ -26,7 +26,7 @@ BACKWARD = re.compile(r"^(?:Tensor\.)?backward$|^_engine_run_backward$")
 
 
 class Activity(StrEnum):
-    """What a rank is doing, as its stack shows it; each value but `OWN_CODE` is a kind of waiting for other ranks."""
+    """The activity of a rank as shown by its stack; each value but `OWN_CODE` is a kind of waiting for other ranks."""
 
     START_UP = "start_up"
     """The rank waits for the other ranks to join the job."""
@@ -42,10 +42,10 @@ class Activity(StrEnum):
 
 @dataclass(frozen=True)
 class Place:
-    """What the stack of one rank shows: its activity, the operation that it waits in, and the user's line.
+    """The state of one rank as shown by its stack: its activity, the operation that it waits in, and the user's line.
 
-    `operation` is empty if the rank runs its own code. `moved` says whether a later sample of the stack differs; it
-    is None if there is only one sample. `pid` is the number of the rank's process, 0 if its stack does not name it.
+    `operation` is empty if the rank runs its own code. `moved` says whether a later sample of the stack differs; it is
+    None if there is only one sample. `pid` is the id of the rank's process, 0 if the stack does not name it.
     """
 
     rank: int
@@ -66,7 +66,7 @@ class Place:
 class StackCause:
     """The cause of a hang as far as stacks show it: its class, the culprits (`ranks`), and their victims.
 
-    `places` has the `Place` of every rank, grouped by operation and line, the largest group first.
+    `places` has a `Place` for every rank, grouped by operation and line, the largest group first.
     """
 
     kind: HangClass
@@ -76,7 +76,7 @@ class StackCause:
 
 
 def find_places(side: SideFiles) -> list[Place]:
-    """Return what the stack of each rank shows: what it does, in which operation it waits, and the user's line.
+    """Return a `Place` for the stack of each rank: its activity, the operation in which it waits, and the user's line.
 
     `side` has the stack files of the job. The first sample of a stack decides; later ones only show whether the rank
     moved.
@@ -109,7 +109,7 @@ def python_frames(frames: Sequence[Frame]) -> list[Frame]:
 
 
 def activity_of(frames: Sequence[Frame]) -> tuple[Activity, str]:
-    """Return a rank's activity and the name of the operation that it waits in (empty: none), judged by its stack."""
+    """Return the activity of a rank and the operation that it waits in (empty: none), as its stack shows them."""
     own = next((index for index, f in enumerate(frames) if origin_of(f.filename) is Origin.USER), len(frames))
     inner = frames[:own]
     if any(START_UP_FILE.search(f.filename) or f.name == "init_process_group" for f in inner):
@@ -132,9 +132,9 @@ def cause_from_stacks(places: Sequence[Place], world_size: int) -> StackCause | 
     """Return which ranks block the others, judged by the `places` of all ranks that have a stack.
 
     The ranks that wait for others are victims of the ranks that do not wait. If a waiting rank moved between two
-    samples of its stack, the class is healthy. If all of them wait, `cause_of_waiting` decides; `world_size`, the
-    number of ranks in the job, then shows whether stacks are missing. The result is None if fewer than two ranks have
-    a stack, or if no rank waits.
+    samples of its stack, the class is healthy. If all ranks with a stack wait, `cause_of_waiting` decides; it uses
+    `world_size`, the number of ranks in the job, to see whether stacks are missing. The result is None if fewer than
+    two ranks have a stack, or if no rank waits.
     """
     waiting, working = [p for p in places if p.waits], [p for p in places if not p.waits]
     sides = same_place(places)
@@ -150,11 +150,11 @@ def cause_from_stacks(places: Sequence[Place], world_size: int) -> StackCause | 
 def cause_of_waiting(places: Sequence[Place], sides: list[list[Place]], world_size: int) -> StackCause:
     """Return a `StackCause` for a job in which every rank that has a stack waits.
 
-    `sides` are the `places` grouped by operation and line, the largest group first. With a single group, all ranks
-    have arrived (class unknown if fewer than `world_size` ranks have a stack). If more ranks are in one operation
-    than in any other, the ranks elsewhere took a different branch and are the culprits; without such a majority, all
-    ranks are. No culprit is named if a rank waits for its device or creates a process group, because its stack does
-    not show for which other ranks. Sends and receives are judged by `blame_messages`.
+    `sides` are the `places` grouped by operation and line, the largest group first. With a single group, all ranks have
+    arrived (class unknown if fewer than `world_size` ranks have a stack). If more ranks are in one operation than in
+    any other, the ranks elsewhere took a different branch and are the culprits. Without such a majority, all ranks are
+    culprits. No culprit is named if a rank waits for its device or creates a process group, because its stack does not
+    show which other ranks it waits for. Sends and receives are judged by `blame_messages`.
     """
     if len(sides) == 1:
         kind = HangClass.ALL_ARRIVED if len(places) >= world_size else HangClass.UNKNOWN
@@ -173,13 +173,12 @@ def cause_of_waiting(places: Sequence[Place], sides: list[list[Place]], world_si
 
 
 def blame_messages(places: Sequence[Place], in_message: Sequence[Place]) -> tuple[list[int], list[int]]:
-    """Return (culprits, victims) for a job in which all ranks (`places`) wait, some (`in_message`) in sends and
-    receives.
+    """Return (culprits, victims) for a job in which all ranks (`places`) wait, some of them in sends and receives.
 
-    If exactly one rank waits in a collective instead, that rank is the culprit: it has gone past its own sends and
-    receives, and the others wait for it. If several ranks wait in collectives, stacks do not show which of them is
-    the culprit, and `culprits` is empty. If all ranks are in sends and receives, they wait for each other, and all
-    are culprits.
+    `in_message` are the places of the latter. If exactly one rank waits in a collective instead, this rank is the
+    culprit: it has gone past its own sends and receives, and the others wait for it. If several ranks wait in
+    collectives, stacks do not show which of them is the culprit, so there are no culprits. If all ranks are in sends
+    and receives, they wait for each other, and all are culprits.
     """
     past = [place for place in places if place not in in_message]
     if not past:

@@ -14,7 +14,7 @@ SHORTEST_HANG_NS = 1_000_000_000
 def is_newer_than_skew(context: HangContext, node: OpNode) -> bool:
     """Return whether the last rank issued an operation so shortly before the dumps that it may be slow, not hung.
 
-    Shortly means within a second, or within the time between the first and the last dump if that is longer.
+    The limit is one second, or the time between the first and the last dump if this is longer.
     """
     answered = [t for rank in context.job.ranks if (t := context.side.answered_ns(rank)) is not None]
     current_ops = context.operations_at(node)
@@ -28,9 +28,9 @@ def is_newer_than_skew(context: HangContext, node: OpNode) -> bool:
 def is_in_flight(context: HangContext, node: OpNode) -> bool:
     """Return whether the operation `node` began so shortly before the dumps that it may not be hung.
 
-    The limit is twice the longest pause between operations of the ranks in it, plus the time between the first and
-    the last dump. The result is False if the watchdog has given the operation up, or if a file records when the dumps
-    were requested: this rule is only for dumps whose file times are all that is known.
+    The limit is twice the longest pause between operations of the ranks in it, plus the time between the first and the
+    last dump. This rule is only for dumps about whose time nothing but the file times is known, so the result is False
+    if a file records when the dumps were requested. It is also False if the watchdog has given the operation up.
     """
     job, current_ops = context.job, context.operations_at(node)
     if not job.taken_ns or context.side.collection or not current_ops or any(op.retired for op in current_ops):
@@ -44,7 +44,7 @@ def is_in_flight(context: HangContext, node: OpNode) -> bool:
 def longest_pause_ns(job: Job, rank: int) -> int:
     """Return the longest time in nanoseconds between the starts of two successive operations of a rank.
 
-    If one of its operations took longer, the result is the duration of that.
+    If one of its operations took longer than that, the result is the duration of this operation.
     """
     ops = job.ranks[rank].ops
     pauses = (after.created_ns - before.created_ns for before, after in pairwise(ops))

@@ -23,12 +23,12 @@ def find_kept_alive(context: HangContext) -> list[Cause]:
 
 
 def is_at_end(stack: Sequence[Frame]) -> bool:
-    """Return whether a thread with this stack is where Python, at exit, waits for the other threads to end."""
+    """Return whether a thread with this stack is waiting at Python's exit for the other threads to end."""
     return any(f.name == "_shutdown" and f.filename.endswith("threading.py") for f in stack)
 
 
 def blame_thread(rank: int, threads: Sequence[list[Frame]]) -> Cause:
-    """Return a `Cause` that blames a rank which a thread keeps alive; `threads` are the stacks of all its threads.
+    """Return a `Cause` for a rank that is kept alive by a thread; `threads` are the stacks of all its threads.
 
     The cause has the stack of the first thread that still runs and has a frame to name.
     """

@@ -1,7 +1,8 @@
 """Find ranks that issued a collective after most ranks had ended normally.
 
-Such a rank issued one collective too many: for example, it alone saves a checkpoint after the training, and saving
-ends in a barrier. If it is a minority of ranks that ends before the others, these ranks issued one too few instead.
+Such a rank issued one collective too many. For example, it alone saves a checkpoint after the training, and saving ends
+in a barrier. In the opposite case a minority of ranks ends before the others: these ranks issued one collective too
+few.
 """
 
 from collections.abc import Sequence
@@ -18,9 +19,9 @@ CONFIDENCE = 0.7
 def find_left_alone(context: HangContext, causes: Sequence[Cause]) -> list[Cause]:
     """Return, in a list, a `Cause` that blames a minority of ranks that issued a collective after the others had ended.
 
-    The majority ended normally; the minority ended when it lost a connection or timed out. `causes` are the causes
-    that other rules have found. The list is empty if one of `causes` blames a rank for anything other than a normal
-    end, or if most ranks of the job did not end normally.
+    The majority ended normally. The minority ended because it lost a connection or timed out. `causes` are the causes
+    that other rules have found. The list is empty if one of `causes` blames a rank for anything but a normal end, or if
+    most ranks of the job did not end normally.
     """
     if any(c.end is None or c.end.ending is not Ending.NO_ERROR for c in causes):
         return []

@@ -1,6 +1,6 @@
-"""Blame nodes of which nothing has been heard any more: they died, or lost their network.
+"""Blame nodes that stopped answering: they died, or lost their network.
 
-That explains ranks without a dump only where nothing else explains the hang: a node may also be cut off while all
+A lost node explains ranks without a dump only if nothing else explains the hang: a node may also be cut off while all
 ranks wait for a rank that is stuck elsewhere.
 """
 
@@ -18,7 +18,7 @@ CONFIDENCE = 0.8
 
 
 def blame_lost_nodes(context: HangContext, causes: Sequence[Cause]) -> list[Cause]:
-    """Return `causes`, but blame a lost node where its ranks were blamed one by one for leaving no dump.
+    """Return `causes` in which a lost node is blamed instead of each of its ranks without a dump.
 
     Other causes stay. If `causes` is empty, lost nodes are blamed only if some rank ended because it gave up waiting
     for another.
@@ -36,7 +36,7 @@ def blame_lost_nodes(context: HangContext, causes: Sequence[Cause]) -> list[Caus
 
 
 def without(cause: Cause, ranks: set[int]) -> Cause | None:
-    """Return `cause` without `ranks` among its culprits, if it blames ranks for leaving no dump; None if none is left.
+    """Return `cause` without `ranks` as culprits, if it blames ranks for leaving no dump; None if no culprit remains.
 
     A cause of any other kind is returned unchanged.
     """
@@ -47,10 +47,10 @@ def without(cause: Cause, ranks: set[int]) -> Cause | None:
 
 
 def lost_node(context: HangContext, node: LostNode, silent: Sequence[Cause], victims: Sequence[int]) -> Cause:
-    """Return a `Cause` which says that `node` was lost; all its ranks are the culprits, and `victims` wait for them.
+    """Return a `Cause` which says that `node` was lost; all of its ranks are culprits, and `victims` wait for them.
 
-    `silent` are the causes that blame ranks for leaving no dump. The first of them that blames a rank of this node
-    says in which operation the victims wait; without one the operation is unknown.
+    `silent` are the causes that blame ranks for leaving no dump. The first of these that blames a rank of this node
+    shows in which operation the victims wait; without one the operation is unknown.
     """
     steps = [beat.step for rank in node.ranks if (beat := context.side.last_beat(rank))]
     found = next((cause.culprit for cause in silent if set(cause.ranks) & set(node.ranks)), None)

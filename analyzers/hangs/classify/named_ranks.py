@@ -1,4 +1,4 @@
-"""Find the ranks that PyTorch's own error messages blame, for jobs whose dumps do not show who is missing."""
+"""Find the ranks blamed by PyTorch's own error messages, for jobs whose dumps do not show which rank is missing."""
 
 import re
 from collections import Counter
@@ -14,9 +14,9 @@ NAMED_CONFIDENCE = 0.8
 
 
 def find_absent_by_name(context: HangContext) -> list[Cause]:
-    """Return, in a list, a `Cause` that blames ranks which a monitored barrier's error names as missing.
+    """Return, in a list, a `Cause` that blames the ranks named as missing in the error of a monitored barrier.
 
-    The list is empty if no error names any.
+    The list is empty if no error names a rank.
     """
     exits = context.side.exits
     named = {int(rank) for end in exits.values() for match in ABSENT.finditer(end.message) for rank in ranks_in(match)}
@@ -25,15 +25,15 @@ def find_absent_by_name(context: HangContext) -> list[Cause]:
 
 
 def ranks_in(match: re.Match[str]) -> list[str]:
-    """Return the rank numbers, as texts, in the first group of a match, which is a list such as `1, 3`."""
+    """Return the rank numbers in the first group of a match, as texts; the group is a list such as `1, 3`."""
     return re.findall(r"\d+", match[1])
 
 
 def find_other_models(context: HangContext) -> list[Cause]:
-    """Return, in a list, a `Cause` that blames ranks whose model has another number of parameters than most ranks.
+    """Return, in a list, a `Cause` that blames ranks whose model has another number of parameters than on most ranks.
 
-    The numbers are in the errors of DDP. Each error compares the rank with only one other, so all messages together
-    are needed to show which rank is wrong. The list is empty if the errors name no different numbers.
+    The numbers are in the errors of DDP. Each error compares its rank with only one other rank, so all messages
+    together are needed to show which rank is wrong. The list is empty if the errors name no different numbers.
     """
     counts: dict[int, int] = {}
     for end in context.side.exits.values():
@@ -48,10 +48,10 @@ def find_other_models(context: HangContext) -> list[Cause]:
 
 
 def blame(context: HangContext, kind: HangClass, reason: Reason, ranks: list[int]) -> Cause:
-    """Return a `Cause` that blames `ranks`, which error messages name; all other ranks are their victims.
+    """Return a `Cause` that blames `ranks`, which are named in error messages; all other ranks are their victims.
 
-    `kind` is the class of the hang, and `reason` says which message it was. The stack of the cause is the traceback
-    of the first of `ranks`, or else the stack of that rank's main thread.
+    `kind` is the class of the hang, and `reason` says which message it was. The stack of the cause is the traceback of
+    the first of `ranks`, or else the stack of its main thread.
     """
     ends = context.side.exits
     culprit = Culprit(

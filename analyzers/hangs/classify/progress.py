@@ -19,9 +19,9 @@ SLOW_CONFIDENCE = 0.8
 
 @dataclass(frozen=True)
 class TwoRounds:
-    """Two rounds of dumps; in each round, all ranks were asked for their dumps once, some time apart.
+    """Two rounds of dumps; in each round, every rank was asked once for its dump. Some time passed between the rounds.
 
-    `second` is None if no rank left a dump in the second round. `side` has the heartbeats of both.
+    `second` is None if no rank left a dump in the second round. `side` has the heartbeats of both rounds.
     """
 
     first: Job
@@ -49,9 +49,9 @@ def check_progress(
 ) -> list[Cause]:
     """Return the causes of a hang, corrected by a second round of dumps; unchanged if there was no second round.
 
-    If the ranks involved made no progress, a cause becomes more certain; if they did, it becomes that of a slow rank,
-    or is dropped (see `check_cause`). `first` is the job as the first round shows it; `dumps` has the files of both
-    rounds.
+    If the ranks involved made no progress between the rounds, a cause becomes more certain. If they made progress, the
+    cause becomes that of a slow rank, or is dropped (see `check_cause`). `first` is the job as the first round shows
+    it; `dumps` has the files of both rounds.
     """
     if not causes or max(len(dumps.rounds), len(side.rounds)) < 2:
         return list(causes)
@@ -63,8 +63,8 @@ def check_progress(
 def drop_stale(causes: Sequence[Cause], side: SideFiles) -> list[Cause]:
     """Return the causes of a hang, corrected if all ranks involved went on after the dumps or ended cleanly.
 
-    Such ranks were slow rather than hung, so the cause is changed to say so. It is dropped if a rank reported dead
-    runs again after a restart, or if the dumps were not taken because of a stall.
+    Such ranks were slow rather than hung, so their cause is changed to class `SLOW`. The cause is dropped if a rank
+    reported dead runs again after a restart, or if the dumps were not taken because of a stall.
     """
     return [kept for cause in causes if (kept := check_last_word(cause, side))]
 
@@ -72,9 +72,9 @@ def drop_stale(causes: Sequence[Cause], side: SideFiles) -> list[Cause]:
 def check_last_word(cause: Cause, side: SideFiles) -> Cause | None:
     """Return `cause`, changed to class `SLOW` if all ranks involved went on after the dumps; None if it is disproved.
 
-    If all went on, the cause is disproved if it says that a rank died or left no dump, or if the dumps were not taken
-    because of a stall. A culprit whose stack was requested by a signal may have gone on only because of this signal,
-    so its cause stays unchanged.
+    If all of them went on, a cause is disproved in two cases: it says that a rank died or left no dump, or the dumps
+    were not taken because of a stall. If the stack of a culprit was requested by a signal, it may have gone on only
+    because of this signal, so its cause stays unchanged.
     """
     if not all(side.has_moved_past(rank) for rank in {*cause.ranks, *cause.victims}):
         return cause
@@ -92,9 +92,9 @@ def check_last_word(cause: Cause, side: SideFiles) -> Cause | None:
 def check_cause(cause: Cause, rounds: TwoRounds) -> Cause | None:
     """Return `cause`, corrected by a second round of dumps; None if nothing is wrong.
 
-    The ranks involved are the culprits and victims. If none of them made progress between the rounds, the cause
-    becomes more certain. If all did, its class becomes `SLOW`; but if a person requested the dumps, nothing is wrong.
-    If only some did, or if the class is `DEAD` or `UNKNOWN`, the cause is unchanged.
+    The ranks involved are the culprits and victims. If none of them made progress between the rounds, the cause becomes
+    more certain. If all of them made progress, the class becomes `SLOW`; but if a person requested the dumps, nothing
+    is wrong. If only some did, or if the class is `DEAD` or `UNKNOWN`, the cause is unchanged.
     """
     if cause.kind in (HangClass.DEAD, HangClass.UNKNOWN):
         return cause

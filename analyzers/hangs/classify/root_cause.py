@@ -1,6 +1,6 @@
-"""Find the cause that belongs to one root of the wait-for graph, which is where a chain of waiting ranks ends.
+"""Find the cause for one root of the wait-for graph; a root is where a chain of waiting ranks ends.
 
-A root is a cycle of ranks, a single rank, or an operation in which no rank is missing.
+A root is a cycle of ranks, a single rank, or an operation that all its ranks have joined.
 """
 
 from collections.abc import Sequence
@@ -41,8 +41,8 @@ def classify_root(context: HangContext, root: list[Node]) -> Cause | None:
 def classify_ring(context: HangContext, ranks: list[int], nodes: list[OpNode], waiting: list[int]) -> Cause | None:
     """Return a `Cause` for `ranks` that wait for each other in a cycle; None if the operations may still be in flight.
 
-    `nodes` are the operations in the cycle; `waiting` are ranks outside the cycle that wait for a rank in it. An
-    operation that a rank skipped also leads to such a cycle. The result is None, too, if a ring buffer lost the first
+    `nodes` are the operations in the cycle; `waiting` are ranks outside the cycle that wait for a rank in it. A skipped
+    operation also leads to such a cycle, and is then the cause. The result is also None if a ring buffer lost the first
     pending operations of a rank.
     """
     lost_front = any(context.job.ranks[rank].overwritten for rank in ranks if rank in context.job.ranks)
@@ -69,7 +69,7 @@ def is_alone_at_line(context: HangContext, deviation: Deviation) -> bool:
     """Return whether only the deviating rank has issued an operation at the line of its deviating operation.
 
     Such a rank is in a branch of its own. If ranks merely use their process groups in different orders, all of them
-    come to each line.
+    reach each line.
     """
     job = context.job
     line = job.line(deviation.issued)
@@ -80,7 +80,7 @@ def is_alone_at_line(context: HangContext, deviation: Deviation) -> bool:
 def find_decided_divergence(context: HangContext, nodes: list[OpNode]) -> Divergence | None:
     """Return the first `Divergence` with known culprits among the collectives in `nodes`; None without one.
 
-    A divergence describes the different operations that members issued under one sequence number.
+    A divergence describes the different operations that members of a group issued under one sequence number.
     """
     found = (find_divergence(context.job, node.group, node.seq) for node in nodes if not node.is_p2p)
     return next((divergence for divergence in found if divergence and divergence.culprits), None)
@@ -89,8 +89,8 @@ def find_decided_divergence(context: HangContext, nodes: list[OpNode]) -> Diverg
 def blame_order(context: HangContext, ranks: list[int], nodes: list[OpNode], waiting: list[int]) -> Cause:
     """Return a `Cause` which says that ranks in a cycle used their process groups in different orders.
 
-    `ranks` and `nodes` are the ranks and operations of the cycle, `waiting` other ranks that wait for it. The
-    culprits are the minority of the cycle, or all of its ranks if no order has a majority.
+    `ranks` and `nodes` are the ranks and operations of the cycle. `waiting` are other ranks that wait for a rank in the
+    cycle. The culprits are the minority of the cycle, or all of its ranks if no order has a majority.
     """
     odd = find_minority(context, ranks, nodes)
     others = sorted({*ranks, *waiting} - set(odd)) if odd else waiting
@@ -99,11 +99,11 @@ def blame_order(context: HangContext, ranks: list[int], nodes: list[OpNode], wai
 
 
 def find_minority(context: HangContext, ranks: list[int], nodes: list[OpNode]) -> list[int]:
-    """Return the ranks of a cycle that are not in the operation that most of its ranks are in; empty if a tie.
+    """Return the ranks of a cycle that are not in the operation that most of its ranks are in; empty in case of a tie.
 
-    `nodes` are the operations in the cycle. If the cycle itself has no majority, the ranks outside that are in the
-    same operations count, too: of ranks 2 and 3, which wait for each other, rank 3 is in the minority if ranks 0 and
-    1 are in the operation of rank 2.
+    `nodes` are the operations in the cycle. If the cycle itself has no majority, ranks outside the cycle that are in
+    the same operations count, too. Example: ranks 2 and 3 wait for each other, and ranks 0 and 1 are in the operation
+    of rank 2; then rank 3 is the minority.
     """
     inside = set(ranks)
     arrived = sorted((set(context.graph.arrived(node)) for node in nodes), key=len)
@@ -112,7 +112,7 @@ def find_minority(context: HangContext, ranks: list[int], nodes: list[OpNode]) -
 
 
 def other_than_largest(sides: Sequence[set[int]]) -> list[int]:
-    """Return the ranks of all sets but the last, if the last has more ranks than the others together; else none.
+    """Return the ranks of all sets but the last, if the last set has more ranks than all others together; else none.
 
     `sides` are sorted by size, so that the largest set comes last.
     """
@@ -122,7 +122,7 @@ def other_than_largest(sides: Sequence[set[int]]) -> list[int]:
 
 
 def classify_operation(context: HangContext, node: OpNode) -> Cause | None:
-    """Return a `Cause` for an operation that does not complete although no rank is missing in it.
+    """Return a `Cause` for an operation that all ranks have joined but that does not complete.
 
     The result is None if the operation may still be in flight.
     """
@@ -148,11 +148,11 @@ def classify_operation(context: HangContext, node: OpNode) -> Cause | None:
 
 
 def classify_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Cause | None:
-    """Return a `Cause` for a send and a recv that were both issued and do not complete.
+    """Return a `Cause` for a send and its recv that were both issued but do not complete.
 
     `node` has the sends and receives that one of the two ranks launched together; `waiting` are other ranks that wait
-    for it. The pair is reported once, for the lower rank; the result is None for the higher rank, and if the peer is
-    not known.
+    for this rank. The pair is reported once, for the lower rank: the result is None for the higher rank. It is also
+    None if the peer is not known.
     """
     current = context.job.ranks[node.sender].current
     peer = peer_of(context.job, current) if current else None
@@ -174,10 +174,9 @@ def classify_pair(context: HangContext, node: OpNode, waiting: list[int]) -> Cau
 
 
 def have_other_shapes(context: HangContext, current: Op, other: Op) -> bool:
-    """Return whether a send or recv (`current`) and its counterpart (`other`) differ in the shape or dtype of their
-    tensors.
+    """Return whether a send or recv (`current`) and its counterpart (`other`) have tensors of different shape or dtype.
 
-    The result is False if either is not recorded, as with gloo.
+    The result is False if shape or dtype is not recorded, as with gloo.
     """
     shapes = [context.job.signature(op).shape for op in (current, other)]
     return shapes[0] != shapes[1] and all(shapes)
@@ -192,9 +191,9 @@ def have_other_tags(context: HangContext, current: Op, other: Op) -> bool:
 def blame_tags(context: HangContext, current: Op, other: Op, node: OpNode, waiting: list[int]) -> Cause:
     """Return a `Cause` which says that a send and its recv do not match because their tags differ.
 
-    `current` and `other` are the two operations, `node` is the graph's node of `current`, and `waiting` are other
-    ranks that wait for it. Each item of the cause's `sides` has the tag in its field `shape`, as the shapes do not
-    matter here.
+    `current` and `other` are the two operations, `node` is the graph's node of `current`, and `waiting` are other ranks
+    that wait for it. The shapes do not matter here, so each item of the cause's `sides` has the tag in its field
+    `shape`.
     """
     pair = [current.rank, other.rank]
     cause = make_cause(context, HangClass.UNMATCHED_P2P, Reason.DIFFERENT_TAGS, pair, node, waiting)

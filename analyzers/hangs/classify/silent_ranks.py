@@ -1,8 +1,8 @@
 """Find the cause for each root of the wait-for graph, quickly even if thousands of ranks left no files.
 
-A job of thousands of ranks may have left only two dumps. Classifying every rank without files separately would take
-time that grows with the square of the number of ranks. So those for which the same operations wait, and that belong
-to the same process groups, are classified once.
+A job of thousands of ranks may have left only two dumps. The time to classify every rank without files separately would
+grow with the square of the number of ranks. So ranks without files form groups: in each group, the same operations wait
+for the rank, and the rank belongs to the same process groups. Each group is classified once.
 """
 
 from collections import defaultdict
@@ -24,8 +24,8 @@ Place = tuple[tuple[object, ...], tuple[int, ...]]
 def classify_roots(context: HangContext, roots: Iterable[list[Node]]) -> list[Cause]:
     """Return the `Cause` of each root of the wait-for graph that has one; chains of waiting ranks end in roots.
 
-    Ranks without files for which others wait in the same operations, and which are in the same groups, share one
-    classification, so that thousands of them take no longer than one.
+    Ranks without files share one classification if others wait for them in the same operations and they are in the same
+    process groups. So thousands of them take no longer than one.
     """
     places, known = places_of(context), ranks_with_files(context.side) | set(context.job.ranks)
     representatives: dict[Place, Cause | None] = {}
@@ -67,7 +67,7 @@ def ranks_with_files(side: SideFiles) -> set[int]:
 
 
 def of_rank(cause: Cause | None, rank: int) -> Cause | None:
-    """Return a copy of `cause` that blames `rank` instead of the one rank that it blames; None if `cause` is None.
+    """Return a copy of `cause`, which blames a single rank, that blames `rank` instead; None if `cause` is None.
 
     Both ranks are in the same groups, and other ranks wait for them in the same operations.
     """

@@ -1,4 +1,4 @@
-"""Find out why one rank, which is in no recorded operation, makes other ranks wait.
+"""Find out why a single rank, which is in no recorded operation, makes other ranks wait.
 
 Such a rank ended, skipped an operation, or is stuck in code outside of any operation.
 """
@@ -66,8 +66,8 @@ def find_missed_operation(context: HangContext, rank: int, nodes: list[OpNode]) 
 def stands_for(job: Job, op: Op | None, node: OpNode) -> bool:
     """Return whether `op`, an operation of another rank, is the same operation of the program as `node`.
 
-    That is so if both are collectives with the same sequence number, or both are sends and receives, and their
-    process groups have the same description. The groups may be different ones, such as two tp groups of a mesh.
+    Two conditions must hold. Both are collectives with the same sequence number, or both are sends and receives. And
+    their process groups have the same description; the groups may be different ones, such as two tp groups of a mesh.
     """
     if op is None or op.p2p != node.is_p2p or job.groups[op.group].desc != job.groups[node.group].desc:
         return False
@@ -77,7 +77,8 @@ def stands_for(job: Job, op: Op | None, node: OpNode) -> bool:
 def blame_dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: list[int]) -> Cause:
     """Return a `Cause` which says that a rank ended while others waited for it in the operation `node`.
 
-    The victims of the cause are `victims`, which wait, and all ranks that ended because they lost a connection.
+    The victims of the cause are the ranks `victims`, which wait, and all ranks that ended because they lost a
+    connection.
     """
     disconnected = [rank for rank, exit_file in context.side.exits.items() if is_victim(exit_file)]
     everyone = sorted({*victims, *disconnected})
@@ -105,9 +106,9 @@ def blame_dead_rank(context: HangContext, end: RankEnd, node: OpNode, victims: l
 def blame_aborted_rank(context: HangContext, end: RankEnd, node: OpNode, victims: list[int]) -> Cause:
     """Return a `Cause` for a rank that gloo aborted because members of a group passed tensors of different sizes.
 
-    The abort (`end`) is a consequence: if the dumps of the other ranks differ, the result blames those that erred,
-    else the aborted rank itself, for which `victims` wait in operation `node`. In a group of two ranks both may be
-    blamed, as either may be wrong.
+    The abort (`end`) is a consequence of an error, perhaps of another rank. If the dumps of the other ranks differ, the
+    result blames the ranks that erred. Otherwise it blames the aborted rank, for which `victims` wait in operation
+    `node`. In a group of two ranks both may be blamed, because either may be wrong.
     """
     if divergence := find_divergence(context.job, node.group, node.seq):
         return blame_divergence(context, divergence, [end.rank, *victims])
@@ -131,8 +132,8 @@ def blame_rank_without_dump(context: HangContext, rank: int, node: OpNode, victi
     """Return a `Cause` that blames `rank`, which left no dump, and whose end no file describes.
 
     The `victims` wait for it in operation `node`. The rank counts as stuck if it did not answer the request for its
-    dump in time, else as dead. If its dump was written, but is damaged, unreadable or not among the files, the rank
-    may be a victim as well, so the class is unknown.
+    dump in time, else as dead. If its dump was written, but is damaged, unreadable or not among the files, the rank may
+    also be a victim, so the class is unknown.
     """
     answer = context.side.answer(rank)
     if rank in context.job.unreadable or (answer and answer.status == AnswerStatus.OK):
@@ -180,7 +181,7 @@ def classify_running_rank(context: HangContext, rank: int, node: OpNode, victims
 
 
 def has_closed_group(context: HangContext, rank: int) -> bool:
-    """Return whether a running rank had destroyed its process groups before its dump, according to its heartbeat."""
+    """Return whether, according to its heartbeat, a running rank had destroyed its process groups before its dump."""
     beat = context.side.heartbeat(rank)
     return beat is not None and beat.phase in (DONE_PHASE, NO_GROUP_PHASE)
 
@@ -209,7 +210,7 @@ def read_process_state(answer: Answer) -> ProcessState | None:
 def holds_gil(side: SideFiles, rank: int) -> bool:
     """Return whether a rank's process seems to hold Python's global lock (GIL) all the time.
 
-    That is so if it answered some requests, but none whose answer needs the GIL.
+    The evidence: it answered some requests, but none whose answer needs the GIL.
     """
     answers = [a for number in side.rounds if (a := number.ranks.get(rank)) and a.status == AnswerStatus.OK]
     # Only JSON dumps and py-spy work while a C call holds the GIL.
@@ -219,8 +220,8 @@ def holds_gil(side: SideFiles, rank: int) -> bool:
 def has_gone_on(context: HangContext, rank: int, node: OpNode) -> bool:
     """Return whether `rank` issued operations after others began to wait for it in `node`, or is in a later step.
 
-    The operations count only if the rank's program cannot be compared with that of another rank; otherwise the
-    comparison has already shown whether it skipped `node`.
+    The operations count only if the rank's program cannot be compared with the program of another rank; otherwise the
+    comparison has already shown whether the rank skipped `node`.
     """
     since = max((op.created_ns for op in context.operations_at(node)), default=0)
     if not context.programs.is_comparable(rank) and any(op.created_ns > since for op in context.job.ranks[rank].ops):

@@ -1,7 +1,7 @@
 """Find ranks that did not create a process group, so that their later groups have other numbers than on other ranks.
 
-PyTorch numbers the groups of a rank in the order of creation, and members find each other by that number. Suppose
-that rank 2 of ranks 0 to 2 does not create the group {0, 1}:
+PyTorch numbers the groups of a rank in the order of creation, and the members of a group find each other by this
+number. Suppose that rank 2 of ranks 0 to 2 does not create the group {0, 1}:
 
     ranks 0, 1:  #1 = {0, 1}   #2 = {1, 2}
     rank 2:      #1 = {1, 2}
@@ -26,11 +26,11 @@ TIE_CONFIDENCE = 0.6
 
 @dataclass(frozen=True)
 class Departure:
-    """The first process-group number under which ranks created different groups, or that some did not create.
+    """The first process-group number at which ranks differ: they created different groups, or some created none.
 
-    `ranks` are the culprits, which created the group `issued` (None: no group); the ranks `others` created
-    `expected`. `is_skipped`: the culprits left a group out. `is_tie`: the evidence does not show who is to blame, and
-    `ranks` has all.
+    `ranks` are the culprits, which created the group `issued` (None: no group). The ranks `others` created `expected`.
+    `is_skipped`: the culprits left a group out. `is_tie`: the evidence does not show who is to blame, and `ranks` has
+    all ranks.
     """
 
     ranks: list[int]
@@ -44,8 +44,8 @@ class Departure:
 def find_skipped_groups(context: HangContext) -> list[Cause]:
     """Return, in a list, a `Cause` that blames ranks which created other process groups than the rest, or too few.
 
-    The list is empty if a rank failed by itself. It is also empty if no rank waits or timed out, as differing groups
-    then did no harm.
+    The list is empty if a rank failed by itself. It is also empty if no rank waits or timed out, because differing
+    groups then did no harm.
     """
     side, world = context.side, range(context.job.world_size)
     if any(has_failed(end) for end in context.ends()):
@@ -71,8 +71,8 @@ def has_failed(end: RankEnd) -> bool:
 def find_departure(made: Mapping[int, NewGroups]) -> Departure | None:
     """Return a `Departure` for the first process-group number under which ranks created different groups; else None.
 
-    PyTorch numbers the groups of each rank in the order of creation, so that a rank which skips a group gives all
-    later ones other numbers. `made` has, for each rank, the groups that it created, by number.
+    PyTorch numbers the groups of each rank in the order of creation. If a rank skips a group, all of its later groups
+    have other numbers. `made` has, for each rank, the groups that it created, by number.
     """
     numbers = sorted({number for groups in made.values() for number in groups})
     for number in numbers:
@@ -89,9 +89,9 @@ def departure_at(
     """Return the `Departure` for one process-group number under which ranks created different groups.
 
     `made` has all groups of each rank by number, `present` the group that each rank created under this number, and
-    `votes` how many ranks created each of these groups. The group with most votes is right. With equal
-    votes, group A is wrong if the ranks that created B here create A under a later number: the ranks of A have then
-    skipped B.
+    `votes` how many ranks created each of these groups. The group with most votes is right. With equal votes between
+    groups A and B, A is wrong if the ranks that created B here create A under a later number: then the ranks that
+    created A here have skipped B.
     """
     (usual, count), (rarer, rarer_count) = votes.most_common(2)
     is_tie = count == rarer_count
@@ -117,9 +117,9 @@ def comes_later(
 ) -> bool:
     """Return whether a rank that created `other` under the examined number created `mine` under a later number.
 
-    If so, the ranks that created `mine` too early have skipped a group. `mine` and `other` are the member ranks of
-    two groups. `present` has the group that each rank created under the examined number, `made` all groups of each
-    rank by number.
+    If so, the ranks that created `mine` under the examined number have skipped a group. `mine` and `other` are the
+    member ranks of two groups. `present` has the group that each rank created under the examined number, `made` all
+    groups of each rank by number.
     """
     ranks = [rank for rank, group in present.items() if group.members == other]
     return any(
@@ -128,7 +128,7 @@ def comes_later(
 
 
 def find_unmade(context: HangContext, made: Mapping[int, NewGroups]) -> Departure | None:
-    """Return a `Departure` that blames ranks which have not begun to create a group in which other members wait.
+    """Return a `Departure` that blames ranks which did not begin to create a group while other members wait in it.
 
     The result is None if there are no such ranks. `made` has the groups that each rank created, by number.
     """

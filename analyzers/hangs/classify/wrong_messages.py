@@ -1,8 +1,8 @@
 """Find the rank that sends to or receives from the wrong peer, or that issues one send or recv too many.
 
-The wait-for graph does not show this: the peer that was wrongly addressed looks as if it had left out a recv, and the
-peer that was left out waits as if its partner were stuck. But the counts of all sends and receives, which the
-project's recorders write on gloo, show it.
+The wait-for graph does not show such errors: the wrongly addressed peer looks as if it had left out a recv, and the
+peer that was left out waits as if its partner were stuck. But the counts of all sends and receives show them; the
+project's recorders write these counts on gloo.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ CONFIDENCE = 0.8
 
 
 class Stray(NamedTuple):
-    """A send or recv that went to the wrong peer: `rank` issued `issued`, but should have issued `expected`.
+    """A send or recv with the wrong peer: `rank` issued `issued`, but should have issued `expected`.
 
     The peer of `issued` never issued the counterpart, and another peer waits for `expected`.
     """
@@ -39,9 +39,9 @@ class Stray(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """A send or recv that `rank` issued too often: once more than its peer issued the counterpart.
+    """A send or recv that `rank` issued once too often: its peer issued the counterpart one time less.
 
-    All other pairs of ranks in the process group issued theirs as often as that peer.
+    All other pairs of ranks in the process group issued theirs as often as this peer.
     """
 
     rank: int
@@ -51,8 +51,8 @@ class Excess(NamedTuple):
 def find_wrong_messages(context: HangContext, causes: Sequence[Cause]) -> list[Cause]:
     """Return, in a list, a `Cause` that blames a rank for a send or recv with the wrong peer, or for one too many.
 
-    `causes` are those that other rules have found. The list is empty if one of them already explains the hang,
-    because its class is not in `EXPLAINED`, or if the counts do not show exactly one such rank.
+    `causes` are those that other rules have found. The list is empty if one of them already explains the hang (its
+    class is not in `EXPLAINED`), or if the counts do not show exactly one such rank.
     """
     if not causes or any(cause.kind not in EXPLAINED for cause in causes):
         return []
@@ -65,7 +65,7 @@ def find_wrong_messages(context: HangContext, causes: Sequence[Cause]) -> list[C
 
 
 def find_strays(context: HangContext, rank: int, known: AllCounts) -> Iterator[Stray]:
-    """Yield the sends and receives of a rank that went to a wrong peer, each with the one that it should have issued.
+    """Yield the sends and receives of a rank that went to a wrong peer, each with the operation expected instead.
 
     The wrong peer never issued the counterpart; it waits in an operation, so it is not just late. `known` has the
     counts of sends and receives of all ranks.
@@ -83,7 +83,7 @@ def find_strays(context: HangContext, rank: int, known: AllCounts) -> Iterator[S
 
 
 def find_lacking(context: HangContext, rank: int, known: AllCounts) -> list[MessageName]:
-    """Return the sends and receives that a rank issued less often than its peers issued the counterparts.
+    """Return the sends and receives that a rank issued less often than its peers issued the matching operations.
 
     `known` has the counts of all ranks.
     """
@@ -97,7 +97,7 @@ def find_lacking(context: HangContext, rank: int, known: AllCounts) -> list[Mess
 
 
 def calls_of(known: AllCounts, half: OtherHalf) -> int:
-    """Return how often a peer issued its half of a message, which is the recv of a send, or the send of a recv.
+    """Return how often a peer issued its half of a message; the other half of a send is a recv, and the reverse.
 
     `half` names the peer and its send or recv; `known` has the counts of all ranks.
     """
@@ -106,14 +106,14 @@ def calls_of(known: AllCounts, half: OtherHalf) -> int:
 
 
 def receives_from_any(counts: MessageCounts) -> bool:
-    """Return whether a rank has called recv without a source, so that its counts do not show whose messages it took."""
+    """Return whether a rank has called recv without a source: its counts then do not show whose messages it took."""
     return any(message.name.endswith("<-any") for message in counts)
 
 
 def find_excesses(context: HangContext, cause: Cause, known: AllCounts) -> Iterator[Excess]:
     """Yield each send or recv that a victim issued once more often than a culprit issued the matching recv or send.
 
-    It counts only if all other pairs of ranks in the group issued theirs as often as that culprit. `cause` has the
+    It is yielded only if all other pairs of ranks in the group issued theirs as often as this culprit. `cause` has the
     victims and culprits; `known` has the counts of all ranks.
     """
     for rank in cause.victims:
@@ -129,8 +129,8 @@ def find_excesses(context: HangContext, cause: Cause, known: AllCounts) -> Itera
 def calls_of_other_pairs(context: HangContext, known: AllCounts, pair: set[int], message: MessageName) -> set[int]:
     """Return the distinct numbers of sends (of recvs, if `message` is a recv) that other pairs of ranks issued.
 
-    These are all pairs in the process group of `message` but `pair`. -1 stands for a pair that did not issue its send
-    and its recv equally often. `known` has the counts of all ranks.
+    Other pairs are all pairs in the process group of `message` except `pair`. -1 stands for a pair whose numbers of
+    sends and recvs differ. `known` has the counts of all ranks.
     """
     verb = message.name.partition(" ")[0]
     halves = [
@@ -146,7 +146,7 @@ def calls_of_other_pairs(context: HangContext, known: AllCounts, pair: set[int],
 def blame_stray(context: HangContext, stray: Stray) -> list[Cause]:
     """Return, in a list, a `Cause` that blames a rank for a send or recv with the wrong peer.
 
-    The list is empty if neither the rank nor the peer that it left out waits in a send or recv.
+    The list is empty if neither the rank nor the peer that was left out waits in a send or recv.
     """
     expected = find_half(context.job, stray.rank, stray.expected)
     waiting = [stray.rank, *([expected.peer] if expected else [])]
@@ -162,11 +162,10 @@ def blame_excess(context: HangContext, excess: Excess) -> list[Cause]:
 
 
 def make_message_cause(context: HangContext, reason: Reason, rank: int, waiting: Sequence[int]) -> Cause | None:
-    """Return a `Cause` that blames `rank` for the send or recv in which the first of the ranks `waiting` that is in
-    one waits.
+    """Return a `Cause` that blames `rank` for the send or recv in which one of the ranks `waiting` waits.
 
-    `reason` is the evidence against `rank`; all other ranks are victims. The result is None if none of the ranks
-    `waiting` is in a send or recv.
+    The first of the ranks `waiting` that is in a send or recv decides; the result is None if none is. `reason` is the
+    evidence against `rank`; all other ranks are victims.
     """
     nodes = (context.graph.waits_in.get(other) for other in waiting)
     node: OpNode | None = next((node for node in nodes if node and node.is_p2p), None)
@@ -177,6 +176,6 @@ def make_message_cause(context: HangContext, reason: Reason, rank: int, waiting:
 
 
 def as_side(context: HangContext, rank: int, message: MessageName) -> RanksInOp:
-    """Return a `RanksInOp` for a rank and its send or recv, at the line that the rank's main thread is at."""
+    """Return a `RanksInOp` for a rank and its send or recv, at the current line of the rank's main thread."""
     line = user_frame(context.side.main_stack(rank))
     return RanksInOp([rank], message.name, "", line, message.group, 0, p2p=True)

@@ -1,16 +1,16 @@
 """Find where the members of a group diverge: the first sequence number under which they recorded different operations.
 
 Each rank numbers the collectives of a process group itself, so members that run the same program have the same
-operation under each number. If a rank skips a collective, all its later ones have a number that is too low by one:
+operation under each number. If a rank skips a collective, the numbers of all its later ones are too low by one:
 
     seq      5           6               7               8
     rank 0   all_reduce  broadcast       all_gather      all_reduce
     rank 1   all_reduce  all_gather      all_reduce      -
 
-At 6 the members differ. Rank 1's operations from 6 on are those that rank 0 has one number later, so rank 1 skipped
+The members differ at 6. From 6 on, the operations of rank 1 equal those of rank 0 one number later, so rank 1 skipped
 the broadcast (`skipped`). If no such shift explains the later operations, some ranks issued a wrong operation
-(`mismatch`), and `find_odd_variants` lists the evidence that decides which. The different operations under one
-number, each with the ranks that issued it, are called variants.
+(`mismatch`), and `find_odd_variants` lists the evidence for which ranks are wrong. The different operations under one
+number, each with the ranks that issued it, are called *variants*.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,11 +39,11 @@ class IssuedOp(NamedTuple):
 class Divergence:
     """The different operations that members of a process group issued under one sequence number.
 
-    `group` is an index in `Job.groups`. `variants` has one item for each operation, that of most ranks first.
-    `culprits` are the ranks that diverged (empty if nothing shows which ranks did), and `reason` is the evidence for
-    that. `issued` is the operation of the culprits, or else of the last variant; `expected` is that of the others.
+    `group` is an index in `Job.groups`. `variants` has one item for each operation, the operation of most ranks first.
+    `culprits` are the ranks that diverged (empty if this is not known), and `reason` is the evidence against them.
+    `issued` is the operation of the culprits, or else of the last variant; `expected` is the operation of the others.
     `skipped` says that the culprits left an operation out. `elements` are the total numbers of elements sent and
-    received in an all_to_all where these differ.
+    received in an all_to_all, if these two numbers differ.
     """
 
     group: int
@@ -108,10 +108,10 @@ def judge(job: Job, group: int, seq: int, tables: Mapping[int, Table]) -> Diverg
 
 
 def group_by_operation(job: Job, issued: Table) -> list[IssuedOp]:
-    """Return the different operations in `issued`, each with the ranks that issued it, that of most ranks first.
+    """Return the different operations in `issued`, each with the ranks that issued it, most ranks first.
 
-    `issued` maps each rank to its operation. Two operations count as the same if they are equal in what all members
-    must agree on (see `comparable`): name, shapes, dtypes and root, or fewer of these for some operations.
+    `issued` maps each rank to its operation. Two operations count as the same if everything that members must agree on
+    is equal (see `comparable`): name, shapes, dtypes and root, or fewer of these for some operations.
     """
     variants: dict[Comparable, list[int]] = {}
     for member, op in issued.items():
@@ -125,9 +125,10 @@ def accuse(
 ) -> tuple[list[int], Reason]:
     """Return (culprits, evidence against them) for ranks that issued different operations under number `seq`.
 
-    The majority is right. Without a majority, the strongest evidence counts that shows some of the operations, but
-    not all of them, to be wrong. `variants` has each operation with the ranks that issued it, that of most ranks
-    first; `tables` has the collectives of each member of `group` by sequence number.
+    The majority is right. Without a majority, the kinds of evidence are tried from the strongest on; the first one that
+    shows some of the operations to be wrong, but not all, decides. `variants` has each operation with the ranks that
+    issued it, the operation of most ranks first; `tables` has the collectives of each member of `group` by sequence
+    number.
     """
     # One rank errs more often than most of a group at once, so the majority is right, whichever rank is lowest.
     if len(variants[0].ranks) > len(variants[1].ranks):
@@ -141,7 +142,7 @@ def accuse(
 def find_odd_variants(
     job: Job, group: int, seq: int, tables: Mapping[int, Table], variants: Sequence[IssuedOp]
 ) -> Iterator[tuple[Reason, list[IssuedOp]]]:
-    """Yield (kind of evidence, variants that it shows to be wrong) for each kind of evidence, the strongest kind first.
+    """Yield (kind of evidence, variants that are wrong by this evidence), the strongest kind of evidence first.
 
     A variant is one of the different operations under number `seq`, with the ranks that issued it. `tables` has the
     collectives of each member of `group` by sequence number.
@@ -182,7 +183,8 @@ def similar_signatures(job: Job, group: int, seq: int) -> set[Comparable]:
     """Return the operations that similar groups issued as collective number `seq`, reduced to name, shapes and dtypes.
 
     Similar groups have the same description as the group with index `group`, such as all groups of the mesh dimension
-    `mesh_tp`. They do the same work, so they show what members of this group should have issued.
+    `mesh_tp`. Similar groups do the same work, so their operations show what the members of this group should have
+    issued.
     """
     states = (
         (i, state) for i in similar_groups(job, group) for m in job.groups[i].ranks if (state := job.ranks.get(m))
@@ -191,10 +193,10 @@ def similar_signatures(job: Job, group: int, seq: int) -> set[Comparable]:
 
 
 def signatures_at_line(job: Job, group: int, ops: Sequence[Op]) -> set[Comparable]:
-    """Return the signatures (name, shapes, dtypes) of what similar groups issued at the source line of `ops`.
+    """Return the signatures (name, shapes, dtypes) of the operations that similar groups issued at the line of `ops`.
 
     Similar groups have the same description as the group with index `group`. The set is empty if `ops` were issued at
-    different lines.
+    different source lines.
     """
     lines = {job.line(op) for op in ops} - {None}
     if len(lines) != 1:
@@ -205,16 +207,16 @@ def signatures_at_line(job: Job, group: int, ops: Sequence[Op]) -> set[Comparabl
 
 
 def key_of(job: Job, op: Op) -> Key:
-    """Return what identifies an operation in every step: name, the facts that members must agree on, source line."""
+    """Return a key that an operation has in every step: its name, the facts that members agree on, its source line."""
     return (*comparable(job.signature(op)), job.line(op))
 
 
 def expected_next(job: Job, seq: int, table: Table) -> Key | None:
     """Return the key of the operation that a rank should issue under number `seq`, judged by its earlier steps.
 
-    The operations just before `seq` are looked up earlier in the same dump, as many of them as occur there; the
-    operation that followed them then is expected now. The result is None if not even one occurred before. `table` has
-    the rank's collectives by sequence number.
+    The longest sequence of operations just before `seq` that also occurs earlier in the same dump is searched. The
+    operation that followed it there is expected now. The result is None if not even the last operation occurred before.
+    `table` has the rank's collectives by sequence number.
     """
     # Short contexts recur within a step, long ones only from step to step.
     for length in range(LONGEST_CONTEXT, 0, -1):
@@ -229,7 +231,7 @@ def expected_next(job: Job, seq: int, table: Table) -> Key | None:
 
 
 def differs_from_earlier(job: Job, seq: int, table: Table) -> bool:
-    """Return whether a rank's operation at `seq` differs from the one that it issued at this point in earlier steps.
+    """Return whether a rank's operation at `seq` differs from its operation at the same point of earlier steps.
 
     `table` has the rank's collectives by sequence number. The result is False if no earlier step shows this point.
     """
@@ -243,8 +245,8 @@ def is_shifted(
     """Return whether the ranks of `variant` differ from the others because they skipped one operation.
 
     A variant is one of the different operations under number `seq`, with the ranks that issued it. The ranks of
-    `variant` skipped one if their collectives, from `seq` on, equal those that the ranks of each other variant issued
-    one sequence number later. `tables` has the collectives of each member by sequence number.
+    `variant` skipped an operation if their collectives, from `seq` on, equal the collectives of each other variant one
+    sequence number later. `tables` has the collectives of each member by sequence number.
     """
     others = [other for other in variants if other is not variant]
     return all(has_skipped(job, seq, tables[variant.ranks[0]], tables[other.ranks[0]]) for other in others)
@@ -253,8 +255,8 @@ def is_shifted(
 def has_skipped(job: Job, seq: int, mine: Table, theirs: Table) -> bool:
     """Return whether a rank skipped an operation that another rank issued.
 
-    That is so if the rank's collectives (`mine`), from `seq` on, equal those that the other rank (`theirs`) issued
-    one sequence number later.
+    This is so if the rank's collectives (`mine`), from `seq` on, equal the other rank's collectives (`theirs`) one
+    sequence number later.
     """
     # One skipped operation explains all that follows, where a mismatch would need an error in each.
     # Keys are compared without their lines, which dumps in JSON lack.

@@ -1,4 +1,4 @@
-"""Find where the ranks are: the operation or function that each rank is in; ranks at the same line are grouped."""
+"""Find the location of each rank: the operation or function that it is in; ranks at the same line are grouped."""
 
 from typing import NamedTuple
 
@@ -47,6 +47,6 @@ def find_location(job: Job, side: SideFiles, rank: int) -> tuple[str, str]:
 def find_python_function(stack: list[Frame], line: Frame) -> str:
     """Return the name of the innermost Python function in a stack, or else the function of the frame `line`.
 
-    It stands for the operation that the rank is in, if there is no dump.
+    It is shown in place of the rank's operation if there is no dump.
     """
     return next((frame.name for frame in stack if frame.filename.endswith(".py")), line.name)

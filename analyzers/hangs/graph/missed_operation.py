@@ -1,10 +1,10 @@
 """Find the first operation that a rank never issued, if other ranks wait for it in several operations.
 
-Members of several process groups may wait for one rank at once, each in its first operation that needs the rank. The
-operation that comes first in the program was missed; the other waits are consequences. If the rank's own dump does
-not show the order, it is taken from ranks that run the same program, here called reference ranks.
+Members of several process groups may wait for one rank at once, each in its first operation that needs this rank. The
+operation that comes first in the program was missed; the other waits are consequences. If the rank's own dump does not
+show the order, the order is taken from ranks that run the same program, here called *reference ranks*.
 
-Reference ranks share a process group with the rank, unless the group connects pipeline stages. Similar groups have
+Reference ranks share a process group with the rank, unless the group connects pipeline stages. *Similar groups* have
 the same description and size: the tp group {2, 3} is similar to {0, 1}.
 """
 
@@ -25,8 +25,8 @@ def find_first_missed(job: Job, rank: int, nodes: Sequence[OpNode]) -> OpNode | 
     """Return the operation in `nodes` that comes first in the program of `rank`, by a vote of its reference ranks.
 
     Reference ranks run the same program as `rank`; `nodes` are the operations in which other ranks wait for `rank`. A
-    reference rank votes only if its dump shows where all of these operations come, because one with an unknown
-    position may be the first. The result is None if no rank votes.
+    reference rank votes only if its dump shows the position of all of these operations, because an operation with an
+    unknown position may be the first. The result is None if no rank votes.
     """
     votes: Counter[OpNode] = Counter()
     for reference in find_reference_ranks(job, rank):
@@ -60,10 +60,10 @@ def carries_messages(job: Job, number: int) -> bool:
 
 
 def find_position(job: Job, rank: int, reference: int, node: OpNode) -> int | None:
-    """Return the index, in the operations of rank `reference`, of the one that corresponds to `node`; None if unknown.
+    """Return the index of the operation that corresponds to `node` among those of rank `reference`; None if unknown.
 
-    Rank `reference` runs the same program as `rank`. The result is `NOT_YET` if it has not issued the operation, and
-    `LONG_AGO` if its dump no longer has it.
+    Rank `reference` runs the same program as `rank`. The result is `NOT_YET` if rank `reference` has not issued the
+    operation, and `LONG_AGO` if its dump no longer contains it.
     """
     own = find_similar_group(job, rank, reference, node)
     if own is None:
@@ -82,8 +82,8 @@ def find_position(job: Job, rank: int, reference: int, node: OpNode) -> int | No
 def find_similar_group(job: Job, rank: int, reference: int, node: OpNode) -> int | None:
     """Return the index of the process group of rank `reference` that corresponds to the group of `node`.
 
-    It is the same group, or one with the same description and size. For sends and receives, `reference` must have the
-    same position in its group as `rank` in the group of `node`. The result is None if no group corresponds, or
+    It is the same group, or a group with the same description and size. For sends and receives, `reference` must also
+    have the same position in its group as `rank` in the group of `node`. The result is None if no group corresponds, or
     several do.
     """
     ranks = job.groups[node.group].ranks
@@ -96,7 +96,7 @@ def find_similar_group(job: Job, rank: int, reference: int, node: OpNode) -> int
 
 
 def current_batch(job: Job, rank: int) -> list[Op]:
-    """Return the sends and receives that a rank launched together and is now in; empty if it is in no operation."""
+    """Return the sends and receives that a rank launched together and waits in now; empty if it is in no operation."""
     state = job.ranks[rank]
     return find_batch(state, state.current) if state.current else []
 
@@ -110,11 +110,11 @@ def are_similar_groups(job: Job, number: int, other: int) -> bool:
 def find_half_position(job: Job, reference: int, partner: int, group: int, current: Op | None) -> int | None:
     """Return the index, in the operations of rank `reference`, of the send or recv that corresponds to a missing one.
 
-    The missing one is the counterpart of `current`: some rank waits in that send or recv for a rank which has not
-    issued the other half. Both waiter and absent rank belong to a similar group; here `partner` has the waiter's
+    The missing operation is the counterpart of `current`: a rank (the waiter) waits in `current` for another rank (the
+    absent rank), which has not issued the other half. Both belong to a similar group; here `partner` has the waiter's
     position and `reference` the absent rank's position. A send and its recv complete together, so messages between
     `reference` and `partner` are counted from the last completed pair on: the ring buffers may have lost the first
-    pairs. The result is `NOT_YET` if `reference` has not issued the operation, and None if that is not known.
+    pairs. The result is `NOT_YET` if `reference` has not issued the operation, and None if this is not known.
     """
     match = NAME.fullmatch(job.operation(current)) if current and partner in job.ranks else None
     if current is None or match is None:

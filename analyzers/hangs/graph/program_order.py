@@ -1,15 +1,15 @@
-"""Find where a rank's program deviates from that of other ranks: an operation skipped, swapped or replaced by another.
+"""Find where a rank's program deviates from that of other ranks: an operation was skipped, swapped or replaced.
 
 Ranks that run the same program, here called reference ranks, issue the same operations. Each operation of a rank
-becomes a key, a number that is equal on every rank for the same line of the program. From the oldest operation that
-both dumps have, the keys of two ranks are compared until they differ. With A, B, C, D for operations:
+becomes a *key*, a number that is equal on every rank for the same line of the program. The keys of two ranks are
+compared from the oldest operation that both dumps have, until they differ. With A, B, C, D for operations:
 
     reference   A B C D A B C D A B C D
     rank 1      A B C D A B D A            deviates at the seventh: D in place of C
 
-From there on rank 1 has `D A`, and the reference has `C D A B`. Without its first operation the reference has `D A`
-too, so rank 1 skipped C. With `D C` rank 1 would have swapped two operations (`order_cycle`); with anything else it
-would have issued a different operation (`mismatch`).
+From the seventh operation on, rank 1 has `D A` and the reference has `C D A B`. If the reference's C is removed, it has
+`D A`, too: so rank 1 skipped C. If rank 1 had `D C`, it would have swapped two operations (`order_cycle`). With
+anything else it would have issued a different operation (`mismatch`).
 """
 
 from dataclasses import dataclass
@@ -33,8 +33,8 @@ Keys = list[int]
 class Deviation:
     """The first operation of a rank that differs from that of other ranks with the same program.
 
-    `issued` is the rank's operation, `expected` that of the others; `kind` is `SKIPPED`, `ORDER_CYCLE` (swapped) or
-    `MISMATCH`.
+    `issued` is the rank's operation, `expected` the operation of the others; `kind` is `SKIPPED`, `ORDER_CYCLE`
+    (swapped) or `MISMATCH`.
     """
 
     rank: int
@@ -47,8 +47,8 @@ class Deviation:
 class Comparison:
     """A rank's operations compared with those of rank `reference`, from the oldest operation that both dumps have.
 
-    The first `agreed` operations are equal; `mine` and `theirs` are the indexes, in the operations of each of the two
-    ranks, of the next ones.
+    The first `agreed` operations are equal. `mine` and `theirs` are the indexes of the next operation after these, in
+    the operations of each of the two ranks.
     """
 
     reference: int
@@ -70,19 +70,19 @@ class Programs:
         self._deviations: dict[int, Deviation | None] = {}
 
     def deviation(self, rank: int) -> Deviation | None:
-        """Return the `Deviation` of a rank from most ranks with the same program; None if nothing shows one."""
+        """Return the first `Deviation` of a rank from most ranks with the same program; None if there is none."""
         if rank not in self._deviations:
             self._deviations[rank] = self._find_deviation(rank) if rank in self.job.ranks else None
         return self._deviations[rank]
 
     def is_comparable(self, rank: int) -> bool:
-        """Return whether a rank's dump has operations in common with another rank's, so that a deviation would show."""
+        """Return whether a rank's dump shares operations with another dump, so that a deviation would be visible."""
         return rank in self.job.ranks and bool(self._comparisons(rank))
 
     def next_expected(self, rank: int) -> Op | None:
-        """Return the operation that a rank should issue next, as another rank recorded it; None if no rank is ahead.
+        """Return the operation that a rank should issue next, as recorded by another rank; None if no rank is ahead.
 
-        Of several ranks, the one counts whose operations agree with those of `rank` over the longest part.
+        If several ranks are ahead, the one whose operations agree with those of `rank` over the longest part is used.
         """
         if rank not in self.job.ranks:
             return None
@@ -137,8 +137,8 @@ class Programs:
     def _comparisons(self, rank: int) -> list[Comparison]:
         """Return the comparisons of a rank's operations with those of other ranks that seem to run the same program.
 
-        A rank seems to if the number of operations on which the two agree, before their first difference, is more
-        than half of the largest such number among the ranks compared.
+        The number of equal operations before the first difference decides: another rank seems to run the same program
+        if this number is more than half of the largest such number among all compared ranks.
         """
         every = [c for reference in self._reference_ranks(rank) if (c := self._compare(rank, reference))]
         longest = max((c.agreed for c in every), default=0)
@@ -157,8 +157,8 @@ class Programs:
     def _compare(self, rank: int, reference: int) -> Comparison | None:
         """Return the comparison of a rank's operations with those of rank `reference`.
 
-        The result is None if the two dumps have no collective in common, or if the first operations from there on
-        differ.
+        The result is None if the two dumps have no collective in common, or if already the first operations after the
+        common one differ.
         """
         mine, my_positions = self.keys(rank)
         theirs, their_positions = self.keys(reference)
@@ -183,10 +183,10 @@ def count_equal(mine: Keys, i: int, theirs: Keys, k: int) -> int:
 
 
 def predict(keys: Keys, count: int) -> Keys:
-    """Return the keys of the next `count` operations, as they followed the same operations in an earlier step.
+    """Return the keys of the next `count` operations; they are assumed to be the same as in an earlier step.
 
-    The longest repetition of the last keys decides; without one the list is empty. After `A B C A B C A B` the next
-    two are `C A`. A key is a number that stands for an operation.
+    The longest earlier occurrence of the last keys decides; without one the list is empty. After `A B C A B C A B` the
+    next two are `C A`. A key is a number that stands for an operation.
     """
     best, length = 0, 0
     for end in range(len(keys) - 1, 0, -1):
@@ -201,9 +201,10 @@ def predict(keys: Keys, count: int) -> Keys:
 
 
 def classify_deviation(mine: Keys, theirs: Keys) -> HangClass:
-    """Return how two programs differ: one skipped an operation, swapped two (`ORDER_CYCLE`), or issued a different one.
+    """Return how a rank's program differs: it skipped an operation, swapped two, or issued a different one.
 
-    `mine` and `theirs` are the keys (numbers of operations) of both from the first difference on.
+    `mine` and `theirs` are the keys (numbers of operations) of the rank and of the other rank from the first difference
+    on. Two swapped operations are an `ORDER_CYCLE`.
     """
     for count in range(1, LARGEST_LAUNCH + 1):
         # A batch of several entries may have been swapped as a whole.

@@ -1,7 +1,7 @@
-"""Define what all members of a process group must agree on in one operation: name, sizes and dtypes, with exceptions.
+"""Define what all members of a group must agree on in one operation: name, sizes and dtypes, with exceptions.
 
-Flight Recorder records neither the root of a broadcast nor the reduce operation. The project's recorders add the
-root; a difference in the reduce operation cannot be found.
+Flight Recorder records neither the root of a broadcast nor the reduce operation. The project's recorders add the root;
+a difference in the reduce operation cannot be found.
 """
 
 from collections.abc import Mapping
@@ -22,9 +22,9 @@ Comparable = tuple[str, object]
 def comparable(signature: Signature) -> Comparable:
     """Return the part of a signature that must be equal on all members of a process group.
 
-    This is the operation's name, the shapes and dtypes of its tensors, and its root. For operations in which shapes
-    may differ between ranks it is less: name and dtypes, such as for an uneven all_to_all; name and root for a
-    barrier or gather.
+    For most operations this is the name, the shapes and dtypes of the tensors, and the root. If shapes may differ
+    between ranks, it is less: name and dtypes for an uneven all_to_all, for example; name and root for a barrier or
+    gather.
     """
     name = signature.operation
     if name in ROOTED or name in BARRIERS:
@@ -38,8 +38,9 @@ def comparable(signature: Signature) -> Comparable:
 def breaks_size_rule(signature: Signature, members: int) -> bool:
     """Return whether the input and output sizes of an operation contradict each other.
 
-    In an all_reduce or broadcast they are equal; the output of an all_gather is as large as all members' inputs
-    together, and the input of a reduce_scatter as large as all outputs. `members` is the size of the group.
+    The rules: in an all_reduce or broadcast both are equal; the output of an all_gather is as large as all members'
+    inputs together; the input of a reduce_scatter is as large as all outputs together. `members` is the size of the
+    group.
     """
     taken, given = elements(signature.input_sizes), elements(signature.output_sizes)
     if not signature.input_sizes or not signature.output_sizes:
@@ -67,8 +68,8 @@ def elements(sizes: tuple[tuple[int, ...], ...]) -> int:
 def unbalanced(job: Job, group: int, issued: Mapping[int, Op]) -> tuple[int, int] | None:
     """Return (elements sent, elements received) of an all_to_all, summed over all members; None if they are equal.
 
-    The sizes of ranks may differ, but the totals must be equal, or the operation cannot complete. `group` is an index
-    in `Job.groups`, and `issued` maps its members to their operation. The result is None, too, if a member is
+    The sizes may differ between ranks, but the two totals must be equal, or the operation cannot complete. `group` is
+    an index in `Job.groups`, and `issued` maps its members to their operation. The result is also None if a member is
     missing, or if the operation is no all_to_all.
     """
     signatures = [job.signature(op) for op in issued.values()]

@@ -1,19 +1,19 @@
 """Build the wait-for graph: which rank waits in which operation, and for which ranks.
 
-Its nodes are ranks and operations. A rank has an edge to the operation that it is in; an operation has edges to the
-ranks that have not arrived in it. A cause is a strongly connected component with no edge out of it, here called a
-root: other ranks wait for its members, and these wait for nobody outside.
+The nodes of the graph are ranks and operations. A rank has an edge to the operation that it is in; an operation has
+edges to the ranks that have not arrived in it. A cause of the hang is a strongly connected component with no edge out
+of it, here called a *root*: other ranks wait for its members, and its members wait for nobody outside.
 
-For example, take four ranks in groups tp = {0, 1}, {2, 3} and dp = {0, 2}, {1, 3}; rank 3 runs its own code and
-issues nothing. Ranks 2 and 1 are in collectives of tp {2, 3} and dp {1, 3}; rank 0 is in a collective of tp {0, 1},
-which rank 1 has not joined yet:
+For example, take four ranks in groups tp = {0, 1}, {2, 3} and dp = {0, 2}, {1, 3}; rank 3 runs its own code and issues
+nothing. Ranks 2 and 1 are in collectives of tp {2, 3} and dp {1, 3}; rank 0 is in a collective of tp {0, 1}, which rank
+1 has not joined yet:
 
     rank 0 -> tp {0, 1} -> rank 1 -> dp {1, 3} -> rank 3 <- tp {2, 3} <- rank 2
 
-Rank 3 is the only node without an edge out of it, so it is the culprit (`host_stuck`); walking backwards from it
-gives its victims, ranks 0 to 2. Had rank 3 been in a collective of the default group, which the others have not
-joined, then rank 3 -> default group -> rank 1 -> dp {1, 3} -> rank 3 would be a cycle with no edge out of it: an
-`order_cycle`.
+Rank 3 is the only node without an edge out of it, so it is the culprit (`host_stuck`). Walking backwards from rank 3
+gives its victims, ranks 0 to 2. Now suppose instead that rank 3 is in a collective of the default group, which the
+others have not joined. Then rank 3 -> default group -> rank 1 -> dp {1, 3} -> rank 3 is a cycle with no edge out of it:
+an `order_cycle`.
 """
 
 from collections import defaultdict
@@ -30,9 +30,9 @@ from analyzers.hangs.reading.side_files import SideFiles
 class OpNode(NamedTuple):
     """An operation as a node of the wait-for graph.
 
-    `group` is an index in `Job.groups`, `seq` a sequence number in that group. A collective is one node for all its
-    members, and its `sender` is -1. The sends and receives that one rank (`sender`) launched together are one node,
-    with their p2p sequence number as `seq`.
+    `group` is an index in `Job.groups`, `seq` a sequence number in this group. A collective is one node for all of its
+    members; its `sender` is -1. The sends and receives that one rank (`sender`) launched together are one node; its
+    `seq` is their p2p sequence number.
     """
 
     group: int
@@ -79,7 +79,7 @@ class WaitGraph:
         return [*sorted(absent | set(self.waits_in)), *self.absent]
 
     def arrived(self, node: OpNode) -> list[int]:
-        """Return the ranks that are in an operation, ascending; those that have already completed it are not."""
+        """Return the ranks that are in an operation now, ascending; ranks that have completed it are not included."""
         return self._arrived.get(node, [])
 
     def operations_waiting_for(self, rank: int) -> list[OpNode]:
@@ -135,8 +135,8 @@ def build_graph(job: Job, side: SideFiles) -> WaitGraph:
 def began_after_dump(job: Job, side: SideFiles, rank: int, began_ns: int) -> bool:
     """Return whether an operation that began at `began_ns` is newer than a rank's dump, which then cannot show it.
 
-    The dump is as old as its request or, where that is not recorded, its file. The result is False if neither time is
-    known.
+    The age of a dump is that of its request or, if the request was not recorded, of its file. The result is False if
+    neither time is known.
     """
     taken_ns = side.asked_ns(rank) or job.taken_ns.get(rank)
     return taken_ns is not None and began_ns > taken_ns
@@ -145,9 +145,9 @@ def began_after_dump(job: Job, side: SideFiles, rank: int, began_ns: int) -> boo
 def find_ranks_dumped_early(job: Job) -> set[int]:
     """Return the ranks whose dumps were taken so early that they lack operations which other ranks had completed.
 
-    Their dumps do not show that they are late. The set is empty if only one rank, or at most one rank in eight, is so
-    far behind: such a rank may be at fault itself. It is also empty for gloo, because gloo flags failed operations as
-    done.
+    A dump like this does not prove that its rank is late. The set is empty if only one rank, or at most one rank in
+    eight, is so far behind: such a rank may be at fault itself. It is also empty for gloo, because gloo flags failed
+    operations as done.
     """
     if any(signature.backend == "gloo" for signature in job.signatures):
         return set()
@@ -166,8 +166,8 @@ def find_ranks_dumped_early(job: Job) -> set[int]:
 def find_absent_members(job: Job, node: OpNode, dead: set[int]) -> list[int]:
     """Return the members of the process group of the collective `node` that are not seen to have arrived in it.
 
-    Those are also the members without a dump, and those that died before they completed it. `dead` are the ranks that
-    ended by their own fault.
+    These include members without a dump, and members that died before they completed the collective. `dead` are the
+    ranks that ended by their own fault.
     """
     members = job.groups[node.group].ranks
     return [
@@ -178,7 +178,7 @@ def find_absent_members(job: Job, node: OpNode, dead: set[int]) -> list[int]:
 
 
 def has_arrived(state: RankState | None, node: OpNode) -> bool:
-    """Return whether a rank is in a collective or past it; False without a dump (`state` is None)."""
+    """Return whether a rank is in a collective or has completed it; False without a dump (`state` is None)."""
     if state is None:
         return False
     current = state.current
@@ -192,8 +192,8 @@ def has_arrived(state: RankState | None, node: OpNode) -> bool:
 def find_roots(graph: WaitGraph) -> list[list[Node]]:
     """Return the roots of the wait-for graph: the strongly connected components with no edge out of them.
 
-    A rank that waits for another is a victim, so a cause is where all paths end. Ranks that wait for each other in a
-    cycle are one component, as none of them comes before the others.
+    A rank that waits for another is a victim, so causes are where all paths end. Ranks that wait for each other in a
+    cycle are one component, because none of them is the first to wait.
     """
     all_components = find_components(graph.nodes(), graph.successors)
     number = {node: index for index, members in enumerate(all_components) for node in members}
