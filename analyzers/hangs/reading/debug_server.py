@@ -1,8 +1,8 @@
-"""Read what PyTorch's debug server reports about all ranks at once: saved pages, and text files that it writes itself.
+"""Read what PyTorch's debug server reports about all ranks at once: saved pages, and text files written by the server.
 
-A page with JSON dumps or with stacks has one section for each rank. The page `/fr_trace` has tables instead, which
-the server makes from the Flight Recorder dumps of all ranks: they hold no times, dtypes or stacks, and each row of
-the table `Collectives` names the group members that did not issue its operation.
+A page with JSON dumps or with stacks has one section for each rank. The page `/fr_trace` has tables instead, which the
+server makes from the Flight Recorder dumps of all ranks. These tables hold no times, dtypes or stacks. Each row of the
+table `Collectives` is an operation and names the group members that did not issue it.
 """
 
 import html
@@ -56,14 +56,14 @@ Row = dict[str, str]
 
 
 class Section(NamedTuple):
-    """The part of a page with the answer of one rank: its global rank, and the raw content (JSON or stacks)."""
+    """The section of a page about one rank: its global rank, and the raw content (JSON or stacks)."""
 
     rank: int
     text: bytes
 
 
 def holds_many(path: Path) -> bool:
-    """Return whether a file may hold the dumps or stacks of many ranks, by its suffix and its first bytes."""
+    """Return whether a file may hold the dumps or stacks of many ranks, judged by its suffix and first bytes."""
     if not path.name.removesuffix(".gz").endswith(SUFFIXES):
         return False
     return content_of(path, 64).lstrip().startswith((b"<", b"=== ", b"PARTIAL DATA"))
@@ -115,8 +115,8 @@ def read_stacks(path: Path) -> dict[int, str]:
 def dumps_of_tables(content: bytes) -> dict[int, dict[str, Any]]:
     """Rebuild one Flight Recorder dump for each rank from the tables of the page `/fr_trace`, and return them by rank.
 
-    The entries of a dump are the operations that the rank issued, in the order of issue, as far as the tables have
-    them.
+    The entries of a dump are the operations that the rank issued, in the order of issue; operations that the tables do
+    not contain are missing.
     """
     tables = tables_of(content.decode(errors="replace"))
     named = (rank_in(row.get("global_rank", "")) for row in tables["NCCL Calls"])
@@ -144,8 +144,8 @@ def dumps_of_tables(content: bytes) -> dict[int, dict[str, Any]]:
 def issued_by(row: Row, members: list[int]) -> dict[int, dict[str, Any]]:
     """Return {rank: dump entry} for the ranks that issued the operation in one row of the table `Collectives`.
 
-    `members` are the global ranks of the group; those that the row names as missing did not issue the operation.
-    Where the row says that a rank issued a different operation, the entry has that one.
+    `members` are the global ranks of the group. The row names the ranks that did not issue the operation; these are
+    left out. If the row says that a rank issued a different operation, the entry of this rank has that operation.
     """
     present = set(members).difference(numbers(row.get("missing_ranks", "")))
     if match := MESSAGE.fullmatch(row["collective_name"]):
@@ -159,9 +159,8 @@ def issued_by(row: Row, members: list[int]) -> dict[int, dict[str, Any]]:
 def both_halves(row: Row, match: re.Match[str], present: set[int], members: list[int]) -> dict[int, dict[str, Any]]:
     """Return {rank: dump entry} for a send and its matching recv, which share one row of the table `Collectives`.
 
-    The row has the name of only one of them, so the other name is derived. `match` is the name as parsed by
-    `MESSAGE`; `members` are the global ranks of the group; only ranks in `present`, which issued their operation, get
-    an entry.
+    The row has the name of only one of the two, so the other name is derived. `match` is the name parsed by `MESSAGE`.
+    `members` are the global ranks of the group; those in `present` issued their operation, and only these get an entry.
     """
     me, peer, arrow = match["me"], match["peer"], {"send": "->", "recv": "<-"}
     other = "recv" if match["verb"] == "send" else "send"
@@ -189,7 +188,7 @@ def entry(row: Row) -> dict[str, Any]:
 def tables_of(text: str) -> dict[str, list[Row]]:
     """Return {title of a table: its rows} for a page in HTML or plain text.
 
-    A page may have two tables with the same title, one for each backend; their rows are joined.
+    A page may have two tables with the same title, one for each backend; the rows of such tables are joined.
     """
     tables: dict[str, list[Row]] = defaultdict(list)
     for title, body in PAGE_TABLE.findall(text):
@@ -226,12 +225,12 @@ def split_columns(lines: list[str]) -> list[list[str]]:
 
 
 def numbers(text: str) -> list[int]:
-    """Return the numbers in a text such as "{0, 4}", ascending; they are ranks."""
+    """Return the ranks in a text such as "{0, 4}", ascending."""
     return sorted(int(digits) for digits in re.findall(r"\d{1,9}", text))
 
 
 def number(text: str) -> int:
-    """Return the number that a table cell consists of; 0 if the cell is anything else."""
+    """Return the number in a table cell; 0 if the cell contains anything else."""
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else 0
 
 

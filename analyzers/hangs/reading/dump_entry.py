@@ -18,7 +18,7 @@ Entry = dict[str, Any]
 def is_done(entry: Entry) -> bool:
     """Return whether the operation of a dump entry has completed.
 
-    Gloo never sets the state to completed; there, `retired` is the only evidence. With NCCL, an entry that is retired
+    Gloo never sets the state to completed, so `retired` is the only evidence there. With NCCL, an entry that is retired
     but not completed has timed out.
     """
     if entry.get("state") == "completed":
@@ -49,7 +49,7 @@ def group_name(group: object) -> tuple[str, str]:
 def signature(entry: Entry) -> tuple[Any, ...]:
     """Return (backend, operation, input sizes, input dtypes, output sizes, output dtypes) of an entry.
 
-    Backend and operation are the parts of its name, such as `nccl:all_reduce`, around the last colon.
+    Backend and operation are the parts of the entry's name before and after the last colon: `nccl:all_reduce`.
     """
     backend, _, operation = text(entry.get("profiling_name", "")).rpartition(":")
     return (
@@ -107,9 +107,7 @@ def integers(value: str) -> list[int]:
 
 
 def whole(value: Any, default: int = -1) -> int:
-    """Return `value`, a field of an entry, as an integer clipped to `LARGEST`; `default` if it is not a number, such
-    as None.
-    """
+    """Return a field of an entry as an integer, clipped to `LARGEST`; `default` if the value is not a number."""
     # The common case comes first, as a dump has thousands of numbers; `type` because a bool is an int too.
     if type(value) is int and -LARGEST < value < LARGEST:
         return value
@@ -128,7 +126,7 @@ def wholes(entries: Sequence[Entry], field: str, default: int = -1) -> list[int]
 
 
 def text(value: Any) -> str:
-    """Return a value as text: at most `TEXT_AT_MOST` characters, with a `?` for each that UTF-8 cannot encode.
+    """Return a value as text of at most `TEXT_AT_MOST` characters; characters that UTF-8 cannot encode become `?`.
 
     Lists and dicts become an empty text.
     """

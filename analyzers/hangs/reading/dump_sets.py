@@ -1,7 +1,7 @@
-"""Select the dumps that show a hang: one set of dumps out of all in a run, and from this set one dump for each rank.
+"""Select the dumps that show a hang: one set out of all sets of dumps in a run, and one dump for each rank from it.
 
-A set holds all dumps that were taken because of one hang; a job that hangs twice has two sets. A set may have several
-rounds: in each round, every rank is asked once for its dump. A set that was taken after ranks had timed out shows
+A *set* holds all dumps that were taken because of one hang; a job that hangs twice has two sets. A set may have several
+*rounds*: in each round, every rank is asked once for its dump. A set that was taken after ranks had timed out shows
 their abort, not the hang, so an earlier set is preferred.
 """
 
@@ -30,10 +30,10 @@ Rounds = dict[int, list[Artefact]]
 
 @dataclass(frozen=True)
 class DumpSet:
-    """The dumps of one hang; `folders` has the folder of each node that took dumps.
+    """The dumps of one hang; `folders` has the folder of each node whose ranks left dumps.
 
-    `rounds[i]` has the dumps of one round, in which every rank was asked once; the oldest round comes first.
-    `outdated` are ranks whose dumps were left out, because all of them are from before the last restart of the job.
+    `rounds[i]` has the dumps of one round, in which every rank was asked once; the oldest round comes first. `outdated`
+    are ranks without a dump here because all of their dumps are from before the last restart of the job.
     """
 
     folders: tuple[Path, ...]
@@ -44,7 +44,8 @@ class DumpSet:
 def open_set(run: Run) -> tuple[DumpSet, SideFiles]:
     """Return the set of dumps that shows the hang, and the contents of the files beside these dumps.
 
-    Rounds (requests to all ranks) from before the hang began, or from before all ranks had started, are left out.
+    A round is one request to all ranks. Rounds from before the hang began, or from before all ranks had started, are
+    left out.
     """
     dumps = newest_set(run)
     side = replace(read_side_files(run, dumps.folders), outdated=dumps.outdated)
@@ -59,9 +60,10 @@ DUMP = re.compile(r"rank_?(\d+)(?:\.json)?")
 
 
 def unreadable_dumps(run: Run, dumps: DumpSet, ranks: Container[int]) -> dict[int, str]:
-    """Return {rank: why its dump could not even be opened} for the given `ranks`, of which no dump was read.
+    """Return {rank: why its dump could not even be opened} for those of `ranks` for which this is so.
 
-    Reasons are, for example, a missing permission, an empty file, or something that is not a regular file.
+    No dump was read of the given `ranks`. Reasons are, for example, a missing permission, an empty file, or something
+    that is not a regular file.
     """
     closed = [(DUMP.fullmatch(path.name), reason) for path, reason in run.unreadable if path.parent in dumps.folders]
     numbers = [(rank_in(match[1]), reason) for match, reason in closed if match]
@@ -71,9 +73,9 @@ def unreadable_dumps(run: Run, dumps: DumpSet, ranks: Container[int]) -> dict[in
 def rounds_before_hang(side: SideFiles) -> int:
     """Return how many rounds of dumps (requests to all ranks) were taken before the hang began.
 
-    The first rank to time out was stuck in the step and phase in which it ended. The hang had therefore begun by the
-    first round in which that rank's heartbeat shows this step and phase. The result is the index of this round, or 0
-    if there is no such round.
+    The first rank to time out was stuck in the step and phase in which it ended. So the hang had begun by the first
+    round in which the heartbeat of this rank shows this step and phase. The result is the index of this round, or 0 if
+    there is no such round.
     """
     ends = (end for end in side.exits.values() if is_victim(end))
     first = min(ends, key=lambda end: end.time_ns, default=None)
@@ -87,8 +89,8 @@ def rounds_before_hang(side: SideFiles) -> int:
 def rounds_before_start(side: SideFiles) -> int:
     """Return how many rounds of dumps, counted from the first, were taken while some ranks had not yet registered.
 
-    A rank registers by writing the file that says where to ask it for a dump. Such rounds do not show the hang. The
-    result is 0 if ranks were missing in every round.
+    A rank registers by writing a file with the address for requests of its dump. Rounds before that do not show the
+    hang. The result is 0 if ranks were missing in every round.
     """
     late = [AnswerStatus.UNREGISTERED in {answer.status for answer in number.ranks.values()} for number in side.rounds]
     return late.index(False) if False in late else 0
@@ -97,9 +99,9 @@ def rounds_before_start(side: SideFiles) -> int:
 def newest_set(run: Run) -> DumpSet:
     """Return the newest set of dumps in a run that was taken before ranks timed out.
 
-    Each hang of a job has its own set. If all sets were taken too late, the first of them is returned. Sets from
-    before the job's last restart are only used if there is no other set and no file shows how ranks ended after the
-    restart; if such a file exists, the result has no dumps.
+    Each hang of a job has its own set. If all sets were taken too late, the first set is returned. Sets from before the
+    job's last restart are used only if there is no other set, and no file shows how ranks ended after the restart; if
+    such a file exists, the result has no dumps.
     """
     sets: dict[Path, Rounds] = {}
     for artefact in run.of(Kind.FLIGHT):
@@ -128,10 +130,10 @@ def newest_set(run: Run) -> DumpSet:
 
 
 def taken_together(bases: Sequence[Path], sets: Mapping[Path, Rounds]) -> list[Path]:
-    """Return the first folder in `bases`, and those that hold dumps of other ranks from about the same time.
+    """Return the first folder in `bases`, and the folders with dumps of other ranks from about the same time.
 
-    Each node has its own collector (the process that requests dumps), which writes the dumps of that node's ranks
-    into a folder of its own; these folders together are one set. `sets` has the dumps in each folder, by round.
+    Each node has its own collector (the process that requests dumps), which writes the dumps of the node's ranks into a
+    folder of its own; these folders together are one set. `sets` has the dumps in each folder, by round.
     """
     together: list[Path] = []
     ranks: set[int] = set()
@@ -147,8 +149,8 @@ def taken_together(bases: Sequence[Path], sets: Mapping[Path, Rounds]) -> list[P
 def is_of_earlier_attempt(side: SideFiles) -> bool:
     """Return whether a set of dumps was taken before the last restart of the job; `side` has the files beside it.
 
-    An attempt is one start of all ranks. `collection.json` holds the attempt in which the dumps were taken; the
-    ranks' group files hold the last one.
+    An attempt is one start of all ranks. `collection.json` has the number of the attempt in which the dumps were taken;
+    the ranks' group files have the number of the last attempt.
     """
     last = max((file.attempt for file in side.groups.values()), default=0)
     return side.collection is not None and side.collection.attempt is not None and side.collection.attempt < last
@@ -157,7 +159,7 @@ def is_of_earlier_attempt(side: SideFiles) -> bool:
 def is_aftermath(side: SideFiles, others: Iterable[SideFiles]) -> bool:
     """Return whether a set of dumps was taken after ranks had timed out, so that an earlier set shows more.
 
-    After an error the failed operation may be flagged as done. `side` has the files beside the set, `others` those
+    After an error the failed operation may be flagged as done. `side` has the files beside this set, `others` the files
     beside all sets of the run.
     """
     if side.collection is None:
@@ -171,9 +173,9 @@ def is_aftermath(side: SideFiles, others: Iterable[SideFiles]) -> bool:
 def timed_out(stall: Collection, later: Collection) -> bool:
     """Return whether ranks that hung when dumps were collected (`stall`) had timed out when `later` was collected.
 
-    That is so if the timeout had passed by then, and if at least one rank had exited, and none of those that exited
-    made progress after `stall`. NCCL's watchdog ends a rank without any message, so nothing else shows that such a
-    rank is a victim of the hang.
+    Three conditions must hold: the timeout had passed; at least one rank had exited; and no exited rank had made
+    progress after `stall`. NCCL's watchdog ends a rank without any message, so nothing else shows that such a rank is a
+    victim of the hang.
     """
     # A stall is noticed some time after it began; only the rest of the timeout was left then.
     left_s = (stall.timeout_s or 0) - (stall.stalled_s or 0)
@@ -198,10 +200,10 @@ def set_number(base: Path) -> int:
 def one_per_rank(artefacts: Sequence[Artefact]) -> list[Artefact]:
     """Return the newest dump file of each rank, with the rank filled in, then the files with the dumps of many ranks.
 
-    For one rank, a pickle is preferred to JSON, which has no frames. Files with many ranks are saved pages of
-    PyTorch's debug server (HTML tables or JSON) and texts that it writes every minute, of which only the newest is
-    returned. Whoever loads the files in this order lets a later file replace what an earlier one says about a rank,
-    so pages of JSON, which have more data than tables, come last.
+    For one rank, a pickle is preferred to JSON, because JSON has no frames. Files with many ranks are saved pages of
+    PyTorch's debug server (HTML tables or JSON), and texts that the server writes every minute; only the newest text is
+    returned. The caller loads the files in this order, and a later file replaces the dump of a rank in an earlier one.
+    So JSON pages, which have more data than tables, come last.
     """
     best: dict[int, Artefact] = {}
     # In a dict by rank the last one wins.
@@ -217,6 +219,6 @@ def one_per_rank(artefacts: Sequence[Artefact]) -> list[Artefact]:
 
 
 def rank_of(artefact: Artefact) -> int | None:
-    """Return the rank of a dump file: as the artefact has it, else the last number in the file's name, else None."""
+    """Return the rank of a dump file: the artefact's rank, else the last number in the file's name, else None."""
     numbers = re.findall(r"\d+", artefact.path.name)
     return artefact.rank if artefact.rank is not None else int(numbers[-1]) if numbers else None

@@ -28,7 +28,7 @@ too.
 
 
 class Ending(StrEnum):
-    """How a rank ended, as far as that is known."""
+    """The way in which a rank ended, as far as it is known."""
 
     EXCEPTION = "exception"
     EXIT_CODE = "exit_code"
@@ -40,9 +40,9 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class RankEnd:
-    """How a rank ended. `is_victim` says that it ended because of another rank. `exit_code` is -N for signal N.
+    """The end of a rank; `is_victim` says that it ended because of another rank. `exit_code` is -N for signal N.
 
-    `signal` is the fatal signal as Python names it (`Aborted`), and `stack` the main thread's stack at that moment.
+    `signal` is Python's name of the fatal signal (`Aborted`), and `stack` the main thread's stack at that moment.
     `sizes` is (bytes received, bytes expected) if gloo aborted the rank because the two differ. `time_ns` is 0 if
     unknown.
     """
@@ -59,7 +59,7 @@ class RankEnd:
 
     @property
     def is_size_abort(self) -> bool:
-        """Whether gloo aborted the rank in a collective, as it does if members pass tensors of different sizes."""
+        """Whether gloo aborted the rank in a collective, which happens if members pass tensors of different sizes."""
         return self.sizes is not None or (self.signal == ABORTED and in_collective(self.stack))
 
 

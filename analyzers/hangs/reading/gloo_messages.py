@@ -1,9 +1,10 @@
-"""Add gloo's sends and receives, which Flight Recorder leaves out, to a `Job` as pending operations.
+"""Add gloo's sends and receives, which Flight Recorder does not record, to a `Job` as pending operations.
 
-A message is one send and its recv. The project's recorders count messages in `p2p_R.bin`: each row of this file has
-how often rank R has called one send or recv, the time and tag of the last call, and the names of the message and its
-group. A rank whose stack is in a send or recv waits for its peer if the peer has made fewer of the matching calls. If
-both have made equally many calls and both wait, the last send and recv do not match because their tags differ.
+A message is one send and its recv. The project's recorders count messages in `p2p_R.bin`. Each row of this file is
+about one send or recv of rank R: how often it was called, the time and tag of the last call, and the names of the
+message and its group. A rank whose stack is in a send or recv waits for its peer if the peer has made fewer of the
+matching calls. If both have made equally many calls and both wait, the last send and recv do not match because their
+tags differ.
 """
 
 import re
@@ -28,7 +29,7 @@ INNERMOST_FRAMES = 6
 class MessageName(NamedTuple):
     """The name of a process group, and the name of a send or recv in it: `send 0->1` or `recv 1<-0`.
 
-    The numbers are ranks within the group, and the rank that issued the operation comes first.
+    The numbers are ranks within the group; the first one is the rank that issued the operation.
     """
 
     group: str
@@ -91,8 +92,8 @@ def in_message(frames: list[Frame]) -> bool:
 def add_messages(job: Job, side: SideFiles) -> None:
     """Add to each rank whose stack is in a send or receive the gloo messages for which it waits.
 
-    Flight Recorder left these out. A message is added if the peer has not issued its counterpart, or else if it waits
-    with another tag. The messages come before all recorded operations in the rank's `pending`.
+    Flight Recorder does not record these. A message is added if the peer has not issued the counterpart, or else if the
+    peer waits with another tag. The messages come before all recorded operations in the rank's `pending`.
     """
     known = {rank: read_message_counts(path) for rank, path in side.message_files.items()}
     stacks = {rank: side.main_stack(rank) for rank in job.ranks if known.get(rank)}
@@ -110,7 +111,7 @@ def add_messages(job: Job, side: SideFiles) -> None:
 def find_unmet(job: Job, rank: int, known: AllCounts) -> MessageCounts:
     """Return the sends and receives of `rank`, with their counts, whose counterpart its peer has issued fewer times.
 
-    `rank` waits for the peer in one of these. `known` has the counts of all ranks.
+    `rank` waits for the peer in one of these messages. `known` has the counts of all ranks.
     """
     return {message: issued for message, issued in known[rank].items() if is_unmet(job, rank, message, issued, known)}
 
@@ -133,7 +134,7 @@ def is_unmet(job: Job, rank: int, message: MessageName, issued: MessageCount, kn
 def has_received_all(job: Job, rank: int, group: str, known: AllCounts) -> bool:
     """Return whether a rank has received all messages sent to it in `group`, some with a recv from any source.
 
-    A recv from any source does not say whose message it took, so total counts are compared: the last such recv may
+    A recv from any source does not show whose message it took, so total counts are compared. The last such recv may
     still wait, so the rank must have called recv more often than messages were sent to it. `known` has the counts of
     all ranks. The result is False if the rank called no recv from any source.
     """
@@ -148,16 +149,16 @@ def has_received_all(job: Job, rank: int, group: str, known: AllCounts) -> bool:
 
 
 def is_half(message: MessageName, group: str, start: str, to: int | None = None) -> bool:
-    """Return whether a message belongs to `group`, has a name that begins with `start`, and is sent to rank `to`.
+    """Return whether a message belongs to `group`, has a name that begins with `start`, and goes to rank `to`.
 
-    `to` is a rank within the group; with None the receiver does not matter.
+    `to` is a rank within the group; None means any receiver.
     """
     ends = to is None or message.name.endswith(f"->{to}")
     return message.group == group and message.name.startswith(start) and ends
 
 
 class OtherHalf(NamedTuple):
-    """The counterpart of a send or recv: the peer's global rank, and the name of the recv or send expected there."""
+    """The counterpart of a send or recv: the peer's global rank, and the name of the operation expected from it."""
 
     peer: int
     message: MessageName
@@ -172,10 +173,10 @@ def find_half(job: Job, rank: int, message: MessageName) -> OtherHalf | None:
 
 
 def find_other_tag(job: Job, rank: int, waiting: AllCounts) -> MessageCounts:
-    """Return {message: count} of the last send or recv of `rank`, if its peer waits in the other half with another tag.
+    """Return {message: count} for the last send or recv of `rank`, if its peer waits with another tag.
 
-    The two then never match. `waiting` has the counts of the ranks whose stack is in a send or receive. The result is
-    empty if the tags are equal, or if the last message of the peer is a different one.
+    Such a send and recv never match. `waiting` has the counts of the ranks whose stack is in a send or receive. The
+    result is empty if the tags are equal, or if the last message of the peer is a different one.
     """
     message, issued = max(waiting[rank].items(), key=lambda item: item[1].time_ns)
     half = find_half(job, rank, message)
@@ -187,12 +188,12 @@ def find_other_tag(job: Job, rank: int, waiting: AllCounts) -> MessageCounts:
 
 
 def operation(job: Job, state: RankState, message: MessageName, issued: MessageCount, launch: int) -> Op | None:
-    """Return an unrecorded gloo message as a pending operation, in the form in which NCCL's entries are recorded.
+    """Return an unrecorded gloo message as a pending operation, in the same form as NCCL's entries.
 
-    `state` is the rank that issued `message`, and `issued` has the time and tag of its last call. `launch` becomes
-    the p2p sequence number; all messages of the rank that lack a counterpart get the same number, so that they count
-    as launched together. The signature is appended to `job.signatures`; the stack is the last one in `job.stacks`.
-    Return None if the group is not known.
+    `state` is the rank that issued `message`, and `issued` has the time and tag of its last call. `launch` becomes the
+    p2p sequence number: all messages of the rank that lack a counterpart get the same number, so that they count as
+    launched together. The signature is appended to `job.signatures`; the stack is the last one in `job.stacks`. The
+    result is None if the group is not known.
     """
     number = group_number(job, state.rank, message.group)
     if number is None:
@@ -215,5 +216,5 @@ def operation(job: Job, state: RankState, message: MessageName, issued: MessageC
 
 
 def group_number(job: Job, rank: int, name: str) -> int | None:
-    """Return the index in `Job.groups` of the group called `name` that `rank` is a member of; None if there is none."""
+    """Return the index in `Job.groups` of the group called `name` that contains `rank`; None if there is none."""
     return next((i for i, g in enumerate(job.groups) if g.name == name and rank in g.ranks), None)

@@ -49,9 +49,9 @@ def load_job(
 
 
 def is_first_part(read: int, total: int, batches: Sequence["DumpBatch"]) -> bool:
-    """Return whether to show an interim result now: after 1, 2, 4, 8 ... batches of many dumps, but not after all.
+    """Return whether to show an interim result now: after 1, 2, 4, 8 ... batches of many dumps, but not at the end.
 
-    `read` of `total` dumps have been read, in `batches`. Showing ever fewer results keeps their cost low.
+    `read` of `total` dumps have been read, in `batches`. The results become rarer, which keeps their cost low.
     """
     return total > MANY_FILES and read < total and len(batches).bit_count() == 1
 
@@ -85,7 +85,7 @@ def build_job(
 
 
 def add_groups_of_messages(directory: GroupRegistry, side: SideFiles) -> None:
-    """Add to `directory` the process groups in which ranks only sent and received; gloo's dumps do not mention them."""
+    """Add to `directory` the process groups in which ranks only sent and received; these are not in gloo's dumps."""
     for rank, path in side.message_files.items():
         listed = side.groups[rank].groups if rank in side.groups else {}
         for message in read_message_counts(path):
@@ -94,10 +94,10 @@ def add_groups_of_messages(directory: GroupRegistry, side: SideFiles) -> None:
 
 
 def read_times_taken(job: Job, artefacts: Sequence[run.Artefact]) -> dict[int, int]:
-    """Return when each rank's dump was written, in nanoseconds since the epoch, by the modification time of its file.
+    """Return {rank: time at which its dump was written}, in ns since the epoch, from the modification time of its file.
 
-    The result is empty if any file seems older than the newest operation in it, since copying or unpacking the files
-    then changed their times.
+    If a file seems older than the newest operation in it, copying or unpacking has changed the file times; the result
+    is then empty.
     """
     times = {a.rank: a.path.stat().st_mtime_ns for a in artefacts if a.rank is not None and a.rank in job.ranks}
     believable = all(times.get(rank, 0) >= state.newest_ns for rank, state in job.ranks.items())
@@ -108,8 +108,8 @@ def read_times_taken(job: Job, artefacts: Sequence[run.Artefact]) -> dict[int, i
 class DumpBatch:
     """The dumps that one child process read together, as columns; `ranks[i]` is the rank of the i-th dump.
 
-    `meta` has the facts about each dump, and the lists to which numbers in the columns refer; `reader.read` describes
-    both.
+    `meta` has the facts about each dump, and the lists to which numbers in the columns refer; the docstring of
+    `reader.read` describes both.
     """
 
     columns: dict[str, Column]
@@ -125,7 +125,7 @@ class DumpBatch:
         return [(index, rank, dump) for index, (rank, dump) in enumerate(dumps) if "problem" not in dump]
 
     def problems(self) -> dict[int, str]:
-        """Return why dumps could not be read, by rank."""
+        """Return {rank: why its dump could not be read}."""
         dumps = zip(self.ranks, self.meta["dumps"], strict=True)
         return {rank: dump["problem"] for rank, dump in dumps if "problem" in dump}
 
@@ -133,11 +133,10 @@ class DumpBatch:
 def read_batches(
     artefacts: Sequence[run.Artefact], options: store.Options
 ) -> Iterator[tuple[int, DumpBatch | dict[int, str]]]:
-    """Yield (number of dumps read so far, next batch of dumps); in place of a batch, {rank: error} if it is unreadable.
+    """Yield (number of dumps read so far, next batch of dumps); if a batch is unreadable, {rank: error} in its place.
 
-    One child process reads all dumps or, of thousands, a part, so that each part that was read stays in the cache if
-    the reading is interrupted. If a hostile file crashes a child process, its part is halved until that file is
-    alone.
+    One child process reads all dumps, or a part of them if there are thousands. Each part stays in the cache when the
+    reading is interrupted. If a hostile file crashes a child process, its part is halved until this file is alone.
     """
     parts = max(1, len(artefacts) // DUMPS_OF_A_CHILD)
     for numbers, columns in store.load_set([a.path for a in artefacts], READER, options, parts):
@@ -152,9 +151,9 @@ def read_batches(
 
 
 def read_configured_groups(batches: Sequence[DumpBatch]) -> Iterator[tuple[str, Members]]:
-    """Yield (name, global ranks) of each process group that the dumps list in their field `pg_config`.
+    """Yield (name, global ranks) of each process group in the field `pg_config` of the dumps.
 
-    A group that several dumps of one batch list is yielded once.
+    A group that is in several dumps of one batch is yielded once.
     """
     for batch in batches:
         lists = [tuple(sorted(set(members))) for members in batch.meta["members"]]
@@ -162,7 +161,7 @@ def read_configured_groups(batches: Sequence[DumpBatch]) -> Iterator[tuple[str, 
 
 
 def find_world_size(side: SideFiles, batches: Sequence[DumpBatch]) -> int:
-    """Return the number of ranks in the job: as recorded, else one more than the highest rank in any file."""
+    """Return the number of ranks in the job: the recorded number, else the highest rank in any file plus one."""
     recorded = [side.world_size, *(f.world_size for f in side.groups.values())]
     if believable := [size for size in recorded if 0 < size <= RANKS_AT_MOST]:
         return max(believable)
@@ -176,7 +175,7 @@ def find_world_size(side: SideFiles, batches: Sequence[DumpBatch]) -> int:
 class Loader:
     """Adds batches of dumps to a job.
 
-    Each batch numbers its signatures, stacks and process groups from 0; the job has one list of each for all batches,
+    Each batch numbers its signatures, stacks and process groups from 0. The job has one list of each for all batches,
     so the loader replaces these numbers by indexes in the job's lists.
     """
 
@@ -226,7 +225,7 @@ class Loader:
 
 
 def list_lacks(dump: Mapping[str, object]) -> list[Lack]:
-    """Return which information a dump lacks; `dump` has the facts about it from `meta["dumps"]` (see `reader.read`)."""
+    """Return which information is missing in a dump; `dump` has its facts from `meta["dumps"]` (see `reader.read`)."""
     has_entries = bool(dump["entries"])
     lacks: dict[Lack, object] = {
         Lack.STACKS: has_entries and not dump["frames"],
@@ -240,8 +239,8 @@ def list_lacks(dump: Mapping[str, object]) -> list[Lack]:
 def combine_signatures(signatures: Sequence[Signature]) -> Signature:
     """Return one signature for operations that were launched together, with the tensors of all of them.
 
-    The name joins their names: `all_gather+reduce_scatter coalesced`. The entry that closes a launch is itself named
-    `coalesced`, and adds nothing.
+    The name joins the names of the operations: `all_gather+reduce_scatter coalesced`. The entry that closes a launch is
+    itself named `coalesced`, and adds nothing.
     """
     names = dict.fromkeys(s.operation for s in signatures if s.operation != "coalesced")
     return Signature(

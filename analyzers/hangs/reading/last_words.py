@@ -1,6 +1,6 @@
 """Read what a rank last wrote before it ended: its heartbeat, the stack of a fatal signal, and errors of its threads.
 
-These may be newer than any dump. They are in the run folder, not beside a set of dumps: `steps/heartbeat_R.bin`,
+These files may be newer than any dump. They are in the run folder, not beside a set of dumps: `steps/heartbeat_R.bin`,
 `dumps/crash_R.txt` and `dumps/thread_R.json`.
 """
 
@@ -60,8 +60,8 @@ class LastWords:
 def read_last_words(sides: Iterable[tuple[Path, GroupsFile]]) -> LastWords:
     """Return the last heartbeat, the fatal signal and the thread errors of each rank.
 
-    `sides` has (path, content) of `groups_R.json` for each rank R. Its process id identifies the rank's last process;
-    heartbeats and thread errors of earlier processes are left out.
+    `sides` has (path, content) of `groups_R.json` for each rank R. The process id in it identifies the rank's last
+    process; heartbeats and thread errors of earlier processes are left out.
     """
     words = LastWords()
     for path, side in sides:
@@ -77,9 +77,9 @@ def read_last_words(sides: Iterable[tuple[Path, GroupsFile]]) -> LastWords:
 
 
 def read_last_beat(path: Path, pid: int) -> LastBeat | None:
-    """Return the last heartbeat that process `pid` wrote to a heartbeat file; with `pid` 0, that of any process.
+    """Return the last heartbeat of process `pid` in a heartbeat file; with `pid` 0, the last heartbeat of any process.
 
-    Return None if there is none, or if the file belongs to another process, from a different start of the job.
+    The result is None if there is none, or if the file belongs to another process, from a different start of the job.
     """
     try:
         with open_regular(path) as file:

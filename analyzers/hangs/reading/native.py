@@ -1,4 +1,4 @@
-"""Read the pickle of a Flight Recorder dump with the native reader, without most of the entries that are done."""
+"""Read the pickle of a Flight Recorder dump with the native reader, which skips most of the completed entries."""
 
 from typing import IO, Any
 
@@ -6,11 +6,12 @@ from analyzers.native_readers import native_module
 
 
 class NativeDump(dict[str, Any]):
-    """A dump as `reader` needs it: it lacks `left_out` entries.
+    """A dump in the form that `reader` needs; `left_out` entries of the file are missing in it.
 
-    These are done, older than the first entry that is not done and than the last ones, neither the first nor the last
-    of their process group, and close no launch of a later entry. Entries from the first one on that is not done, and
-    the last ones, are in `recent` instead of among the entries, unless it is None.
+    A missing entry is done. It is older than the first entry that is not done, and older than the last entries. It is
+    neither the first nor the last of its process group, and does not close a launch of a later entry. The last entries,
+    and all entries from the first one that is not done, are in `recent` instead of among the entries, unless `recent`
+    is None.
     """
 
     def __init__(self, content: dict[str, Any], left_out: int, recent: dict[str, Any] | None) -> None:

@@ -1,6 +1,6 @@
 """Read `new_groups_R.jsonl`: the process groups that rank R created, in order.
 
-The recorder writes a line before each call that creates a group, so the last call may not have returned.
+The recorder writes a line before each call that creates a group, so the last call in the file may not have returned.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,8 +22,8 @@ FUNCTIONS = {"new_group", "_new_group_with_tag", "_new_process_group_helper", "s
 class GroupCall(msgspec.Struct):
     """A line of `new_groups_R.jsonl`: a process group that rank R began to create.
 
-    `name` is the group's name, which PyTorch counts up (`"3"`); `ranks` are the global ranks of its members, and
-    `frames` is the stack of the call, innermost frame first.
+    `name` is the group's name, a number that PyTorch counts up (`"3"`). `ranks` are the global ranks of its members,
+    and `frames` is the stack of the call, innermost frame first.
     """
 
     name: str
@@ -35,8 +35,8 @@ class GroupCall(msgspec.Struct):
 class NewGroup:
     """A process group that a rank began to create.
 
-    `number` is its name as a number, which PyTorch counts up at each creation. `members` are global ranks. `line` is
-    the user's frame that made the call, None if the stack has none.
+    `number` is the group's name as a number; PyTorch counts it up at each creation. `members` are global ranks. `line`
+    is the user's frame that made the call, None if the stack has none.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""The recent entries of a dump as columns, from dicts or from the native reader.
+"""Convert the recent entries of a dump to columns, from dicts or from the native reader.
 
 Process groups, signatures and stacks are numbered over all dumps of a set.
 """
@@ -44,8 +44,8 @@ class Interned(Generic[Value]):
 class Numbering:
     """Numbers the process groups, signatures and stacks of all dumps of a set, each from 0 in order of appearance.
 
-    The entries of a pickle share the objects in their fields. So the number of an object that was seen before in the
-    same dump is found by its address, without looking at its content. The addresses are valid until `begin_dump`.
+    The entries of a pickle share the objects in their fields. So if an object was seen before in the same dump, its
+    number is found by its memory address, without comparing its content. The addresses are valid until `begin_dump`.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Numbering:
         self.begin_dump()
 
     def begin_dump(self) -> None:
-        """Forget all addresses."""
+        """Forget all object addresses, because a new dump begins."""
         self.group_at: dict[int, int] = {}
         self.frame_at: dict[int, Frame | None] = {}
         self.stack_at: dict[tuple[int, ...], int] = {}
@@ -88,7 +88,7 @@ class Numbering:
         return number
 
     def frame(self, value: object) -> Frame | None:
-        """Return a (function, file, line) tuple for a frame of a stack; None if it is no frame."""
+        """Return a (function, file, line) tuple as a frame of a stack; None if the value is no frame."""
         address = id(value)
         if address not in self.frame_at:
             self.frame_at[address] = frame(value)
@@ -104,7 +104,7 @@ class Numbering:
         return number
 
     def written_signature(self, values: list[Any], entry: Entry) -> int:
-        """Return the number of an entry's signature, whose fields `SIGNED` have these values."""
+        """Return the number of an entry's signature; `values` are its fields `SIGNED`."""
         # Most are known, and writing one as text is cheaper than normalizing it again.
         written = str(values)
         number = self.written_signatures.get(written)
@@ -133,10 +133,10 @@ class Numbering:
 
 @dataclass(frozen=True)
 class Ops:
-    """The operations of a dump: `recent` are the columns of those that are kept, `pg_texts` their group ids as texts.
+    """The operations of a dump: `recent` are columns of the last ones, `pg_texts` their process group ids as texts.
 
-    `old` are entries before them, all done; `left_out` more of these were not even decoded. `has_frames` says whether
-    the last entry has a stack.
+    `old` are earlier entries, all of them done; `left_out` is the number of further old entries that were not even
+    decoded. `has_frames` says whether the last entry has a stack.
     """
 
     old: list[Entry]
@@ -189,7 +189,7 @@ def end_columns(entries: Sequence[Entry], numbers: Numbering) -> Columns:
 
 
 def native_ops(old: list[Entry], left_out: int, recent: dict[str, Any], numbers: Numbering) -> Ops:
-    """Return the operations of a dump whose recent ones the native reader returned as columns."""
+    """Return the operations of a dump whose recent operations are columns from the native reader."""
     columns = {name: integers(column) for name, column in recent.items() if name not in SIDE_LISTS}
     columns["group"] = renumbered(columns["group"], map(numbers.group_of_value, recent["groups"]))
     columns["signature"] = renumbered(columns["signature"], map(numbers.packed_signature, recent["signatures"]))
@@ -198,12 +198,12 @@ def native_ops(old: list[Entry], left_out: int, recent: dict[str, Any], numbers:
 
 
 def integers(column: bytearray) -> list[int]:
-    """Return a column that the native reader made."""
+    """Return, as a list, a column that the native reader made."""
     numbers: list[int] = np.frombuffer(column, np.int64).tolist()
     return numbers
 
 
 def renumbered(column: list[int], numbers: Iterable[int]) -> list[int]:
-    """Return a column of indices as the numbers at these indices."""
+    """Return the values of `numbers` at the indices in a column."""
     known = list(numbers)
     return [known[index] for index in column]

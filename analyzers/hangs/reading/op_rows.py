@@ -1,7 +1,7 @@
 """Make the operations of a rank from rows of a table, each time that a rule asks for them.
 
-A job of thousands of ranks has a million completed operations, and a verdict looks at few of them. So the job keeps the
-table that the reader wrote, which is memory-mapped, and each rank the numbers of its first and last row in it.
+A job of thousands of ranks has a million completed operations, but a verdict looks at few of them. So the job keeps the
+memory-mapped table that the reader wrote. Each rank keeps only the numbers of its first and last row in this table.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,11 +19,12 @@ OP_COLUMNS = (
 
 
 class OpTable:
-    """The operations in a batch of dumps, one row for each entry, those of one dump after the other.
+    """The operations in a batch of dumps, one row for each entry; the rows of one dump follow those of another.
 
-    The batch numbers its signatures and stacks from 0, so `signatures` and `stacks`, the lengths of the job's lists
-    before this batch, are added to get indexes in these lists. `combine` returns the number of one signature for
-    collectives that were launched together, given the numbers of theirs.
+    The batch numbers its signatures and stacks from 0. `signatures` and `stacks` are the lengths of the job's lists
+    before this batch; they are added to these numbers to get indexes in the job's lists. `combine` is a function that
+    returns the number of one combined signature for collectives that were launched together, given the numbers of their
+    signatures.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class OpTable:
 class OpRows:
     """The rows of one rank in the table of its batch.
 
-    `groups` maps the numbers that process groups have in the table to indexes in `Job.groups`.
+    `groups` maps the numbers of process groups in the table to indexes in `Job.groups`.
     """
 
     table: OpTable
@@ -93,10 +94,10 @@ class OpRows:
 
 
 def number_launches(columns: Mapping[str, Column], dump: Column) -> Integers:
-    """Return a number for each row that entries of one coalesced launch of collectives share, counted from 0.
+    """Return a launch number for each row, from 0; collectives of one coalesced launch share a number.
 
-    `columns` are those of the table of operations; `dump` is the index of each row's dump. Each send or receive gets
-    a number of its own; `p2p.find_batch` combines them where their peers are known.
+    `columns` are those of the table of operations; `dump` is the index of each row's dump. Each send or receive gets a
+    number of its own; `p2p.find_batch` combines them later, when their peers are known.
     """
     p2p = columns["p2p"].astype(bool)
     begins = np.ones(len(p2p), bool)

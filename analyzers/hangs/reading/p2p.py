@@ -30,9 +30,9 @@ class Half(StrEnum):
 
 
 class Peer(NamedTuple):
-    """The global rank with which a rank exchanges a message, and what the rank itself does.
+    """The global rank with which a rank exchanges a message, and whether the rank itself sends or receives.
 
-    `half` says whether the rank that issued the operation sends to the peer or receives from it.
+    `half` is `SEND` if the rank that issued the operation sends to the peer, else `RECV`.
     """
 
     half: Half
@@ -42,13 +42,13 @@ class Peer(NamedTuple):
 def other_half_name(match: re.Match[str]) -> str:
     """Return the name of the recv that belongs to a send, or of the send that belongs to a recv.
 
-    `match` is the name of the one as parsed by `NAME`.
+    `match` is the name of the given operation, parsed by `NAME`.
     """
     return Half(match["verb"]).other.name_between(match["peer"], match["me"])
 
 
 def peer_of(job: Job, op: Op) -> Peer | None:
-    """Return the peer of a send or recv; None for other operations, or if the group's known members lack the peer."""
+    """Return the peer of a send or recv; None for other operations, or if the group has no such known member."""
     match = NAME.fullmatch(job.operation(op))
     members = job.groups[op.group].ranks
     # A group whose members were inferred may lack some.
@@ -60,9 +60,9 @@ def peer_of(job: Job, op: Op) -> Peer | None:
 def find_absent_peers(job: Job, current: Op) -> list[int]:
     """Return the peers because of which a batch of sends and receives cannot complete, ascending.
 
-    A batch is a set of operations that a rank launched together; `current` is any operation of it. The peers are
-    those that have not issued the matching recv or send. If all have, they are the peers whose own batch waits for a
-    third rank: NCCL completes a batch as a whole.
+    A batch is a set of operations that a rank launched together; `current` is any operation of it. The result has the
+    peers that have not issued the matching recv or send. If there are none, it has the peers whose own batch waits for
+    a third rank, because NCCL completes a batch only as a whole.
     """
     if lacking := find_unmet_peers(job, current):
         return lacking
@@ -90,9 +90,9 @@ def count_peers(job: Job, current: Op) -> Counter[Peer]:
 def count_halves(job: Job, current: Op, peer: Peer) -> int:
     """Return how many sends or receives `peer` has issued to match those that the rank of `current` has with it.
 
-    `peer` says whom the rank of `current` sends to, or receives from. Only the peer's current operation and those
-    that the peer launched together with it are counted. The result is 0 if the peer is not in a send or recv of this
-    process group.
+    `peer` is the rank to which the rank of `current` sends, or from which it receives. Only the peer's current
+    operation, and operations that the peer launched together with it, are counted. The result is 0 if the peer is not
+    in a send or recv of this process group.
     """
     state = job.ranks.get(peer.rank)
     if state is None or state.current is None or not state.current.p2p or state.current.group != current.group:
@@ -104,8 +104,8 @@ def count_halves(job: Job, current: Op, peer: Peer) -> int:
 def find_other_half(job: Job, current: Op, peer: Peer) -> Op | None:
     """Return the operation of `peer` that is the counterpart of `current`, a send or recv of another rank.
 
-    Only the peer's first pending operation and those that it launched together with this one are searched. The result
-    is None if none of them matches.
+    Only the peer's first pending operation, and operations launched together with it, are searched. The result is None
+    if none of them matches.
     """
     state = job.ranks[peer.rank]
     wanted = Peer(peer.half.other, current.rank)

@@ -1,4 +1,4 @@
-"""Find the members of each process group from the recorders' files, the dumps' `pg_config`, or the ranks that used it.
+"""Find the members of each process group: from the recorders' files, the dumps' `pg_config`, or the ranks that used it.
 
 Groups with one name may have different members on different ranks (`split_group` gives such names), so a group is
 identified by its name and its members.
@@ -19,7 +19,7 @@ DEFAULT_GROUP = "default_pg"
 
 @dataclass
 class KnownGroup:
-    """A process group whose members a file lists; `number` is its index in `Job.groups` once a rank has used it."""
+    """A process group whose members a file lists; `number` is its index in `Job.groups` once some rank has used it."""
 
     members: frozenset[int]
     source: GroupSource
@@ -27,9 +27,9 @@ class KnownGroup:
 
 
 class GroupRegistry:
-    """The process groups of a job, numbered in the order in which dumps show that a rank used them.
+    """The process groups of a job, numbered in the order of their first use in the dumps.
 
-    The number is the index in `Job.groups`. Groups that no rank has used are left out of this list.
+    The number is the index in `Job.groups`. Groups that no rank has used are not in this list.
     """
 
     def __init__(self, job: Job, files: Iterable[GroupsFile], configured: Iterable[tuple[str, Members]]) -> None:
@@ -50,7 +50,7 @@ class GroupRegistry:
     def number(self, rank: int, name: str, desc: str) -> int:
         """Return the index in `Job.groups` of a process group that `rank` has used; append the group if it is new.
 
-        The group is known by its name and by `desc`, its description, as a dump has them.
+        `name` and `desc` (the description) identify the group; both are from a dump.
         """
         known = next((group for group in self._known.get(name, ()) if rank in group.members), None)
         if known is None:
@@ -60,11 +60,11 @@ class GroupRegistry:
         return known.number
 
     def infer(self) -> None:
-        """Complete the process groups whose members no file lists; call it after all dumps were added.
+        """Complete the process groups whose members no file lists; call this method after all dumps were added.
 
         The members of such a group are the ranks that used it, or all ranks for the default group. A rank without a
-        dump becomes a member too if all known members wait in one operation, which shows that one is missing, and if
-        its number fits the even spacing of the members' ranks in the device mesh.
+        dump also becomes a member under two conditions: all known members wait in one operation, which shows that a
+        member is missing; and the rank's number fits the even spacing of the members' ranks in the device mesh.
         """
         groups = [self.job.groups[number] for number in self._inferred.values()]
         for group in groups:
@@ -85,11 +85,10 @@ class GroupRegistry:
         )
 
     def _add_lost(self, group: Group, lost: list[int], usual_size: int) -> None:
-        """Add to `group`, which lacks members, those of the ranks without a dump (`lost`) that fit its evenly spaced
-        ranks.
+        """Add ranks without a dump (`lost`) to `group`, which lacks members, if they fit the even spacing of its ranks.
 
-        If more ranks fit than members are missing, they are recorded in `Job.possible_members` instead. `usual_size`
-        is the size of the largest group with the same description.
+        If more ranks fit than members are missing, they are recorded in `Job.possible_members` instead. `usual_size` is
+        the size of the largest group with the same description.
         """
         # Nobody else than a single lost rank can be the one that the group waits for.
         fitting = lost if len(lost) == 1 else [rank for rank in lost if fits_spacing(group.ranks, rank, usual_size)]
@@ -111,10 +110,10 @@ class GroupRegistry:
 
 
 def fits_spacing(members: list[int], rank: int, usual_size: int) -> bool:
-    """Return whether a rank could be one more of `members`, given that a mesh spaces their ranks evenly.
+    """Return whether a rank could be a further member of a group, because a mesh spaces the ranks of a group evenly.
 
-    `usual_size` is the size of other groups of this kind. For example, rank 4 fits {0, 2, 6} if groups have 4
-    members; ranks 3 and 8 do not.
+    `usual_size` is the size of other groups of this kind. For example, rank 4 fits {0, 2, 6} if groups have 4 members;
+    ranks 3 and 8 do not.
     """
     step = min((b - a for a, b in pairwise(members)), default=0)
     if step == 0:

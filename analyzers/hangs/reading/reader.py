@@ -1,9 +1,9 @@
 """Read Flight Recorder dumps into columns. One child process reads all dumps of a set, one after the other.
 
-From each dump it keeps the last operations, further back if needed to the first one that has not completed; how far
-the rank got in each process group; and the groups and their status. The rest is dropped before the next file is
-opened. So memory grows with the number of ranks and groups, not of entries: 4096 dumps of 2000 entries would take 11
-GiB.
+From each dump three things are kept: the last operations (further back, if needed, to the first one that has not
+completed); how far the rank got in each process group; and the groups and their status. The rest is dropped before the
+next file is opened. So memory grows with the number of ranks and groups, not with the number of entries: keeping 4096
+dumps of 2000 entries would take 11 GiB.
 """
 
 import gzip
@@ -61,11 +61,10 @@ POSITIONS = ("dump", "group", "first", "enqueued", "completed", "pg_id")
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     """Return the columns `ops.*` and `positions.*` of the dumps in these files, and a dict with facts about the dumps.
 
-    `ops` has one row for each operation, with the fields `OPS`; `positions` has one row for each process group of a
-    dump, with the fields `POSITIONS`. The list `dumps` in the dict has one item for each dump: the index of its file
-    in `paths` (`path`), its `rank` if a page of the debug server names it, and a `problem` if the dump could not be
-    read. The other lists of the dict are those to which numbers in the columns refer: `groups`, `signatures`,
-    `stacks` and `members`.
+    `ops` has one row for each operation, with the fields `OPS`. `positions` has one row for each process group of a
+    dump, with the fields `POSITIONS`. The list `dumps` in the dict has one item for each dump: the index of its file in
+    `paths` (`path`), its `rank` if a page of the debug server names it, and a `problem` if the dump could not be read.
+    Numbers in the columns refer to the other lists of the dict: `groups`, `signatures`, `stacks` and `members`.
     """
     tables = Tables(tail=max(TAIL_AT_LEAST, min(TAIL_AT_MOST, TAIL_ROWS // max(1, len(paths)))))
     # Decoding makes millions of objects and no cycles: collecting garbage meanwhile would only cost time.
@@ -79,8 +78,8 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 def read_one(tables: "Tables", content: Callable[[], Any]) -> dict[str, Any]:
     """Add one dump to `tables`, and return the facts about it for `meta["dumps"]`.
 
-    `content` is a function that reads the dump and returns it. If that fails, the only fact is the `problem`, an
-    error text.
+    `content` is a function that reads the dump and returns it. If the function fails, the only fact is the `problem`,
+    an error text.
     """
     try:
         return tables.add(len(tables.dumps), checked(content()))
@@ -95,8 +94,8 @@ def read_one(tables: "Tables", content: Callable[[], Any]) -> dict[str, Any]:
 def sources(path: Path, tail: int) -> list[tuple[int | None, Callable[[], Any]]]:
     """Return a (rank, function) pair for each dump in a file; the function reads the dump and returns it.
 
-    Most files hold one dump; its rank is then None, because only the name of the file tells it. A page of PyTorch's
-    debug server holds one dump for each rank. Of the entries that are done, `tail` are needed.
+    Most files hold one dump; its rank is then None, because only the file name shows the rank. A page of PyTorch's
+    debug server holds one dump for each rank. `tail` is the number of completed entries that must be read.
     """
     try:
         page = debug_server.content_of(path) if debug_server.holds_many(path) else b""
@@ -157,10 +156,9 @@ def decode(text: bytes) -> Any:
 
 
 class Tables:
-    """The data that is kept of a set of dumps: rows of numbers, and the lists of values to which the numbers refer.
+    """The data kept of a set of dumps: rows of numbers, and the lists of values to which the numbers refer.
 
-    `ops` and `positions` hold their rows one after the other; `tail` is how many of a dump's last operations are
-    kept.
+    `ops` and `positions` hold their rows one after the other; `tail` is how many of a dump's last operations are kept.
     """
 
     def __init__(self, tail: int) -> None:
@@ -197,10 +195,10 @@ class Tables:
         }
 
     def configure(self, config: Any) -> None:
-        """Note the process groups in a dump's field `pg_config`, as pairs (name, number of its list of members).
+        """Store the process groups in a dump's field `pg_config`, as pairs (name, number of its list of members).
 
-        The number is an index in `meta["members"]`, which holds each distinct list once, because every dump repeats
-        the same long lists.
+        The number is an index in `meta["members"]`. Every dump repeats the same long lists, so each distinct list is
+        stored there once.
         """
         for name, group in config.items() if isinstance(config, dict) else ():
             if isinstance(group, dict):
@@ -223,7 +221,7 @@ class Tables:
 
 
 def operations(dump: dict[str, Any], tail: int, numbers: Numbering) -> Ops:
-    """Return the operations of a dump, of which the last `tail` are recent, or all from the first that is not done."""
+    """Return the operations of a dump; the last `tail`, and all from the first that is not done, count as recent."""
     entries = dump.get("entries", [])
     left_out = 0
     if isinstance(dump, NativeDump):
@@ -255,7 +253,7 @@ def with_closed_launches(entries: list[Entry]) -> list[Entry]:
 def only_unfinished(entries: list[Entry]) -> bool:
     """Return whether the recorder left completed entries out of a dump.
 
-    That is so if no entry is done, and the record ids show that entries are missing.
+    This is so if no entry is done, and the record ids show that entries are missing.
     """
     gaps = bool(entries) and whole(entries[-1].get("record_id")) >= len(entries)
     return gaps and not any(map(is_done, (*entries[:ENDS_CHECKED], *entries[-ENDS_CHECKED:])))
@@ -264,7 +262,7 @@ def only_unfinished(entries: list[Entry]) -> bool:
 def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
     """Split the entries of a dump into (old, recent); operations of old entries have all completed.
 
-    The recent ones are the last `tail` entries, or all from the first one that is not done if that is farther back.
+    Recent entries are the last `tail` entries, or all from the first one that is not done if this one is farther back.
     """
     old = entries[:-tail]
     pending = next((i for i, entry in enumerate(old) if entry.get("state") != "completed" and not is_done(entry)), None)
@@ -275,8 +273,8 @@ def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
 def progress(index: int, ends: Columns) -> list[tuple[int, ...]]:
     """Return a row of `POSITIONS` for each process group in dump number `index`: how far the rank got in the group.
 
-    The sequence numbers in a row are those of collectives (-1: none): `first` that of the oldest entry, `enqueued` the
-    highest issued, and `completed` the highest completed. `ends` are columns of entries.
+    The sequence numbers in a row are those of collectives (-1: none): `first` is that of the oldest entry, `enqueued`
+    the highest one issued, and `completed` the highest one completed. `ends` are columns of entries.
     """
     first: dict[int, int] = {}
     enqueued: dict[int, int] = {}
@@ -297,13 +295,13 @@ def progress(index: int, ends: Columns) -> list[tuple[int, ...]]:
 
 
 def overwritten(ops: Ops, status: dict[str, list[int]]) -> bool:
-    """Return whether the ring buffer has lost unfinished operations, so that the dump does not show the first of them.
+    """Return whether the ring buffer has lost unfinished operations, so that the first of them is not in the dump.
 
     `status` is the field `pg_status`, whose third value is the last completed sequence number of a process group. If
-    the oldest entry of a group is not done, its number must be the next one after that; a higher number means that
-    entries in between were lost. Whether `status` counts sends and receives depends on the backend, so the lower of
-    two numbers of the entry is compared: `op_id` counts all operations of the group, the sequence number only
-    collectives, or only sends and receives.
+    the oldest entry of a group is not done, its number must be this value plus one; a higher number means that entries
+    in between were lost. Whether `status` counts sends and receives depends on the backend, so the lower of two numbers
+    of the entry is compared: `op_id` counts all operations of the group, the sequence number only collectives, or only
+    sends and receives.
     """
     # A ring that still holds its first entry has lost nothing.
     if ops.first("record", "record_id") <= 0:
@@ -319,9 +317,7 @@ def overwritten(ops: Ops, status: dict[str, list[int]]) -> bool:
 
 
 def newest(entries: list[Entry]) -> list[Entry]:
-    """Return, for each process group in a dump, its last entry that is a collective and its last that is a send or
-    receive.
-    """
+    """Return, for each process group in a dump, its last collective and its last send or receive, as entries."""
     try:
         return list({(e["process_group"], e["is_p2p"]): e for e in entries}.values())
     except (KeyError, TypeError):  # JSON has lists in place of tuples

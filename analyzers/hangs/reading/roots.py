@@ -1,9 +1,9 @@
-"""Add the roots of collectives, which Flight Recorder leaves out; the project's recorders write them to `p2p_R.bin`.
+"""Add the roots of collectives, which Flight Recorder does not record; this project's recorders write `p2p_R.bin`.
 
 A row of this file describes one call of a collective with a root (broadcast, reduce, gather, scatter). It has a name
-such as `gather root 2`, with the root's rank within the group, the time of the call, and its number among the calls
-with a root that rank R has made in this group. The entry in the dump that belongs to the call was created just after
-that time.
+such as `gather root 2` (the root's rank within the group), the time of the call, and the number of the call among all
+calls with a root that rank R has made in this group. The entry in the dump that belongs to the call was created just
+after this time.
 """
 
 import re
@@ -34,11 +34,10 @@ RootedCalls = Mapping[int, RootedCall]
 
 
 def add_roots(job: Job, side: SideFiles) -> None:
-    """Set the roots of collectives in the operations of a job, as far as they were recorded on all ranks.
+    """Set the roots of collectives in the operations of a job, if they were recorded on all ranks.
 
-    A rank's file has only its last calls. In each group, roots are only set from the first call on that the files of
-    all ranks have, because the signature of a call with an unknown root would look different from the same call on
-    another rank.
+    A rank's file has only its last calls. In each group, roots are set only from the first call that is in the files of
+    all ranks. The reason: a call with an unknown root would have another signature than the same call on another rank.
     """
     numbers = {signature: number for number, signature in enumerate(job.signatures)}
     known = {rank: read_roots(path) for rank, path in side.message_files.items() if rank in job.ranks}
@@ -68,7 +67,7 @@ def read_roots(path: Path) -> Mapping[str, RootedCalls]:
 def has_rooted(job: Job, rank: int, group: int) -> bool:
     """Return whether a rank's dump has, in a group, a collective of a kind that takes a root, such as broadcast.
 
-    Whether the root is known does not matter. `group` is an index in `Job.groups`.
+    The root itself may be unknown. `group` is an index in `Job.groups`.
     """
     return any(job.operation(op) in OPERATIONS for op in job.ranks[rank].collectives(group))
 
@@ -76,10 +75,10 @@ def has_rooted(job: Job, rank: int, group: int) -> bool:
 def set_roots(
     job: Job, numbers: dict[Signature, int], state: RankState, group: int, calls: Sequence[RootedCall]
 ) -> None:
-    """Set the roots of a rank's collectives in one group, for those of the `calls` that its dump contains.
+    """Set the roots of a rank's collectives in one group, for the `calls` that are in its dump.
 
-    `state` is changed in place, with copies of the operations. `group` is an index in `Job.groups`; `numbers` maps
-    each signature to its index in `Job.signatures`.
+    `state` is changed in place, with copies of the operations. `group` is an index in `Job.groups`; `numbers` maps each
+    signature to its index in `Job.signatures`.
     """
     entries = iter([op for op in state.collectives(group) if job.operation(op) in OPERATIONS])
     for call in calls:

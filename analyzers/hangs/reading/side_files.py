@@ -48,7 +48,7 @@ ROUND = re.compile(r"round_(\d+)")
 class SideFiles:
     """The contents of all files beside the dumps, by rank; each part may be empty.
 
-    Files that may be large, such as stacks and logs, are given by their paths, and are read when they are needed.
+    Files that may be large, such as stacks and logs, are stored as paths and read when they are needed.
     """
 
     groups: dict[int, GroupsFile] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class SideFiles:
         return self.collection.rounds if self.collection else []
 
     def answer(self, rank: int) -> Answer | None:
-        """Return what is recorded of the first request for a rank's dump; None if nothing is."""
+        """Return the record of the first request for a rank's dump; None if there is none."""
         return self.rounds[0].ranks.get(rank) if self.rounds else None
 
     def answered_ns(self, rank: int) -> int | None:
@@ -107,7 +107,7 @@ class SideFiles:
     def registered_later(self, rank: int) -> bool:
         """Return whether a rank had not yet registered when its dump was requested, but did so later.
 
-        A rank registers by writing the file that says where to ask it. Its missing dump then proves nothing.
+        A rank registers by writing a file with the address for requests. Before that, a missing dump proves nothing.
         """
         answer = self.answer(rank)
         return bool(answer and answer.status == AnswerStatus.UNREGISTERED) and rank in self.groups
@@ -126,7 +126,7 @@ class SideFiles:
         return world_size > 0 and all(self.ended_cleanly(rank) for rank in range(world_size))
 
     def has_moved_past(self, rank: int) -> bool:
-        """Return whether a rank went on after the last round of dumps, or ended cleanly, so that its dumps are old."""
+        """Return whether a rank went on after the last round of dumps, or ended cleanly: its dumps are outdated."""
         asked = [a.asked_ns for number in self.rounds if (a := number.ranks.get(rank)) and a.asked_ns]
         beat = self.last_beat(rank)
         if rank in self.exits or beat is None:
@@ -156,7 +156,7 @@ class SideFiles:
     def _end_of_process(self, rank: int) -> RankEnd | None:
         """Return how the process of a rank without a recorded exception ended; None if it had not ended.
 
-        If the rank ended with an error of its own, the result has its fatal signal, its stack, and gloo's error.
+        If the rank ended with an error of its own, the result includes its fatal signal, its stack, and gloo's error.
         """
         end = self._process_end(rank)
         if end is None or end.is_victim or end.ending is Ending.NO_ERROR:
@@ -164,7 +164,7 @@ class SideFiles:
         return self._with_last_words(end)
 
     def _with_last_words(self, end: RankEnd) -> RankEnd:
-        """Return a copy of `end` with the fatal signal, the stack, and gloo's sizes, as the rank left them behind."""
+        """Return a copy of `end` with the fatal signal, the stack, and gloo's sizes that the rank left behind."""
         rank = end.rank
         fatal, log = self.last_words.signals.get(rank), self.log_files.get(rank)
         sizes = read_gloo_sizes(log) if log else None
@@ -173,8 +173,7 @@ class SideFiles:
     def _process_end(self, rank: int) -> RankEnd | None:
         """Return how a rank's process ended, by its exit code or its failure to answer; None if it had not ended.
 
-        The exit code is that seen by the collector (the process that requests dumps), else that recorded by the
-        launcher.
+        The exit code comes from the collector (the process that requests dumps), or else from the launcher.
         """
         answer = self.answer(rank)
         code = answer.exit_code if answer and answer.exit_code is not None else self.exit_codes.get(rank)
@@ -198,7 +197,7 @@ def has_ended_cleanly(answer: Answer) -> bool:
 def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) -> SideFiles:
     """Return what ranks left besides their dumps: errors, stacks, gloo messages, new groups and logs.
 
-    `folders` has one folder of dumps per node; a file in one of them wins over one of the same kind and rank
+    `folders` has one folder of dumps per node; a file in one of them is preferred to a file of the same kind and rank
     elsewhere. Rounds (requests to all ranks for their dumps) before `first_round` are left out.
     """
     manifest = manifest_of(run)
@@ -230,10 +229,10 @@ def read_side_files(run: Run, folders: Sequence[Path], *, first_round: int = 1) 
 
 
 def stack_pages(run: Run) -> dict[int, Path]:
-    """Return, for each rank, the saved page of the debug server that has its stack.
+    """Return {rank: saved page of the debug server that has its stack}.
 
-    It is the newest page `/stacks`, or else the newest `/pyspy_dump`: a rank that does not release Python's global
-    lock (GIL) can be examined only by py-spy.
+    The newest page `/stacks` is used, or else the newest `/pyspy_dump`: only py-spy can read the stack of a rank that
+    does not release Python's global lock (GIL).
     """
     pages = [a.path for a in run.of(Kind.STACKS) if a.rank is None and holds_many(a.path)]
     pages.sort(key=lambda path: (path.stat().st_mtime, path.name))
@@ -285,7 +284,7 @@ def by_rank(run: Run, kind: Kind, folders: Sequence[Path], first_round: int) -> 
 def nearest_by_rank(run: Run, kind: Kind, folders: Sequence[Path]) -> dict[int, Path]:
     """Return, for one kind of file that is written all the time, {rank: path of the file nearest to the dumps}.
 
-    Such a file is not part of a round or set of dumps: that in `dumps` is also used for the dumps in `dumps/set_2`.
+    Such a file is not part of a round or set of dumps: the file in `dumps` is also used for the dumps in `dumps/set_2`.
     """
     return {a.rank: a.path for a in nearest_last(run, kind, folders) if a.rank is not None}
 
@@ -293,8 +292,8 @@ def nearest_by_rank(run: Run, kind: Kind, folders: Sequence[Path]) -> dict[int, 
 def nearest_last(run: Run, kind: Kind, folders: Sequence[Path]) -> list[Artefact]:
     """Return the artefacts of one kind, sorted so that those beside the first round of dumps come last.
 
-    A caller that builds a dict by rank from them thus keeps the nearest file of each rank. `folders` are those of the
-    set of dumps.
+    A caller that builds {rank: file} from them in this order keeps the nearest file of each rank. `folders` are those
+    of the set of dumps.
     """
 
     def closeness(artefact: Artefact) -> tuple[bool, int, Path]:
@@ -334,7 +333,7 @@ def read_with_paths(
 
 
 def manifest_of(run: Run) -> Mapping[str, object]:
-    """Return the content of `run.json`, also where `run` is only a folder of dumps inside the run folder.
+    """Return the content of `run.json`; `run` may also be a folder of dumps inside the run folder.
 
     The result is empty if there is no such file.
     """
@@ -347,7 +346,7 @@ def manifest_of(run: Run) -> Mapping[str, object]:
 
 
 def exit_codes(manifest: Mapping[str, object]) -> dict[int, int]:
-    """Return the exit code of each rank, as its launcher recorded it in `run.json` (`manifest`)."""
+    """Return {rank: exit code} from `run.json` (`manifest`), where the launcher recorded it."""
     codes = manifest.get("exit_codes")
     if not isinstance(codes, dict):
         return {}

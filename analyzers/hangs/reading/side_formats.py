@@ -1,4 +1,4 @@
-"""Define the formats of the JSON files beside the dumps, as `workbench.recorders` writes them."""
+"""Define the formats of the JSON files beside the dumps, which `workbench.recorders` writes."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -20,7 +20,7 @@ class AnswerStatus(StrEnum):
     """The outcome of a request for a rank's dump.
 
     `REFUSED`: the rank's server gave no dump although the process existed. `EXITED`: the process no longer existed.
-    `UNREGISTERED`: the rank had not yet written the file that says where to ask it.
+    `UNREGISTERED`: the rank had not yet written the file with the address for requests.
     """
 
     OK = "ok"
@@ -31,7 +31,7 @@ class AnswerStatus(StrEnum):
 
 
 class ProcessState(StrEnum):
-    """Why a process does not run: a signal has stopped it, or it waits in the kernel."""
+    """The reason why a process does not run: a signal has stopped it, or it waits in the kernel."""
 
     STOPPED = "stopped"
     IN_KERNEL = "in the kernel"
@@ -61,8 +61,8 @@ class GroupEntry(msgspec.Struct):
 class GroupsFile(msgspec.Struct):
     """The content of `groups_R.json`: facts about the process of rank R, and its process groups by name.
 
-    `local_rank` is its rank within the node, `attempt` the number of restarts of the job before, and `error_file` the
-    path where torchrun wants the error of this process.
+    `local_rank` is the rank within the node, `attempt` the number of restarts of the job before this process, and
+    `error_file` the path where torchrun wants the error of this process.
     """
 
     rank: int
@@ -89,8 +89,8 @@ class Heartbeat(msgspec.Struct):
 class Answer(msgspec.Struct):
     """The outcome of one request for a rank's dump; `status` is an `AnswerStatus`.
 
-    `asked_ns` and `answered_ns` are in nanoseconds since the epoch; `stacks` says how the rank's stack was obtained,
-    and `process` is a `ProcessState`. `exit_code` is that of a process that had ended, where it is known.
+    `asked_ns` and `answered_ns` are in nanoseconds since the epoch. `stacks` is the way in which the rank's stack was
+    obtained, and `process` is a `ProcessState`. `exit_code` is known only for a process that had ended.
     """
 
     status: str = ""
@@ -115,9 +115,9 @@ class Round(msgspec.Struct):
 class Collection(msgspec.Struct):
     """The content of `collection.json`: why and when dumps were requested, and each rank's answer in each round.
 
-    `reason` is `stalled`, `asked`, `failed` or `died`. `attempt` is how many times the job had been restarted; None
-    if the recorder did not write it. `stalled_s` is for how many seconds the job had made no progress, `timeout_s`
-    the timeout of collectives in seconds.
+    `reason` is `stalled`, `asked`, `failed` or `died`. `attempt` is how many times the job had been restarted; None if
+    the recorder did not write it. `stalled_s` is the number of seconds without progress of the job, `timeout_s` the
+    timeout of collectives in seconds.
     """
 
     reason: str = ""
@@ -132,8 +132,8 @@ class Collection(msgspec.Struct):
 class ExitFile(msgspec.Struct):
     """The content of `exit_R.json`: the uncaught exception that ended rank R.
 
-    `error` is the type of the exception, and `message` its text. Errors of this project end with advice: it is in
-    `hint`, and not in `message`. `traceback` has the innermost frame first.
+    `error` is the type of the exception, and `message` its text. If the text ends with advice, as errors of this
+    project do, the advice is in `hint` and not in `message`. `traceback` has the innermost frame first.
     """
 
     rank: int
@@ -148,7 +148,7 @@ class ExitFile(msgspec.Struct):
     hint: str = ""
 
     def __post_init__(self) -> None:
-        """Take the hint out of the message."""
+        """Move the advice from `message` to `hint`."""
         if not self.hint:
             self.message, self.hint = split_hint(self.message)
 
@@ -162,7 +162,7 @@ class ThreadError(ExitFile):
 def read_side(path: Path, struct: type[Struct]) -> Struct | None:
     """Return the content of a file beside the dumps as a `struct`; None if it cannot be read or has another format.
 
-    Errors are ignored because a verdict can do without the file.
+    Errors are ignored because a verdict is possible without the file.
     """
     try:
         return msgspec.convert(read_json(path), struct, strict=False)

@@ -13,9 +13,9 @@ TAIL_BYTES = 1 << 16
 
 
 def measure_phase(side: SideFiles, rank: int) -> float | None:
-    """Return how many seconds a rank had been in its phase when it last answered a request; None if that is unknown.
+    """Return for how many seconds a rank had been in its phase when it last answered a request; None if unknown.
 
-    A phase is a part of a step, such as backward; requests are those for dumps.
+    A phase is a part of a step, such as backward; a request is one for a dump.
     """
     answers = (answer for number in reversed(side.rounds) if (answer := number.ranks.get(rank)))
     answer = next((a for a in answers if a.status == AnswerStatus.OK), None)

@@ -1,8 +1,8 @@
-"""Read the files that torchrun keeps of its workers: `error.json` and logs, in folders named by the rank within a node.
+"""Read the files that torchrun keeps of its workers, `error.json` and logs; their folders are named by local rank.
 
-The path of a file is `<run folder>/logs/<launch>/attempt_<n>/<local rank>/error.json`. A launch is one torchrun
-command, of which each node runs one. An attempt is one start of all workers; torchrun counts attempts up at each
-restart.
+The path of a file is `<run folder>/logs/<launch>/attempt_<n>/<local rank>/error.json`. The local rank is the rank
+within a node. A launch is one torchrun command; each node runs one. An attempt is one start of all workers; torchrun
+counts attempts up at each restart.
 """
 
 import re
@@ -33,7 +33,7 @@ UNKNOWN_RANK = -1
 
 @dataclass(frozen=True)
 class Worker:
-    """A file of one torchrun worker; `rank` is None if it is not known which node's worker wrote it.
+    """A file of one torchrun worker; `rank` is None if it is not known on which node the worker ran.
 
     `attempt` is how many times the job had been restarted before this worker started.
     """
@@ -61,9 +61,9 @@ def find_workers(run: Run, kind: Kind) -> Iterator[Worker]:
 
 
 def read_first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
-    """Return {launch: rank of its first worker}, as launchers recorded it in `run.json`.
+    """Return {launch: rank of its first worker}, from the launchers' records in `run.json`.
 
-    A launch is one torchrun command, of which each node runs one; `manifest` is the content of `run.json`.
+    A launch is one torchrun command; each node runs one. `manifest` is the content of `run.json`.
     """
     launches = manifest.get("launches")
     recorded = launches.items() if isinstance(launches, dict) else ()
@@ -74,7 +74,7 @@ def read_first_ranks(manifest: Mapping[str, object]) -> dict[str, int]:
 def ranks_of_launch(launch: Path, launches: set[str], sides: list[tuple[Path, GroupsFile]]) -> dict[int, int] | None:
     """Return {local rank: global rank} of one torchrun launch (one command on one node), from files in the run folder.
 
-    None means that local and global ranks are equal. An empty dict means that no file says on which node the launch
+    None means that local and global ranks are equal. An empty dict means that no file shows on which node the launch
     ran. `launch` is its log folder, `launches` are the log folders of all launches; `sides` has (path, content) of
     `groups_R.json` for each rank R.
     """
@@ -93,15 +93,15 @@ def ranks_of_launch(launch: Path, launches: set[str], sides: list[tuple[Path, Gr
 
 
 def by_local_rank(sides: Sequence[GroupsFile]) -> dict[int, int]:
-    """Return {local rank: global rank} from `groups_R.json` of each rank R; a local rank counts within a node."""
+    """Return {local rank: global rank} from `groups_R.json` of each rank R of one node."""
     return {side.local_rank: side.rank for side in sides if side.local_rank is not None}
 
 
 def read_errors(run: Run) -> list[tuple[ExitFile, str]]:
     """Return the uncaught exception of each worker process of a run, as (exception, path of its file).
 
-    torchrun writes these files (`error.json`). Exceptions of workers from before a restart are included. The rank of
-    one is `UNKNOWN_RANK` if no file says which rank the worker was.
+    torchrun writes these files (`error.json`). Exceptions of workers from before a restart are included. If no file
+    shows which rank a worker was, the rank of its exception is `UNKNOWN_RANK`.
     """
     read = (
         (read_error(w.path, UNKNOWN_RANK if w.rank is None else w.rank), str(w.path))
@@ -131,7 +131,7 @@ def of_last_attempt(run: Run, kind: Kind, name: str | None = None) -> dict[int, 
 
 
 def read_error(path: Path, rank: int) -> ExitFile | None:
-    """Return the error in torchrun's `error.json` as that of `rank`; None if it cannot be read.
+    """Return the error in torchrun's `error.json` as an error of `rank`; None if the file cannot be read.
 
     The file has {message: text} or {message: {message, extraInfo: {py_callstack, timestamp}}}.
     """
@@ -145,7 +145,7 @@ def read_error(path: Path, rank: int) -> ExitFile | None:
 
 
 def exit_file_of(error: Mapping[str, object], rank: int) -> ExitFile:
-    """Return an error that torchrun recorded as an `ExitFile` of `rank`, the form in which the recorders write errors.
+    """Return an error from torchrun as an `ExitFile` of `rank`, the form in which the recorders write errors.
 
     Torchrun's timestamp has whole seconds, so `time_ns` is the end of that second.
     """

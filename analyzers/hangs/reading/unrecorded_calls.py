@@ -1,8 +1,8 @@
-"""Add collective calls that Flight Recorder leaves out on gloo: `monitored_barrier`, found in a rank's stack.
+"""Add collective calls that Flight Recorder does not record on gloo: `monitored_barrier`, found in a rank's stack.
 
-Without its call, such a rank has no pending operation and looks idle. The call becomes its first pending operation,
+Without this call, such a rank has no pending operation and looks idle. The call becomes its first pending operation,
 with the next sequence number of the rank's largest process group, which is nearly always the default group. The rank
-then waits for those that have not reached this number.
+then waits for the ranks that have not reached this number.
 """
 
 import re
@@ -16,7 +16,7 @@ INNERMOST_FRAMES = 4
 
 
 def add_unrecorded_calls(job: Job, side: SideFiles) -> None:
-    """Add the call that a rank's stack shows as its pending operation, for each rank without a pending operation."""
+    """Add to each rank without a pending operation the call that its stack shows, as its pending operation."""
     for rank, state in job.ranks.items():
         if state.current is None and (name := call_in(stack := side.main_stack(rank))):
             job.stacks.append(stack)
@@ -30,9 +30,9 @@ def call_in(frames: list[Frame]) -> str | None:
 
 
 def operation(job: Job, state: RankState, name: str) -> Op:
-    """Return the call `name`, which Flight Recorder left out, as a pending operation of the rank of `state`.
+    """Return the call `name`, which Flight Recorder does not record, as a pending operation of the rank of `state`.
 
-    It looks as Flight Recorder would have recorded it. Its stack is the last one in `job.stacks`.
+    The operation has the same form as a recorded one. Its stack is the last one in `job.stacks`.
     """
     # The call's group is not known; nearly all are in the default group, which is the largest one.
     mine = [i for i, group in enumerate(job.groups) if state.rank in group.ranks]

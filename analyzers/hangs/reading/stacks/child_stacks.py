@@ -20,7 +20,7 @@ PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<command>.*)$", re.MULTILINE)
 class Child:
     """A process that a rank started; `stack` is its main thread's Python stack, innermost frame first.
 
-    Frames that a fork copied from the rank are left out of `stack`. It is empty if the process wrote no stack.
+    Frames that a fork copied from the rank are not in `stack`. `stack` is empty if the process wrote none.
     """
 
     pid: int
@@ -29,7 +29,7 @@ class Child:
 
 
 def read_children(path: Path) -> list[Child]:
-    """Return the child processes of rank R that its `children_R.txt` lists; empty if the file cannot be read."""
+    """Return the child processes of rank R listed in its `children_R.txt`; empty if the file cannot be read."""
     try:
         with open_regular(path) as file:
             text = file.read(TEXT_BYTES).decode(errors="replace")
@@ -46,6 +46,6 @@ def read_children(path: Path) -> list[Child]:
 def own_part(stack: list[Frame]) -> list[Frame]:
     """Return the frames of a forked process that are newer than the fork; `stack` has the innermost frame first.
 
-    The older frames are copies from the process that forked it, so they do not show what the child process does.
+    The older frames are copies from the parent process, so they do not show what the child process does.
     """
     return list(takewhile(lambda frame: frame.name != START_OF_CHILD, stack))

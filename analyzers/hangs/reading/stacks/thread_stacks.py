@@ -38,7 +38,7 @@ def read_threads(path: Path, rank: int) -> list[list[Frame]]:
 
 
 def read_pid(path: Path, rank: int) -> int:
-    """Return the number of a rank's process, which py-spy writes before its stacks; 0 if the file has none."""
+    """Return the id of a rank's process, which py-spy writes before its stacks; 0 if the file has none."""
     try:
         match = PROCESS.search(text_of(path, rank))
     except OSError:
@@ -69,7 +69,7 @@ def text_of(path: Path, rank: int) -> str:
 
 
 def split_threads(lines: list[str]) -> list[list[Frame]]:
-    """Return the stack of each thread in `lines`, those of a file, as a list of frames, innermost first."""
+    """Return the stack of each thread in the `lines` of a file, as a list of frames, innermost first."""
     threads: list[list[Frame]] = [[]]
     for line in lines:
         if THREAD.match(line):
