@@ -15,12 +15,12 @@ from analyzers.words import dtype_name
 
 
 class HangClass(StrEnum):
-    """The class of a hang, which says what is wrong: for example, a rank died, or it skipped an operation.
+    """The class of a hang: what is wrong, for example that a rank died or skipped an operation.
 
-    The order counts: if a job has causes of several classes, the class that comes first here explains the others. In
-    an `ORDER_CYCLE` ranks wait for each other because they used their process groups in different orders. A
-    `HOST_STUCK` rank runs other code and issues no operation. A `LAGGING` rank has not completed an operation that
-    others have. `ALL_ARRIVED` means that all ranks issued the operation, and it does not complete.
+    The order of the values matters: if a job has causes of several classes, the class that comes first here explains
+    the others. `ORDER_CYCLE`: ranks wait for each other because they used their process groups in different orders.
+    `HOST_STUCK`: the rank runs other code and issues no operation. `LAGGING`: the rank has not completed an operation
+    that others have completed. `ALL_ARRIVED`: all ranks issued the operation, but it does not complete.
     """
 
     DEAD = "dead"
@@ -37,7 +37,7 @@ class HangClass(StrEnum):
 
 
 class Reason(StrEnum):
-    """The evidence by which a culprit differs from the other ranks; each value has its own sentence in the findings."""
+    """The evidence that distinguishes a culprit from other ranks; each value has its own sentence in the findings."""
 
     NONE = "none"
     # Members of a group issued different operations under one number.
@@ -90,9 +90,9 @@ class Reason(StrEnum):
 
 
 class GroupSource(StrEnum):
-    """The source of a process group's members, the most reliable first.
+    """The source of the list of a process group's members, the most reliable source first.
 
-    `ENTRIES`: no file lists the members; they are the ranks that used the group.
+    `ENTRIES`: no file lists the members, so they are the ranks that used the group.
     """
 
     SIDE_FILE = "side file"
@@ -101,7 +101,7 @@ class GroupSource(StrEnum):
 
 
 class Lack(StrEnum):
-    """Information that some dumps lack although it would make a verdict more certain."""
+    """Information that is missing in some dumps although it would make a verdict more certain."""
 
     STACKS = "stacks"
     COMPLETED_OPERATIONS = "completed_operations"
@@ -121,8 +121,8 @@ class Frame(msgspec.Struct, frozen=True, order=True):
 class Group(msgspec.Struct, frozen=True):
     """A process group; `ranks` are the global ranks of its members, ascending.
 
-    `desc` is PyTorch's description, such as `mesh_tp`. `source` says where the members were read: for example,
-    `pg_config` is PyTorch's list of them in the dump.
+    `desc` is PyTorch's description, such as `mesh_tp`. `source` is where the list of members was found: for example,
+    `pg_config` is PyTorch's list in the dump.
     """
 
     name: str
@@ -132,7 +132,7 @@ class Group(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The description of the group, or its name where PyTorch gave no description."""
+        """The description of the group, or its name if PyTorch gave no description."""
         # "undefined" is PyTorch's description of a group that was made without one.
         return self.desc if self.desc not in ("", "undefined") else f"group {self.name}"
 
@@ -176,7 +176,7 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HangData(msgspec.Struct, frozen=True, kw_only=True):
-    """The field `data` of the JSON document `workbench.hang/1`: everything that a hang report has found."""
+    """The field `data` of the JSON document `workbench.hang/1`: all results of a hang report."""
 
     world_size: int
     ranks_with_dump: list[int]
@@ -188,7 +188,7 @@ class HangData(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The name of an operation, and the shapes and types of its input and output tensors, as a dump entry has them."""
+    """The name of an operation, and the shapes and types of its input and output tensors, as recorded in a dump."""
 
     backend: str
     operation: str
@@ -234,10 +234,10 @@ def operation_text(operation: str, shape: str) -> str:
 class Op:
     """One operation of one rank, as Flight Recorder recorded it: a collective, or a send or recv (`p2p`).
 
-    `group` is an index in `Job.groups`; `signature` and `stack` are indexes in `Job.signatures` and `Job.stacks`.
-    `seq` and `p2p_seq` are its sequence numbers in the group, and times are in nanoseconds since the epoch (0:
-    unknown). `done` says whether it completed. `retired` means that the watchdog no longer tracks it: with gloo it
-    has completed; with NCCL it has timed out unless it is `done`.
+    `group` is an index in `Job.groups`; `signature` and `stack` are indexes in `Job.signatures` and `Job.stacks`. `seq`
+    and `p2p_seq` are its sequence numbers in the group, and times are in nanoseconds since the epoch (0: unknown).
+    `done` says whether the operation completed. `retired`: the watchdog no longer tracks the operation. With gloo, a
+    retired operation has completed; with NCCL, it has timed out unless it is `done`.
     """
 
     rank: int
@@ -267,9 +267,7 @@ class Position:
 
 
 class OpSource(Protocol):
-    """The operations of a rank; `read` makes them from rows of a table at each call, so that they take no memory
-    between calls.
-    """
+    """The operations of a rank, made from a table at each call of `read`, so that they take no memory between calls."""
 
     def read(self, group: int | None = None) -> list[Op]:
         """Return the operations, oldest first; with `group`, an index in `Job.groups`, only those in it."""
@@ -279,9 +277,9 @@ class OpSource(Protocol):
 class RankState:
     """The content of one rank's dump: its operations, and how far it got in each process group.
 
-    `pending` are the operations that are not done, in the order of issue, and those that other files show to be
-    pending; `positions` are by the index of the group in `Job.groups`. `newest_ns` is the newest time in the dump, in
-    nanoseconds since the epoch (0: none); the dump was taken after it.
+    `pending` are the operations that are not done, in the order of issue, including operations that only other files
+    show. `positions` are by the index of the group in `Job.groups`. `newest_ns` is the newest time in the dump, in
+    nanoseconds since the epoch (0: none); the dump was taken after this time.
     """
 
     rank: int
@@ -305,7 +303,7 @@ class RankState:
 
     @property
     def current(self) -> Op | None:
-        """The operation that the rank is in, which is its first one that is not done; None if all are done."""
+        """The operation that the rank is in: the first one that is not done; None if all are done."""
         return self.pending[0] if self.pending else None
 
     def enqueued(self, group: int) -> int:
@@ -327,10 +325,10 @@ class RankState:
 
 @dataclass
 class Job:
-    """A job as its dumps show it: the state of each rank that left one, and lists to which operations refer by index.
+    """A job as its dumps show it: the state of each rank with a dump, and the lists to which operations refer by index.
 
-    `ranks` maps ranks to their state, `unreadable` the ranks of damaged dumps to the error, and `lacks` each kind of
-    missing information to the ranks whose dumps lack it.
+    `ranks` maps ranks to their state. `unreadable` maps the ranks of damaged dumps to the error. `lacks` maps each kind
+    of missing information to the ranks whose dumps lack it.
     """
 
     world_size: int
@@ -367,7 +365,8 @@ class Job:
 def user_frame(stack: list[Frame]) -> Frame | None:
     """Return the innermost frame of the user's Python code in a stack; None for an empty stack.
 
-    If there is none, return that of an installed package, such as torchtitan, or else the innermost frame of all.
+    If there is none, the result is the innermost frame of an installed package, such as torchtitan, or else the
+    innermost frame of all.
     """
     origins = [(frames.origin_of(frame.filename), frame) for frame in stack if frame.line]
     wanted = (frames.Origin.USER, frames.Origin.PACKAGE)
@@ -376,9 +375,9 @@ def user_frame(stack: list[Frame]) -> Frame | None:
 
 
 def is_library(frame: Frame) -> bool:
-    """Return whether a frame is not of the user's own code.
+    """Return whether a frame is outside of the user's own code.
 
-    That is so for PyTorch, Python, installed packages, the recorders of this project, and native code.
+    This is so for PyTorch, Python, installed packages, the recorders of this project, and native code.
     """
     # Native frames have no line where the library was built without debug information.
     return not frame.line or frames.is_library(frame.filename)

@@ -32,8 +32,8 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
 
     `run` is a run folder, a folder of dumps, or the result of `analyzers.run.discover` for one. Dumps of NCCL, gloo and
     other backends are read in all versions since torch 2.4, as pickles, JSON, gzipped, or pages saved from PyTorch's
-    debug server. Groups, stacks, exit codes and logs beside the dumps are used if they exist, and are enough for some
-    answers without any dump. `verdict.missing` names the evidence that was lacking. Nothing in a file is executed.
+    debug server. Groups, stacks, exit codes and logs beside the dumps are used if they exist; for some answers they are
+    enough without any dump. `verdict.missing` names the evidence that was missing. Nothing in a file is executed.
 
     Example:
         report = analyze("outputs/dumps")
@@ -62,8 +62,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
 
 
 def teller(side: SideFiles, options: store.Options) -> Callable[[Job], None] | None:
-    """Return a function that shows the user what a job's first dumps say, while others are read; None if nothing
-    shows it.
+    """Return a function that shows the user what the first dumps say, while others are read; None without a display.
 
     The display is `options.progress`. The function takes the job as far as it has been read; `side` has the files
     beside its dumps.
@@ -97,10 +96,10 @@ def report_of_stacks(context: HangContext, run: Run, cause: StackCause) -> Repor
 
 
 def has_ended_cleanly(run: Run) -> bool:
-    """Return whether all ranks of a run recorded that they ended without an error; dumps in the run do not count.
+    """Return whether all ranks of a run recorded that they ended without an error; the dumps are not used.
 
-    Only the recorders of this project record that, in each rank's last heartbeat; without their files the result is
-    False.
+    Only the recorders of this project write this record, in each rank's last heartbeat; without their files the result
+    is False.
     """
     side = open_set(run)[1]
     return side.all_ended_cleanly(max((file.world_size for file in side.groups.values()), default=0))

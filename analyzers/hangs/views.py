@@ -22,10 +22,10 @@ from analyzers.words import rank_ranges, source_line
 
 
 class CellState(StrEnum):
-    """The state of an operation on a rank, as a cell of `matrix` shows it.
+    """The state of an operation on a rank, shown in a cell of `matrix`.
 
-    `SCHEDULED`: issued, but not started. `MISSING`: the rank has not issued the operation. `MISMATCH`: it issued a
-    different one. `NOT_HELD`: its dump no longer contains the operation.
+    `SCHEDULED`: issued, but not started. `MISSING`: the rank has not issued the operation. `MISMATCH`: the rank issued
+    a different operation. `NOT_HELD`: the rank's dump no longer contains the operation.
     """
 
     DONE = "done"
@@ -94,7 +94,7 @@ def operations(
 def folded(table: pd.DataFrame, axis: str = "index") -> pd.DataFrame:
     """Return a table in which ranks with equal cells share one row (or column), labelled such as `0-61, 63`.
 
-    `table` is the result of `matrix`, which has a row for each rank. With `axis="columns"` it is that of
+    `table` is the result of `matrix`, which has a row for each rank. With `axis="columns"` it is the result of
     `operations`, which has a column for each rank.
     """
     by_rank = table if axis == "index" else table.T
@@ -108,10 +108,10 @@ def folded(table: pd.DataFrame, axis: str = "index") -> pd.DataFrame:
 
 
 def locations(run: Run, options: store.Options | None = None) -> pd.DataFrame:
-    """Return a table of the lines that the ranks are at, with one row for each line, that of most ranks first.
+    """Return a table of the lines at which the ranks are, with a row for each line, the line of most ranks first.
 
-    Its columns are `ranks` (list), `name` (of the operation or function), `line`, and `text`, which is a phrase such
-    as `62 ranks in all_gather at job/model.py:212`.
+    Columns: `ranks` (list), `name` (of the operation or function), `line`, and `text`, a phrase such as `62 ranks in
+    all_gather at job/model.py:212`.
     """
     rows = [{**there._asdict(), "text": format_location(there)} for there in find_locations(*open_job(run, options))]
     return pd.DataFrame(rows, columns=["ranks", "name", "line", "text"])
@@ -120,9 +120,9 @@ def locations(run: Run, options: store.Options | None = None) -> pd.DataFrame:
 def stacks(run: Run, options: store.Options | None = None) -> pd.DataFrame:
     """Return the stacks of all ranks merged into a tree of frames, outermost frame first; each row follows its parent.
 
-    For a rank that an exception ended, it is the stack of the exception, unless an earlier stack shows the hang
-    itself. Columns: depth (0 for the outermost frame), name, place (`file:line`), ranks (list of those that are in
-    this frame), filename, line, own (whether it is the user's code).
+    For a rank that was ended by an exception, the stack of the exception is used, unless an earlier stack shows the
+    hang itself. Columns: depth (0 for the outermost frame), name, place (`file:line`), ranks (list of the ranks in this
+    frame), filename, line, own (whether the frame is the user's code).
     """
     job, side = open_job(run, options)
     merged: dict[tuple[Frame, ...], list[int]] = {}
@@ -160,7 +160,7 @@ RECORDERS = "recorders"
 
 
 def callers(function: Frame, stack: Sequence[Frame]) -> Sequence[Frame]:
-    """Return the frames that led to the innermost call of `function` in a stack, that is, those outside of it.
+    """Return the frames outside of the innermost call of `function` in a stack, which led to this call.
 
     The result is empty if the stack has no such call.
     """
@@ -169,7 +169,7 @@ def callers(function: Frame, stack: Sequence[Frame]) -> Sequence[Frame]:
 
 
 def groups(run: Run, options: store.Options | None = None) -> pd.DataFrame:
-    """Return the process groups of a job, those in which most ranks wait first.
+    """Return the process groups of a job, the group in which most ranks wait first.
 
     Columns: `name`, `desc`, `members` (list of ranks), `waiting` (how many ranks wait in an operation of the group).
     """
@@ -185,7 +185,7 @@ def groups(run: Run, options: store.Options | None = None) -> pd.DataFrame:
 
 @lru_cache(maxsize=2)  # faces ask several questions of one run, and the same ones at every redraw
 def open_job(run: Run, options: store.Options | None) -> tuple[Job, SideFiles]:
-    """Return the job of a run's set of dumps that shows the hang, and the contents of the files beside these dumps."""
+    """Return the job made from the run's set of dumps that shows the hang, and the contents of the files beside it."""
     dumps, side = open_set(run)
     return load_job(dumps.rounds[0], side, options or store.Options()), side
 
@@ -222,7 +222,7 @@ def differ(job: Job, tables: dict[int, dict[int, Op]], seq: int) -> bool:
 
 
 def mismatched(job: Job, tables: dict[int, dict[int, Op]], seqs: Iterable[int]) -> set[tuple[int, int]]:
-    """Return (rank, seq) of each operation that differs from the one that most members of its group issued.
+    """Return (rank, seq) of each operation that differs from the operation of most members of its group.
 
     Without a majority, all operations of that sequence number are returned. `tables` has the collectives of each member
     by sequence number; only the numbers `seqs` are compared.
@@ -242,8 +242,8 @@ def mismatched(job: Job, tables: dict[int, dict[int, Op]], seqs: Iterable[int]) 
 def cell(job: Job, rank: int, group: int, seq: int, op: Op | None, is_odd: bool) -> str:
     """Return the `CellState` of collective number `seq` of a group on a rank, for one cell of `matrix`.
 
-    `op` is the rank's operation, None if its dump does not have it. `is_odd` says that most ranks issued a different
-    one. `group` is an index in `Job.groups`.
+    `op` is the rank's operation, None if its dump does not have it. `is_odd`: most ranks issued a different operation.
+    `group` is an index in `Job.groups`.
     """
     state = job.ranks.get(rank)
     if state is None:

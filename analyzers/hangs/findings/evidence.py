@@ -24,7 +24,7 @@ SLOWER = 1.5
 
 
 def evidence(context: HangContext, cause: Cause) -> list[Evidence]:
-    """Return the facts behind a cause that the title and the explanation of its finding do not state."""
+    """Return the facts behind a cause that are not yet in the title and the explanation of its finding."""
     side = context.side
     times = [] if cause.kind is HangClass.DEAD else timing(side, cause)
     log = log_end(side, cause) if cause.kind in (HangClass.DEAD, HangClass.HOST_STUCK) else []
@@ -51,7 +51,7 @@ def device_faults(side: SideFiles, cause: Cause) -> list[Evidence]:
 
 
 def ras(side: SideFiles, cause: Cause) -> list[Evidence]:
-    """Return evidence that NCCL's RAS names a culprit's process, for ranks that left no dump."""
+    """Return evidence from NCCL's RAS (its monitoring service) that names a culprit's process, if it left no dump."""
     is_named = cause.reason in (Reason.RAS_DEAD, Reason.RAS_SILENT)
     state = side.health.ras_state(cause.ranks[0])
     return [
@@ -62,9 +62,9 @@ def ras(side: SideFiles, cause: Cause) -> list[Evidence]:
 
 
 def recorded_operations(cause: Cause) -> list[Evidence]:
-    """Return evidence of the operations that members issued with different shapes or dtypes, as the dumps have them.
+    """Return evidence of the operations that members issued with different shapes or dtypes.
 
-    The list is empty if the cause is no mismatch.
+    The list is empty unless the cause is a mismatch.
     """
     # Of a tie all ranks are culprits, and each side has its own operation.
     both = cause.sides if cause.reason is Reason.TIE else (cause.issued, cause.expected)
@@ -82,7 +82,7 @@ def recorded_operations(cause: Cause) -> list[Evidence]:
 
 
 def stack(side: SideFiles, cause: Cause) -> list[Evidence]:
-    """Return evidence that names the user's line that a culprit is in, and the functions that called it."""
+    """Return evidence with the user's line that a culprit is at, and the functions that called it."""
     rank, own = cause.ranks[0], [f for f in cause.culprit.frames if not is_library(f)]
     if not own:
         return []
@@ -96,9 +96,10 @@ def stack(side: SideFiles, cause: Cause) -> list[Evidence]:
 
 
 def last_issued(job: Job, cause: Cause) -> list[Evidence]:
-    """Return evidence that stuck ranks did not join: the last collective that each issued in the victims' group.
+    """Return evidence that stuck ranks did not join the operation: the last collective that each issued in the group.
 
-    The list is empty if the victims wait for a message, or if the dumps do not show that.
+    The group is the process group in which the victims wait. The list is empty if the victims wait for a message, or if
+    the dumps do not show this.
     """
     seq, name = cause.culprit.seq, cause.culprit.group_desc
     number = next((index for index, group in enumerate(job.groups) if group.name == cause.culprit.group), None)
@@ -136,7 +137,7 @@ def processes(side: SideFiles, cause: Cause) -> list[Evidence]:
 
 
 def child_processes(side: SideFiles, cause: Cause) -> list[Evidence]:
-    """Return evidence of what the child processes of a stuck rank do: it may wait for a data-loader worker."""
+    """Return evidence of what the child processes of a stuck rank do: the rank may wait for a data-loader worker."""
     path = side.child_files.get(cause.ranks[0])
     if path is None or cause.kind not in (HangClass.HOST_STUCK, HangClass.SLOW):
         return []
@@ -146,7 +147,7 @@ def child_processes(side: SideFiles, cause: Cause) -> list[Evidence]:
 
 
 def child_process(child: Child, path: Path, rank: int) -> Evidence:
-    """Return evidence that names the function in which a child process is, or its command if it left no stack."""
+    """Return evidence that names the function that a child process is in, or its command if it left no stack."""
     line = user_frame(child.stack)
     does = f"is in {line.name}" if line else f"runs {child.command}"
     at = f"{line.filename}:{line.line}" if line else ""
@@ -154,7 +155,7 @@ def child_process(child: Child, path: Path, rank: int) -> Evidence:
 
 
 def timing(side: SideFiles, cause: Cause) -> list[Evidence]:
-    """Return evidence of when the first culprit reported progress (by heartbeats), and how long its earlier steps took.
+    """Return evidence of when the first culprit's heartbeats show progress, and how long its earlier steps took.
 
     The list is empty if neither is known.
     """
@@ -179,7 +180,7 @@ def progress(side: SideFiles, cause: Cause) -> str:
 
 
 def earlier_steps(steps: list[float]) -> str:
-    """Return a phrase on how long the steps before the hang took, and whether the last ones were slow.
+    """Return a phrase on how long the steps before the hang took, and whether the last of them were slow.
 
     `steps` are their durations in seconds.
     """
@@ -202,7 +203,7 @@ def log_end(side: SideFiles, cause: Cause) -> list[Evidence]:
 
 
 def victims_locations(context: HangContext, victims: Sequence[int]) -> list[Evidence]:
-    """Return an `Evidence` for each line at which victims wait, that of most ranks first; at most `MOST_LOCATIONS`."""
+    """Return an `Evidence` for each line at which victims wait, most ranks first; at most `MOST_LOCATIONS`."""
     together: dict[tuple[str, str], list[int]] = {}
     for rank in victims:
         if location := waits_at(context, rank):
@@ -216,7 +217,7 @@ def victims_locations(context: HangContext, victims: Sequence[int]) -> list[Evid
 
 
 def waits_at(context: HangContext, rank: int) -> tuple[str, str] | None:
-    """Return (operation, user's line) of what a rank is in, as texts; None for a rank in no recorded operation."""
+    """Return (operation, user's line) of a rank's current operation, as texts; None if the rank is in none."""
     job, state = context.job, context.job.ranks.get(rank)
     if state is None or state.current is None:
         return None

@@ -1,4 +1,4 @@
-"""Explain why a culprit stops the other ranks, with the evidence that distinguishes it from them."""
+"""Explain why a culprit stops the other ranks, with the evidence that distinguishes the culprit from them."""
 
 from collections.abc import Callable
 
@@ -42,7 +42,7 @@ PROCESS_STATES = {
 
 
 def why(cause: Cause) -> str:
-    """Return why the culprit stops the other ranks, and the evidence that the finding's title does not state."""
+    """Return why the culprit stops the other ranks, with the evidence that is not in the finding's title."""
     text = mechanism(cause)
     evidence = further_evidence(cause)
     if not evidence:
@@ -62,7 +62,7 @@ MECHANISMS_OF_REASONS = {
 
 
 def mechanism(cause: Cause) -> str:
-    """Return, as a phrase, how the culprit stops the other ranks: what they need from it and do not get."""
+    """Return, as a phrase, how the culprit stops the other ranks: what they need from the culprit and do not get."""
     if cause.reason in MECHANISMS_OF_REASONS:
         return MECHANISMS_OF_REASONS[cause.reason]
     name = name_operation(cause.culprit)
@@ -140,7 +140,7 @@ def mismatch(cause: Cause) -> str:
 
 
 def further_evidence(cause: Cause) -> str:
-    """Return the evidence for a cause that the finding's title does not show; empty if the title shows all."""
+    """Return the evidence for a cause that is not in the finding's title; empty if the title shows everything."""
     in_title = {
         Reason.UNBALANCED,
         Reason.DIFFERENT_HALVES,
@@ -171,9 +171,9 @@ def further_evidence(cause: Cause) -> str:
 
 
 def detail(cause: Cause) -> str:
-    """Return the text of the field `data.culprits[].detail`, which says why these ranks are the culprits.
+    """Return the text of the field `data.culprits[].detail`: why these ranks are the culprits.
 
-    For a mismatch it begins with the operations that the ranks issued.
+    For a mismatch the text begins with the operations that the ranks issued.
     """
     if cause.kind is HangClass.MISMATCH and cause.sides and cause.reason is not Reason.DIFFERENT_HALVES:
         return f"{list_issued(cause.sides)}; {evidence_of_reason(cause)}"
@@ -196,10 +196,10 @@ HOLDS_GIL = (
 
 
 def host_state(host: HostState) -> str:
-    """Return a phrase with what is known about the process of a running rank; empty if nothing is.
+    """Return a phrase with what is known about the process of a running rank; empty if nothing is known.
 
-    It names the part of the step, whether Python's global lock (GIL) is held, whether the process is stopped or waits
-    in the kernel, and a thread that ended by an exception.
+    The phrase can name the part of the step, a held global lock of Python (GIL), a process that is stopped or waits in
+    the kernel, and a thread that ended by an exception.
     """
     parts = [
         f"it last reported progress{part_of_step(host.phase, host.step)}" if host.phase else "",
@@ -235,7 +235,7 @@ def received_bytes(cause: Cause) -> str:
 
 
 def no_answer(cause: Cause) -> str:
-    """Return a phrase on why a process did not answer the request for a dump, as far as that is known."""
+    """Return a phrase on why a process did not answer the request for a dump, as far as the reason is known."""
     return host_state(cause.host) or f"{choose_pronoun(cause.ranks)} did not answer the request for a dump"
 
 

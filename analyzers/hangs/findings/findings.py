@@ -40,7 +40,7 @@ def make_finding(context: HangContext, cause: Cause) -> Finding:
 
 
 def process_of(side: SideFiles, rank: int) -> Process:
-    """Return the process of a rank; without its `groups_R.json`, one whose number and host are unknown."""
+    """Return the process of a rank; its id and host are unknown if there is no `groups_R.json` for the rank."""
     file = side.groups.get(rank)
     return Process(file.pid, file.host) if file else UNKNOWN_PROCESS
 

@@ -42,7 +42,7 @@ OTHER_MACHINES = "the ranks of the other machines: run the same command there"
 
 
 def verdict_from_stacks(cause: StackCause, world_size: int) -> Verdict:
-    """Return the verdict on a hang for which only stacks are available; it says so if they are not of all ranks.
+    """Return the verdict on a hang for which only stacks are available; it mentions if some ranks have no stack.
 
     `world_size` is the number of ranks of the job.
     """
@@ -59,12 +59,12 @@ def verdict_from_stacks(cause: StackCause, world_size: int) -> Verdict:
 
 
 def is_one_sample(cause: StackCause) -> bool:
-    """Return whether only one stack was taken of each rank, so that nothing shows whether a rank moves."""
+    """Return whether each rank has only one stack sample, so that nothing shows whether a rank moves."""
     return all(place.moved is None for side in cause.places for place in side)
 
 
 def confidence(cause: StackCause) -> float:
-    """Return how certain a cause is, from 0 to 1; one sample of each stack makes it less certain than several."""
+    """Return the confidence in a cause, from 0 to 1; it is lower if each rank has only one stack sample."""
     return round(CONFIDENCES[cause.kind] * (ONE_SAMPLE_FACTOR if is_one_sample(cause) else 1.0), 2)
 
 
@@ -85,7 +85,7 @@ def sentence(cause: StackCause) -> str:
 def title(cause: StackCause) -> str:
     """Return the title of the finding: `rank 1 is stuck in load (train.py:13) and in no collective`.
 
-    If no rank runs its own code, it names the operation and line of all ranks, as the function `sides` does.
+    If no rank runs its own code, the title names the operation and line of all ranks, as the function `sides` does.
     """
     if cause.kind is not HangClass.HOST_STUCK:
         return BEGINNINGS.get(cause.kind, "") + sides(cause)
@@ -181,7 +181,7 @@ def next_step(cause: StackCause) -> str:
 
 
 def for_stuck_ranks(sides: Sequence[list[Place]]) -> str:
-    """Return what to look at where ranks run their own code; each side has the ranks that are at one line."""
+    """Return what to look at if ranks run their own code; each item of `sides` has the ranks that are at one line."""
     first, *others = sides
     text = for_stuck_code(list(first[0].frames), Process(first[0].pid), len(first))
     lines = [format_line(side[0].line) for side in others if side[0].line]

@@ -1,4 +1,4 @@
-"""List the evidence that was missing for a more certain verdict: one phrase for each gap, with its ranks."""
+"""List the evidence that would have made the verdict more certain: one phrase for each gap, with its ranks."""
 
 from collections.abc import Mapping
 
@@ -51,7 +51,7 @@ def missing(context: HangContext) -> list[str]:
 def unreadable(job: Job) -> list[str]:
     """Return a phrase for each error that made dumps unreadable: `the dump of rank 3 is unreadable: why`.
 
-    Each phrase names all ranks whose dumps have that error.
+    Each phrase names all ranks whose dumps have the same error.
     """
     by_error: dict[str, list[int]] = {}
     for rank, error in sorted(job.unreadable.items()):

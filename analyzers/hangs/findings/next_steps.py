@@ -83,7 +83,7 @@ def for_dead(cause: Cause) -> str:
 
 
 def only_wait(cause: Cause) -> str:
-    """Return an addition to advice which says that the other ranks only wait for the culprit; empty if none waits."""
+    """Return an addition to advice: the other ranks only wait for the culprit; empty if no rank waits for it."""
     return f"; the other ranks only wait for {agree(cause.ranks, 'it', 'them')}" if cause.victims else ""
 
 
@@ -133,7 +133,7 @@ def for_skipped(cause: Cause) -> str:
 
 
 def differing_lines(cause: Cause) -> list[str]:
-    """Return the source lines that issued the differing operations, each once; that of most ranks comes first."""
+    """Return the source lines that issued the differing operations, each once; the line of most ranks comes first."""
     sides = cause.sides or tuple(side for side in (cause.expected, cause.issued) if side)
     return list(dict.fromkeys(format_line(side.line) for side in sides if side.line))
 

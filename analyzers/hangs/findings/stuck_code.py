@@ -1,4 +1,4 @@
-"""Say what to look at where a rank is stuck in its own code, from the innermost frames of its stack."""
+"""Advise what to look at if a rank is stuck in its own code, judged by the innermost frames of its stack."""
 
 import re
 from typing import NamedTuple
@@ -9,9 +9,9 @@ from analyzers.hangs.model import Frame, user_frame
 
 
 class LibraryWait(NamedTuple):
-    """A wait in a library: `file` and `function` match its frame; `advice` says what to look at.
+    """A known way to wait inside a library: `file` and `function` match its frame; `advice` says what to look at.
 
-    In the advice, {code} is the function and line of the user that called the library.
+    In the advice, {code} is replaced by the user's function and line that called the library.
     """
 
     file: re.Pattern[str]
@@ -88,21 +88,21 @@ WAITS = (
 
 
 def py_spy(process: Process, options: str = "") -> str:
-    """Return the py-spy command that prints the stacks of a process, and the host on which to run it."""
+    """Return the py-spy command that prints the stacks of a process, and the host on which to run the command."""
     return f"`py-spy dump{f' {options}' if options else ''} --pid {process.number}`{on_host(process)}"
 
 
 def on_host(process: Process) -> str:
-    """Return the words after a command that name the host of a process; empty if only the host is unknown."""
+    """Return the end of a command's description, which names the process's host; empty if only the host is unknown."""
     if process.host:
         return f" on host {process.host}"
     return "" if process.pid else " on its host"
 
 
 def for_stuck_code(frames: list[Frame], process: Process, number: int = 1) -> str:
-    """Return what to look at where ranks do not return from their own code; `frames` has the innermost frame first.
+    """Return what to look at if ranks do not return from their own code; `frames` has the innermost frame first.
 
-    `number` is how many ranks are stuck there; `process` is that of the first one.
+    `number` is how many ranks are stuck there; `process` is the process of the first of them.
     """
     line = user_frame(frames)
     # Native frames, which have no line in a Python file, say less than the Python code that called them.
@@ -120,12 +120,12 @@ def for_stuck_code(frames: list[Frame], process: Process, number: int = 1) -> st
 
 
 def matches(wait: LibraryWait, frame: Frame) -> bool:
-    """Return whether a frame of a library is one in which this wait is seen."""
+    """Return whether a frame of a library shows this known way to wait."""
     return bool(wait.file.search(frame.filename.replace("\\", "/")) and wait.function.search(frame.name))
 
 
 def in_own_code(line: Frame | None, code: str) -> str:
-    """Return what to find out about code of the user that calls no library as far as its stack shows."""
+    """Return what to find out about the user's code at `line`, if its stack shows no call of a library."""
     if line and line.name == "<lambda>":  # it has no loop
         return f"what the call in {code} waits for"
     return f"which condition ends the loop in {code}, or what the call on this line waits for"

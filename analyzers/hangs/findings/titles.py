@@ -44,13 +44,13 @@ def with_victims(cause: Cause) -> str:
 
 
 def in_function(cause: Cause, otherwise: str = "") -> str:
-    """Return the culprit's innermost user frame as ` in tokenize (data/text.py:41)`; `otherwise` without a stack."""
+    """Return the culprit's innermost user frame as ` in tokenize (data/text.py:41)`; `otherwise` if it has no stack."""
     where = format_function(cause.culprit.frames)
     return f" in {where}" if where else otherwise
 
 
 def dead(cause: Cause) -> str:
-    """Return the title of a finding on a rank that ended, or that probably did because it left no dump."""
+    """Return the title of a finding on a rank that ended, or that probably ended because it left no dump."""
     name, step = name_operation(cause.culprit), at_step(cause)
     when = f"{step} before {name}" if name else step
     ranks = rank_names(cause.ranks)
@@ -66,7 +66,7 @@ def dead(cause: Cause) -> str:
 
 
 def without_end(cause: Cause, ranks: str, when: str) -> str:
-    """Return the title of a finding on ranks of which no file says how they ended.
+    """Return the title of a finding on ranks that have no file about how they ended.
 
     `ranks` names them, as `rank 3`; `when` is a phrase to put after the verb, as ` at step 6 before all_reduce #412`.
     """
@@ -79,9 +79,7 @@ def without_end(cause: Cause, ranks: str, when: str) -> str:
 
 
 def in_other_line(cause: Cause) -> str:
-    """Return the line at which other ranks timed out waiting for the culprit, as ` in step (train.py:12)`; empty if
-    unknown.
-    """
+    """Return the line at which other ranks timed out waiting for the culprit, as ` in step (train.py:12)`, or ""."""
     return in_line(cause.expected.line) if cause.expected else ""
 
 
@@ -91,7 +89,7 @@ def in_line(line: Frame | None) -> str:
 
 
 def other_groups(cause: Cause) -> str:
-    """Return the title of a finding on ranks that created other process groups than the rest, or not all of them."""
+    """Return the title of a finding on ranks that created other process groups than the rest, or too few."""
     assert cause.expected
     expected = f"{format_operation(cause.expected)}, which {rank_names(cause.expected.ranks)} made"
     ranks, step = rank_names(cause.ranks), at_step(cause)
@@ -153,7 +151,7 @@ def mismatch(cause: Cause) -> str:
 
 
 def collective_name(cause: Cause) -> str:
-    """Return the collective in which the victims wait, by its number: `collective #6 of process group dp`."""
+    """Return the collective in which the victims wait, with its number: `collective #6 of process group dp`."""
     return f"{numbered('collective', cause.culprit.seq)} of {process_group(cause.culprit.group_desc)}"
 
 
@@ -161,8 +159,8 @@ def passed(issued: RanksInOp, expected: RanksInOp, cause: Cause) -> str:
     """Return the title of a finding on ranks that passed different tensors to one operation at the same source line.
 
     For example `rank 1 passed an empty tensor (0 elements, float32) to all_reduce at step 6, while rank 0 passed a
-    tensor of 8 float32, in collective #6 of process group dp (train.py:12)`. `issued` is what the culprits issued,
-    and `expected` what the other ranks did.
+    tensor of 8 float32, in collective #6 of process group dp (train.py:12)`. `issued` is the operation that the
+    culprits issued, `expected` the operation of the other ranks.
     """
     mine, theirs = (tensor_name(side.shape) if side.shape else UNKNOWN_TENSOR for side in (issued, expected))
     where = append_line(collective_name(cause), issued.line)
@@ -176,7 +174,7 @@ def passed(issued: RanksInOp, expected: RanksInOp, cause: Cause) -> str:
 def aborted(cause: Cause) -> str:
     """Return the title of a finding on a rank that gloo aborted because tensor sizes differ.
 
-    It names two ranks if either of them may be wrong.
+    The title names two ranks if either of them may be wrong.
     """
     ranks, step = rank_names(cause.ranks), at_step(cause)
     if cause.sides:
@@ -211,7 +209,7 @@ def both_sides(cause: Cause) -> str:
     """Return a phrase on the issued and the expected operation.
 
     For example `all_gather of 8 float32 (train.py:12) instead of all_reduce of 8 float32 (train.py:10)`: the culprits
-    issued the first, and the second was expected of them.
+    issued the first operation, but should have issued the second.
     """
     assert cause.issued
     assert cause.expected
@@ -219,7 +217,7 @@ def both_sides(cause: Cause) -> str:
 
 
 def has_other_operation(cause: Cause) -> bool:
-    """Return whether the culprit issued an operation with another name or root than the others, or in another group."""
+    """Return whether the culprit's operation has another name, root or process group than that of the other ranks."""
     issued, expected = cause.issued, cause.expected
     if is_in_other_group(cause):
         return True
@@ -227,7 +225,7 @@ def has_other_operation(cause: Cause) -> bool:
 
 
 def is_in_other_group(cause: Cause) -> bool:
-    """Return whether the culprit issued the operation of the other ranks in another process group than they did."""
+    """Return whether the culprit issued the same operation as the other ranks, but in another process group."""
     issued, expected = cause.issued, cause.expected
     return bool(issued and expected and issued.operation == expected.operation and issued.group != expected.group)
 
@@ -265,7 +263,7 @@ def order_cycle(cause: Cause) -> str:
 
 
 def all_arrived(cause: Cause) -> str:
-    """Return the title of a finding on an operation that all members joined and that does not complete."""
+    """Return the title of a finding on an operation that all members joined but that does not complete."""
     ranks = f"{rank_names(cause.ranks)} {agree(cause.ranks, 'has', 'have')}"
     everyone = "all joined" if len(cause.ranks) > 1 else "joined, as the only member,"
     joined = (

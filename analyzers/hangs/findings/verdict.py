@@ -25,7 +25,7 @@ BLINDING = (Lack.GROUP_NAMES, Lack.FIRST_PENDING_OPERATION)
 
 
 def verdict(context: HangContext, causes: Sequence[Cause]) -> Verdict:
-    """Return the verdict on a hang; its class is that of the first of `causes`, of which there may be none."""
+    """Return the verdict on a hang; its class is the class of the first of `causes`, which may be empty."""
     if not causes:
         return without_cause(context)
     if all(c.kind is HangClass.SLOW for c in causes) and context.side.all_ended_cleanly(context.job.world_size):
@@ -46,16 +46,16 @@ def verdict(context: HangContext, causes: Sequence[Cause]) -> Verdict:
 
 
 def first_sentence(context: HangContext) -> str:
-    """Return what the first dumps of a job show while others are still being read, as a sentence.
+    """Return, as a sentence, what the first dumps of a job show while others are still being read.
 
-    It names the causes that these dumps prove, else where their ranks are.
+    The sentence names the causes that these dumps prove, or else the locations of their ranks.
     """
     causes = [cause for cause in find_causes(context) if cause.kind is not HangClass.UNKNOWN]
     return verdict(context, causes).sentence if causes else f"no culprit among them yet: {locations(context)}"
 
 
 def ended_cleanly(context: HangContext, slow: Sequence[Cause] = ()) -> Verdict:
-    """Return the verdict on a job in which all ranks ended cleanly; `slow` are causes that only made it slow."""
+    """Return the verdict on a job in which all ranks ended cleanly; `slow` are causes that only slowed the job down."""
     ranks = list(range(context.job.world_size))
     step = max((beat.step for rank in ranks if (beat := context.side.last_beat(rank))), default=0)
     end = f"{rank_names(ranks)} ended cleanly" + (f" after {quantity(step, 'step')}" if step else "")
@@ -70,8 +70,8 @@ def ended_cleanly(context: HangContext, slow: Sequence[Cause] = ()) -> Verdict:
 def without_cause(context: HangContext) -> Verdict:
     """Return the verdict on a job for which no cause of a hang was found.
 
-    It is healthy if the dumps would have shown a hang, else unknown. It is also unknown if a rank timed out while
-    waiting, or if the job had stalled.
+    The verdict is healthy if the dumps would have shown a hang, else unknown. It is also unknown if a rank timed out
+    while waiting, or if the job had stalled.
     """
     job, side = context.job, context.side
     if side.all_ended_cleanly(job.world_size):
@@ -114,5 +114,5 @@ def has_moved_between_rounds(side: SideFiles, rank: int) -> bool:
 
 
 def locations(context: HangContext) -> str:
-    """Return a phrase on where the ranks are; the location of most ranks comes first."""
+    """Return a phrase on the locations of the ranks; the location of most ranks comes first."""
     return "; ".join(map(format_location, find_locations(context.job, context.side)[:MOST_LOCATIONS]))

@@ -1,4 +1,4 @@
-"""Write the phrases that several sentences about hangs share: operations, lines, and how ranks ended."""
+"""Write the phrases that occur in several sentences about hangs: operations, lines, and how ranks ended."""
 
 from collections.abc import Sequence
 
@@ -50,7 +50,7 @@ def is_message(culprit: Culprit) -> bool:
 
 
 def issued_name(side: RanksInOp) -> str:
-    """Return the operation of some ranks with its sequence number, such as `all_reduce #412`; messages have none."""
+    """Return the operation of some ranks with its sequence number: `all_reduce #412`; messages have no number."""
     return numbered(side.operation, None if side.p2p else side.seq)
 
 
@@ -82,7 +82,7 @@ def size_rule(cause: Cause) -> str:
 
 
 def append_line(text: str, line: Frame | None) -> str:
-    """Return a text followed by its source line in parentheses, if that is known."""
+    """Return a text followed by its source line in parentheses; only the text if no line is known."""
     return f"{text} ({format_line(line)})" if line else text
 
 
@@ -121,7 +121,7 @@ def at_step(cause: Cause) -> str:
 
 
 def part_of_step(phase: str, step: int | None) -> str:
-    """Return where in the training loop a heartbeat was written, such as `, in the part 'fwd' of step 6`.
+    """Return the part of the training loop from a rank's heartbeat, such as `, in the part 'fwd' of step 6`.
 
     `phase` is the name that the script gives to a part of a step; the text is empty outside of steps.
     """
