@@ -17,7 +17,7 @@ from analyzers.steps.table import Steps
 
 
 def answer_all(steps: Steps, late: Lateness, options: store.Options | None = None) -> StepsData:
-    """Return what the step logs show about a run: ranks, stragglers, stalls, changes, losses, goodput.
+    """Return all results from the step logs of a run: ranks, stragglers, stalls, changes, losses, goodput.
 
     `late` is how late each rank is in each step. If `options` select a rank or a step, only `StepsData.ranks` is
     restricted to them; all other fields cover the whole run.

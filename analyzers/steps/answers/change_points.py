@@ -1,22 +1,22 @@
 """Find where the level of a series changes, by exact segmentation of its ranks, which is robust against outliers.
 
-A *rank* is here the position of a value in sorted order, and a *cut* a place where the level changes.
+A *rank* here is the position of a value in sorted order. A *cut* is an index at which the level changes.
 
 1. Values are replaced by their ranks, scaled to mean 0 and variance 1. Then neither outliers nor the shape of the
-noise matter, and the variance is known.
-2. Of all ways to cut the series into segments, the cheapest is returned. The cost is the sum of squared distances
-from the segments' means, plus a penalty for each cut. "Optimal partitioning" (Jackson et al., An algorithm for
-optimal partitioning of data on an interval, IEEE Signal Processing Letters 12, 2005) finds it exactly in O(n^2).
-3. The penalty: in units of the variance, a cut that has no cause still lowers the cost by about 2 log n (the largest
-of n chi-squared variables of one degree of freedom). The penalty PENALTY log n with PENALTY = 4 leaves room for the
-search over both ends of a segment: of thousands of series of pure noise less than one in a thousand is cut.
-4. If steps resemble their neighbours (autocorrelation r), they carry less information than independent ones, so the
-penalty grows by (1 + r) / (1 - r), the variance inflation of an AR(1) process.
+   noise matter, and the variance is known.
+2. Of all ways to cut the series into segments, the cheapest one is returned. The cost is the sum of squared distances
+   from the segments' means, plus a penalty for each cut. "Optimal partitioning" finds it exactly in O(n^2) (Jackson et
+   al., An algorithm for optimal partitioning of data on an interval, IEEE Signal Processing Letters 12, 2005).
+3. The penalty: in units of the variance, a cut without any cause still lowers the cost by about 2 log n (the largest
+   of n chi-squared variables of one degree of freedom). The penalty is PENALTY log n with PENALTY = 4, because both
+   ends of a segment are searched. Of thousands of series of pure noise, less than one in a thousand is cut.
+4. If steps resemble their neighbours (autocorrelation r), they carry less information than independent ones. So the
+   penalty grows by (1 + r) / (1 - r), the variance inflation of an AR(1) process.
 
-Example: `[1.0, 1.1, 0.9] * 5 + [2.0, 2.1, 1.9] * 5` with an outlier of 9.0 at index 3. By ranks the outlier is only
-the largest of 30 values. The cut at 15 lowers the sum of squares from 30.0 by 17.3, which is more than the penalty of
-4 log 30 = 13.6, and no other cut does so: `segments` returns the levels 1.0 (0 to 15) and 2.0 (15 to 30). With only
-10 + 10 such values the cut saves 9.8 and costs 12.0: so few values prove no change.
+Example: `[1.0, 1.1, 0.9] * 5 + [2.0, 2.1, 1.9] * 5` with an outlier of 9.0 at index 3. As a rank the outlier is only
+the largest of 30 values. The cut at 15 lowers the sum of squares from 30.0 by 17.3, which is more than the penalty of 4
+log 30 = 13.6. No other cut does so: `segments` returns the levels 1.0 (0 to 15) and 2.0 (15 to 30). With only 10 + 10
+such values the cut saves 9.8 and costs 12.0: so few values prove no change.
 """
 
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ def segments(values: Floats) -> list[Segment]:
 
 
 def penalty(values: Floats) -> float:
-    """Return the cost that each cut adds to a segmentation, so that noise alone is not cut.
+    """Return the penalty for each cut in a segmentation; it is so high that noise alone is not cut.
 
     For n values it is PENALTY log n, times (1 + r) / (1 - r), where r is the correlation of neighbouring values.
     """
@@ -69,8 +69,9 @@ def penalty(values: Floats) -> float:
 def neighbour_correlation(values: Floats) -> float:
     """Return the correlation of neighbouring values, limited to 0 to 0.8; 0 for a series too short to estimate it.
 
-    It is estimated from the differences between values one and two steps apart, which have the variances 2 s^2 (1 - r)
-    and 2 s^2 (1 - r^2), whose ratio is 1 + r. Unlike the usual estimate, a few changes of level do not increase it.
+    The estimate uses two variances: of the differences between values one step apart, 2 s^2 (1 - r), and two steps
+    apart, 2 s^2 (1 - r^2). Their ratio is 1 + r. Unlike the usual estimate, a few changes of level do not increase this
+    one.
     """
     if len(values) < 3 * SHORTEST:
         return 0.0
@@ -87,10 +88,10 @@ def standard_ranks(values: Floats) -> Floats:
 
 
 def cheapest_cuts(values: Floats, cut_cost: float) -> list[int]:
-    """Return the indices at which new segments begin in the segmentation of lowest cost; `cut_cost` is added per cut.
+    """Return the indices at which new segments begin in the segmentation of lowest cost; each cut costs `cut_cost`.
 
-    Inside, `cost[end]` is the lowest cost for the first `end` values: the minimum over `begin` of `cost[begin]`, plus
-    the squared distances within `begin..end` (from cumulative sums), plus `cut_cost`.
+    In the code, `cost[end]` is the lowest cost for the first `end` values. It is the minimum over `begin` of three
+    terms: `cost[begin]`, the squared distances within `begin..end` (from cumulative sums), and `cut_cost`.
     """
     count = len(values)
     sums, squares = (np.concatenate([[0.0], np.cumsum(v)]) for v in (values, values * values))

@@ -11,8 +11,8 @@ from analyzers.steps.table import Steps
 class CountMismatch:
     """The ranks that had issued more or fewer collectives of a process group than most ranks by the end of `step`.
 
-    `difference` is how many more collectives the first of `ranks` had issued than most ranks; negative for fewer.
-    `numbers` has, for each rank, the sequence number of the last collective that it had issued in `group` by then.
+    `difference` is how many more collectives the first of `ranks` had issued than most ranks (negative: fewer).
+    `numbers` is {rank: sequence number of the last collective that it had issued in `group` by the end of `step`}.
     """
 
     step: int
@@ -25,9 +25,9 @@ class CountMismatch:
 def count_mismatches(steps: Steps) -> list[CountMismatch]:
     """Return a `CountMismatch` for each process group whose ranks issued unequal numbers of collectives.
 
-    It describes the first step by whose end the numbers were unequal and after which they stayed so. Numbers that
-    become equal again belong to collectives that a thread issues beside the steps, such as those that save a
-    checkpoint: a rank that left a collective out stays behind.
+    It describes the first step from which on the numbers stayed unequal. Numbers that become equal again are no
+    mismatch: they come from collectives that a thread issues beside the steps, for example to save a checkpoint. A rank
+    that left a collective out stays behind.
     """
     mismatches = []
     for group in map(str, steps.seqs):

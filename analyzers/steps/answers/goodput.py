@@ -1,13 +1,13 @@
 """Divide the wall time of a run, to the nanosecond, into training and everything else.
 
-Each rank has a timeline from the first start of the run to its end. Within a step, each *part* of the wall time, such
-as `data` or `checkpoint` (in the order of PARTS), gets the time of its phases, but no more than is left of the step;
-the rest is `productive`. The time between two steps counts for the later step. So the parts of every rank add up to
-the wall time.
+Each rank has a timeline from the first start of the run to its end. A step is divided into *parts*, such as `data` or
+`checkpoint`. In the order of PARTS, each part gets the time of its phases, but at most what is left of the step; the
+rest is `productive`. The time between two steps counts for the later step. So the parts of every rank add up to the
+wall time.
 
-Example, in seconds: a rank starts at 0; step 1 runs from 10 to 14 (1 s of it `data_wait`) and step 2 from 14 to 17 (2
-s `ckpt_save`). Its job starts again, and step 2 is done again from 30 to 33. Then `startup` is 10, `data` 1, `redone`
-3 (the first run of step 2, as its work was lost), `restart` 13 (from 17 to 30) and `productive` 3 + 3: 33 in all.
+Example, in seconds: a rank starts at 0; step 1 runs from 10 to 14 (1 s of it `data_wait`) and step 2 from 14 to 17 (2 s
+`ckpt_save`). The job starts again, and step 2 is done again from 30 to 33. Then `startup` is 10, `data` 1, `redone` 3
+(the first run of step 2, whose work was lost), `restart` 13 (from 17 to 30) and `productive` 3 + 3: 33 in all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ The first number is in robust standard deviations, the second is a share of the 
 def goodput(steps: Steps, late: Lateness) -> Goodput | None:
     """Return how the wall time of a run is divided into parts, as the mean over ranks.
 
-    `late` says how late each rank is in each step; the time that ranks wait for a late one counts as stalled. The
+    `late` has the lateness of each rank in each step; the time that ranks wait for a late rank counts as stalled. The
     result is None if the logs record no start times of steps.
     """
     table, bounds = goodput_by_rank(steps, late), extent(steps)
@@ -74,7 +74,7 @@ def goodput(steps: Steps, late: Lateness) -> Goodput | None:
 def divided(sums: Sequence[int], count: int) -> list[int]:
     """Return each sum divided by `count`, rounded so that the results add up to the total divided by `count`.
 
-    That total is rounded down. Example: `divided([5, 3], 4)` is `[1, 1]`, as (5 + 3) / 4 = 2 (largest remainder
+    The latter is rounded down. Example: `divided([5, 3], 4)` is `[1, 1]`, because (5 + 3) / 4 = 2 (largest remainder
     method).
     """
     round_up = sum(value % count for value in sums) // count
@@ -85,7 +85,7 @@ def divided(sums: Sequence[int], count: int) -> list[int]:
 def goodput_by_rank(steps: Steps, late: Lateness) -> pd.DataFrame:
     """Return the ns of each part of the wall time (columns) on each rank (rows); each row adds up to the wall time.
 
-    `late` says how late each rank is in each step; the time that ranks wait for a late one counts as stalled. The
+    `late` has the lateness of each rank in each step; the time that ranks wait for a late rank counts as stalled. The
     table is empty if the logs do not record start times of steps.
     """
     bounds = extent(steps)
@@ -135,11 +135,11 @@ def is_timed(table: pd.DataFrame) -> Mask:
 
 
 def timeline(steps: Steps, ranks: Sequence[int]) -> pd.DataFrame:
-    """Return the steps of some ranks, which must be consecutive, in order of rank and start time.
+    """Return the steps of some ranks in order of rank and start time; the ranks must be consecutive.
 
-    The steps that a restart did again are included twice. Column `row` is the row number in `steps.table`, or -1 for
-    the earlier run of a step that was done again. `dur_ns` is multiplied by the number of steps that a row covers.
-    Steps whose start time or duration is not recorded are left out.
+    A step that was done again after a restart has a row for each run. Column `row` is the row number in `steps.table`,
+    or -1 for the earlier run of such a step. `dur_ns` is multiplied by the number of steps that a row covers. Steps
+    whose start time or duration is not recorded are left out.
     """
     columns = ["rank", "session", "start_ns", "dur_ns", "covers"]
     first, last = np.searchsorted(steps.table["rank"].to_numpy(), [ranks[0], ranks[-1] + 1])
@@ -153,7 +153,7 @@ def timeline(steps: Steps, ranks: Sequence[int]) -> pd.DataFrame:
 
 
 def next_start(rows: pd.DataFrame, end: int) -> Integers:
-    """Return, for each step in `rows` (a `timeline` table), when the next step of the same rank starts, in Unix ns.
+    """Return, for each step in `rows` (a `timeline` table), the start of the next step of the same rank, in Unix ns.
 
     For the last step of a rank the result is `end`.
     """
@@ -170,10 +170,10 @@ def rank_changes(rows: pd.DataFrame) -> Mask:
 
 
 def within_steps(steps: Steps, rows: pd.DataFrame, stall_ns: Integers) -> dict[str, Integers]:
-    """Return {part: ns of each step that belong to it}, for the parts of the wall time that lie within steps.
+    """Return {part: ns of each step that belong to this part}, for the parts of the wall time inside of steps.
 
-    The arrays have a value for each step in `rows` (a `timeline` table), `stall_ns` for each row of `steps.table`.
-    Each part in turn takes at most the time that the parts before it left; the rest is `productive`.
+    The arrays have a value for each step in `rows` (a `timeline` table); `stall_ns` has a value for each row of
+    `steps.table`. Each part in turn takes at most the time that the earlier parts left; the rest is `productive`.
     """
     row, rest = rows["row"].to_numpy(), rows["dur_ns"].to_numpy().copy()
     # The work of a step that was done again is lost, whatever it went for.
@@ -196,7 +196,7 @@ def phase_ns(steps: Steps, names: tuple[str, ...], rows: Integers | slice = ALL_
 
 
 def to_ns(seconds: Floats) -> Integers:
-    """Return durations in whole ns; unknown ones become 0, and impossibly long ones in damaged logs are limited."""
+    """Return durations in whole ns; unknown durations become 0, and impossibly long ones (damaged logs) are limited."""
     # Whatever a log claims, sums of a few durations then stay below what int64 holds.
     limited = np.clip(np.nan_to_num(seconds), -LONGEST_NS / 1e9, LONGEST_NS / 1e9)
     return np.rint(limited * 1e9).astype(np.int64)
@@ -222,7 +222,7 @@ def stalled_ns(steps: Steps, late: Lateness) -> Integers:
 def waited_s(steps: Steps, late: Lateness) -> Floats:
     """Return, for each row of `steps.table`, the seconds that its rank waited for the latest rank of the step.
 
-    They are 0 in steps in which no rank counts as late.
+    The value is 0 in steps in which no rank counts as late.
     """
     rows = np.zeros(len(steps.table))
     if not late.is_known or not len(late):
@@ -239,9 +239,9 @@ def waited_s(steps: Steps, late: Lateness) -> Floats:
 def between_steps(rows: pd.DataFrame, begin: int, end: int) -> dict[str, Integers]:
     """Return {part: ns}, for the parts of the wall time that lie outside of steps, such as `startup` and `restart`.
 
-    The arrays have a value for each step in `rows` (a `timeline` table). The time before a step counts for the row of
-    that step; the time after a rank's last step counts for the row of that last step. `begin` and `end` are those of
-    the run (Unix ns).
+    The arrays have a value for each step in `rows` (a `timeline` table). The time before a step is in the row of this
+    step; the time after a rank's last step is in the row of this last step. `begin` and `end` are the start and the end
+    of the run (Unix ns).
     """
     starts, ends = rows["start_ns"].to_numpy(), (rows["start_ns"] + rows["dur_ns"]).to_numpy()
     first = np.insert(rank_changes(rows), 0, True)

@@ -1,18 +1,18 @@
 """Compute how late each rank is, compared with the others, in each step.
 
-Synchronised steps have the same duration on all ranks, so the step time does not show who is late; the work that a rank
-does *before* it waits for the others does. Two clocks are used:
+Synchronised steps have the same duration on all ranks, so the step time does not show which rank is late. The work that
+a rank does *before* it waits for the others shows it. This work is measured in two ways:
 
-* CPU with gloo: processor time is the own work, as waiting for others takes none. Data loading, garbage collection and
+* CPU with gloo: by processor time, because waiting for others takes none. Data loading, garbage collection and
   checkpoints count by wall time, because they happen before any rank waits.
-* GPUs: phases contain waiting. At the end of each phase a rank is behind the others by some time; its lateness is the
-  largest of these delays, as the ranks that wait for it catch up later in the step.
+* GPUs: phases contain waiting. At the end of each phase a rank is behind the others by some time. Its lateness is the
+  largest of these delays, because the ranks that wait for it catch up later in the step.
 
-Example (GPU, seconds at the end of each phase): rank 0 loads data until 0.01 and ends its backward at 0.41, rank 1
-loads until 0.05 and ends its backward at 0.41 too, as both wait for each other in its collectives. Their step times are
-equal, but rank 1 was 0.04 s behind after `data_wait`: that is its lateness, and `data` is its cause.
+Example (GPU, seconds at the end of each phase): rank 0 loads data until 0.01 and ends its backward at 0.41. Rank 1
+loads until 0.05 and also ends its backward at 0.41, because both wait for each other in its collectives. Their step
+times are equal, but rank 1 was 0.04 s behind after `data_wait`: this is its lateness, and `data` is the cause.
 
-Time in this project's recorders (profiler, snapshots) is left out, as only the measurement caused it.
+Time in this project's recorders (profiler, snapshots) is left out, because only the measurement caused it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,13 +50,13 @@ LOCAL_PHASES = ("gc", "data_wait", "h2d", "fwd", "log", "ckpt_save", "eval")
 
 @dataclass(frozen=True)
 class Lateness:
-    """How late each rank is in each step that all ranks finished.
+    """The lateness of each rank in each step that all ranks finished.
 
     `excess` is a [step, rank] table of how much later (s) a rank is than a typical rank. `by_cause` has such a table
-    for each cause: how much longer (s) the rank takes for that kind of work. The others have a value per step:
-    `usual` is the work of a typical rank (s), `step_s` is the duration of the step (s), and `all_tagged` is whether
-    all ranks did something besides training in the step, such as a checkpoint. `by_processor` is whether computing
-    was measured in processor time.
+    for each cause: how much longer (s) the rank takes for this kind of work. The other fields have a value per step:
+    `usual` is the work of a typical rank (s), `step_s` is the duration of the step (s), and `all_tagged` is whether all
+    ranks did something besides training in the step, such as a checkpoint. `by_processor` is whether computing was
+    measured in processor time.
     """
 
     excess: pd.DataFrame
@@ -71,12 +71,12 @@ class Lateness:
 
     @property
     def is_known(self) -> bool:
-        """Whether the logs can show lateness: several ranks, and the work that each does before it waits."""
+        """Whether the logs can show lateness: several ranks are recorded, and the work of each before it waits."""
         return len(self.excess.columns) > 1 and any(grid.to_numpy().any() for grid in self.by_cause.values())
 
 
 def lateness(steps: Steps) -> Lateness:
-    """Return how late each rank is in every step that all ranks finished.
+    """Return the lateness of each rank in every step that all ranks finished.
 
     Warm-up steps after a start or restart are left out.
     """
@@ -100,8 +100,8 @@ def lateness(steps: Steps) -> Lateness:
 def processor_work(steps: Steps, usable: Mask) -> dict[Cause, pd.DataFrame]:
     """Return each rank's own work in seconds, as one [step, rank] table per cause.
 
-    Computing is measured in processor time, the other causes in wall time, as they involve no waiting for other ranks.
-    `usable` is a mask of the rows of `steps.table` that count.
+    Computing is measured in processor time. The other causes are measured in wall time, because in them no rank waits
+    for others. `usable` is a mask of the rows of `steps.table` that count.
     """
     clocks = {c: steps.cpu if c is Cause.COMPUTE else steps.phases for c in PHASES_OF if c is not Cause.UNRECORDED}
     return {cause: steps.grid(clock.total(PHASES_OF[cause]), usable) for cause, clock in clocks.items()}
@@ -112,10 +112,10 @@ def unrecorded_work(
 ) -> pd.DataFrame:
     """Return the seconds outside of the logged phases by which a rank makes the others wait, as a [step, rank] table.
 
-    Outside of the phases a script may sleep, read or write; but a rank may also wait there for ranks whose extra work
-    is in the phases. So only the time that exceeds the extra work of every other rank counts, and only if it is a
-    large part of a step. `work` has the work in phases and `step_s` the durations of steps (s), both as [step, rank]
-    tables; `usable` is a mask of the rows of `steps.table` that count.
+    Outside of the phases a script may sleep, read or write. But a rank may also wait there for ranks with extra work
+    inside the phases. So this time counts only as far as it exceeds the extra work of every other rank, and only if it
+    is a large part of a step. `work` has the work in phases and `step_s` the durations of steps (s), both as [step,
+    rank] tables; `usable` is a mask of the rows of `steps.table` that count.
     """
     residual = rows_of(steps.grid(steps.table["residual_ns"] / 1e9, usable), step_s)
     excess = excess_over_others(residual).to_numpy().clip(min=0)
@@ -132,8 +132,8 @@ def unrecorded_work(
 def in_stretches(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Return a copy of `flags`, bool[step, rank], that keeps a flag only if it recurs in neighbouring steps.
 
-    A flag is kept if it lies in 10 consecutive steps in which at least 9 flags of its rank are set (`STRETCH`). On a
-    machine with more processes than cores any rank may lose some time in a single step; that is no straggler.
+    A flag is kept if it lies in 10 consecutive steps of which at least 9 are flagged on its rank (`STRETCH`). On a
+    machine with more processes than cores any rank may lose some time in a single step; such a rank is no straggler.
     """
     length, least = STRETCH
     if len(flags) < length:
@@ -158,7 +158,7 @@ def wall_work(steps: Steps, usable: Mask) -> dict[Cause, pd.DataFrame]:
 def phase_s(steps: Steps, phase: str) -> "pd.Series[float]":
     """Return the seconds of a phase per row of `steps.table`, by the device's clock if recorded, else by the host's.
 
-    On a device the host's time of a phase covers only the launching of kernels.
+    If a device works, the host's time of a phase covers only the launches of kernels.
     """
     return steps.device[phase] if phase in steps.device else steps.phases[phase]
 
@@ -185,7 +185,7 @@ def sum_of(grids: Iterable[pd.DataFrame], like: pd.DataFrame) -> pd.DataFrame:
 
 
 def rows_of(grid: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a [step, rank] table for those steps that the table `like` has.
+    """Return the rows of a [step, rank] table for the steps of the table `like`.
 
     If these are all of its steps, the table is not copied.
     """
@@ -205,7 +205,7 @@ def others(grid: pd.DataFrame) -> "pd.Series[float]":
 def lower_median(values: Floats) -> Floats:
     """Return the lower median of each row.
 
-    Of two ranks it is the smaller value, so that the other rank shows as late.
+    Of two ranks this is the smaller value, so that the other rank shows as late.
     """
     middle = (values.shape[1] - 1) // 2
     medians: Floats = np.partition(values, middle, axis=1)[:, middle]

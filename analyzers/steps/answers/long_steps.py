@@ -34,7 +34,7 @@ def single_stalls(steps: Steps, late: Lateness | None = None) -> list[LongStep]:
     """Return the few steps that took far longer than the steps around them, in order; empty if long steps recur.
 
     Example: of 1000 steps of 0.6 s one takes 90 s and no other more than 0.9 s: the step of 90 s is a stall. With a
-    checkpoint of 30 s every 50 steps there is no stall, as these long steps recur.
+    checkpoint of 30 s every 50 steps there is no stall, because these long steps recur.
     """
     plain = plain_times(steps)
     if len(plain) < STEPS_AT_LEAST:
@@ -47,7 +47,7 @@ def single_stalls(steps: Steps, late: Lateness | None = None) -> list[LongStep]:
 
 
 def plain_times(steps: Steps) -> "pd.Series[float]":
-    """Return, by step, the seconds of the steps that did nothing but train (median over ranks).
+    """Return {step: seconds} of the steps that only trained, without a checkpoint for example (median over ranks).
 
     The first WARM_UP steps of each process are left out.
     """
@@ -82,8 +82,8 @@ def stalled_steps(seconds: Floats, usual: Floats) -> list[int]:
 def long_step(steps: Steps, late: Lateness | None, step: int, seconds: float, usual: float, total: float) -> LongStep:
     """Return a `LongStep` with the ranks for which the others waited, and the phase that took most of the extra time.
 
-    `seconds` is the duration of the step, `usual` that of the steps around it, and `total` the sum of all step times,
-    all in seconds.
+    `seconds` is the duration of the step, `usual` the duration of the steps around it, and `total` the sum of all step
+    times, all in seconds.
     """
     return LongStep(
         step=step,
@@ -98,7 +98,7 @@ def long_step(steps: Steps, late: Lateness | None, step: int, seconds: float, us
 def late_ranks(steps: Steps, late: Lateness | None, step: int, extra_s: float) -> list[int]:
     """Return the ranks whose lateness explains most of the extra time `extra_s` of a step.
 
-    All ranks are returned if none explains it, or if the logs do not show lateness.
+    If no rank explains it, or if the logs do not show lateness, all ranks are returned.
     """
     if late is None or not late.is_known or step not in late.excess.index:
         return steps.ranks

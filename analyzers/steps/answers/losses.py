@@ -48,10 +48,10 @@ class Quantity(StrEnum):
 
 @dataclass(frozen=True)
 class NonFinite:
-    """The first step whose loss or gradient norm is NaN or infinite, and the ranks whose logs show it in that step.
+    """The first step whose loss or gradient norm is NaN or infinite, and the ranks whose logs show this in the step.
 
-    `quantity` says which of the two it is. `finite_from` is the step from which on all values are finite again, for
-    example after a loss scaler skipped some steps; None if they do not become finite again.
+    `quantity` says whether it is the loss or the gradient norm. `finite_from` is the step from which on all values are
+    finite again, for example after a loss scaler skipped some steps; None if there is no such step.
     """
 
     step: int
@@ -76,7 +76,7 @@ def mean_by_step(steps: Steps, name: str) -> "pd.Series[float]":
 
 
 def first_nonfinite(steps: Steps) -> NonFinite | None:
-    """Return a `NonFinite` on the first step whose loss or gradient norm is NaN or infinite; None if there is none."""
+    """Return a `NonFinite` for the first step whose loss or gradient norm is NaN or infinite; None if there is none."""
     table = steps.table
     broken = table[(table["loss_state"] == BROKEN) | (table["grad_norm_state"] == BROKEN)]
     if broken.empty:
@@ -101,10 +101,10 @@ def finite_again(table: pd.DataFrame, last_broken: int) -> int | None:
 
 
 def spikes(kind: EventKind, values: "pd.Series[float]", deviations: float, share: float) -> list[Event]:
-    """Return events of this kind for the values that are far above the values before them, the highest first.
+    """Return events of this kind for values that are far above the values before them, the highest first.
 
-    Consecutive high values are one event. A value is far above if it exceeds its expected value by `deviations` robust
-    standard deviations and by the fraction `share` of the expected value.
+    Consecutive high values are one event. A value is far above if it exceeds its expected value by two limits: by
+    `deviations` robust standard deviations, and by the fraction `share` of the expected value.
     """
     if len(values) <= BEFORE_AT_LEAST:
         return []
@@ -134,10 +134,10 @@ def height(event: Event) -> float:
 
 
 def expected_values(numbers: Floats) -> Floats:
-    """Return, for each value, the value that is expected from those before it: the median of the last RECENT values.
+    """Return, for each value, the value expected from those before it: the median of the last RECENT values.
 
-    It is NaN for the first values. RECENT is small because a loss falls fast at first: the median of many values would
-    be far above the loss, and hide spikes.
+    It is NaN for the first values. RECENT is small because a loss falls fast at first. The median of many values would
+    then be far above the loss, and hide spikes.
     """
     expected = np.full(len(numbers), np.nan)
     if len(numbers) > RECENT:
@@ -149,11 +149,11 @@ def expected_values(numbers: Floats) -> Floats:
 def usual_excess(excess: Floats) -> Floats:
     """Return, for each value, the robust standard deviation of `excess`, as a measure of the usual noise.
 
-    `excess` is each value minus the expected one, relative to the expected one. The deviation is computed from
-    differences of neighbours (hence the sqrt(2)), which a falling loss does not increase. It is computed for the
-    WINDOW values before each value and for the whole series, and the larger result counts, as a few values in a row
-    may be close together by chance. It is larger if the noise has heavy tails: how far these reach is estimated from
-    a value near the highest, such as the 30th highest of 2000.
+    `excess` is each value minus its expected value, relative to the expected value. The deviation is computed from
+    differences of neighbours (hence the sqrt(2)), which a falling loss does not increase. It is computed for the WINDOW
+    values before each value and for the whole series; the larger result counts, because a few values in a row may be
+    close together by chance. If the noise has heavy tails, the result is larger: the tails are estimated from a value
+    near the highest, such as the 30th highest of 2000.
     """
     distances = np.abs(np.diff(excess, prepend=np.nan)) / np.sqrt(2)
     overall = MAD_TO_STD * float(np.nanmedian(distances))
@@ -168,7 +168,7 @@ def usual_excess(excess: Floats) -> Floats:
 def medians_before(values: Floats) -> Floats:
     """Return, for each value, the median of the WINDOW values before it.
 
-    It is NaN for the first values, which have too few before them.
+    It is NaN for the first values, because there are too few values before them.
     """
     medians = np.full(len(values), np.nan)
     whole = min(len(values), RECENT + 1 + WINDOW)

@@ -1,4 +1,4 @@
-"""Find ranks whose memory use grows step after step, as with a leak."""
+"""Find ranks whose memory use grows step after step, which suggests a leak."""
 
 from dataclasses import dataclass
 
@@ -28,8 +28,8 @@ class Growth:
 def memory_growth(steps: Steps) -> list[Growth]:
     """Return a `Growth` for each rank whose memory rises in nearly every step.
 
-    Warm-up steps do not count, nor steps in which this project's recorders were active, as their buffers are part of
-    the process's memory.
+    Two kinds of steps do not count: warm-up steps, and steps in which this project's recorders were active, because
+    their buffers are part of the process's memory.
     """
     # A profiler that records four steps looks like a leak of four steps.
     recording = steps.recorder_s > 0
@@ -43,7 +43,7 @@ def memory_growth(steps: Steps) -> list[Growth]:
 
 
 def growth_of(rank: int, memory: "pd.Series[float]") -> Growth | None:
-    """Return a `Growth` that says how fast a rank's memory grows; None if it does not look like a leak.
+    """Return a `Growth` for a rank, with the speed of the growth; None if it does not look like a leak.
 
     `memory` is in bytes, by step.
     """

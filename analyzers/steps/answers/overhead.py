@@ -29,7 +29,7 @@ class Overhead:
     """A part of the wall time that costs too much.
 
     For `Part.DATA`, `seconds` is the waiting per step and `share` its share of a step. For the other parts, `seconds`
-    is the sum over the whole run and `share` its share of the run's wall time.
+    is the sum over the whole run, and `share` is the share of the run's wall time.
     """
 
     part: Part

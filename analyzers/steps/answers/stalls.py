@@ -17,9 +17,9 @@ COST = 0.03
 
 
 def global_stalls(steps: Steps) -> list[GlobalStall]:
-    """Return a `GlobalStall` for each cause for which even the fastest rank lost time, the costliest first.
+    """Return a `GlobalStall` for each cause by which even the fastest rank lost time, the costliest first.
 
-    A cause is reported only if it has several such steps that together cost enough time.
+    A cause is reported only if several steps are affected and the time lost in them is long enough.
     """
     step_s = steps.grid(steps.table["dur_s"], steps.plain).dropna().median(axis=1)
     if len(step_s) < STEPS_AT_LEAST:
@@ -32,7 +32,7 @@ def global_stalls(steps: Steps) -> list[GlobalStall]:
 def stall_of(steps: Steps, cause: Cause, step_s: "pd.Series[float]") -> GlobalStall | None:
     """Return a `GlobalStall` on steps in which every rank lost time to one cause; None if they are few or cost little.
 
-    `step_s` is the duration in seconds of each step that did nothing but train, indexed by step.
+    `step_s` has the duration in seconds of each step that only trained (no checkpoint, for example), by step.
     """
     # The minimum over ranks: what the fastest rank had to wait for is no straggler of its own.
     fastest = steps.grid(steps.phases.total(PHASES_OF[cause])).min(axis=1).loc[step_s.index]

@@ -22,7 +22,7 @@ TINY_S = 1e-9
 def step_time_changes(steps: Steps) -> list[Change]:
     """Return the changes of the typical duration of a step, in order of steps.
 
-    The typical duration is that of steps that did nothing but train, as the median over ranks.
+    The typical duration is the median over ranks. Only steps that did nothing besides training count.
     """
     plain = steps.grid(steps.table["dur_s"], steps.plain).median(axis=1).dropna()
     if len(plain) < STEPS_AT_LEAST:
@@ -44,8 +44,9 @@ def smallest_share(steps: Steps) -> float:
 def drift_ends(values: Floats, levels: Sequence[Segment]) -> list[Segment]:
     """Return the first and the last third as two segments if the values drift along a line, else an empty list.
 
-    A line through the medians of both thirds (a resistant line, Tukey 1977) is compared with `levels`, segments of
-    constant level: the one with the smaller sum of absolute distances fits better. Outliers influence neither fit.
+    Two descriptions of the series are compared: a line through the medians of both thirds (a resistant line, Tukey
+    1977), and `levels`, segments of constant level. The one with the smaller sum of absolute distances fits better.
+    Outliers influence neither fit.
     """
     third, index = len(values) // 3, np.arange(len(values))
     rise = np.median(values[-third:]) - np.median(values[:third])
@@ -58,7 +59,7 @@ def drift_ends(values: Floats, levels: Sequence[Segment]) -> list[Segment]:
 
 
 def merge_small(values: Floats, levels: Sequence[Segment], share: float) -> list[Segment]:
-    """Return the segments after merging neighbours in `levels` whose levels differ by less than the share `share`.
+    """Return the segments after merging neighbours in `levels` whose levels differ by less than the fraction `share`.
 
     The difference is relative to the level of the first of the two. `values` is the series that the segments divide;
     the level of a merged segment is the median of its values.
@@ -78,8 +79,8 @@ def merge_small(values: Floats, levels: Sequence[Segment], share: float) -> list
 def change_between(steps: Steps, plain: "pd.Series[float]", a: Segment, b: Segment, kind: ChangeKind) -> Change:
     """Return the change of step time between two segments of `plain`, with the change of each phase in seconds.
 
-    `plain` has the seconds of each step that did nothing but train, by step number. A change of `kind` DRIFT is
-    reported at the first step of segment `a`, one of kind STEP at the first step of `b`.
+    `plain` is {step: seconds} of the steps that did nothing besides training. A change of `kind` DRIFT is reported at
+    the first step of segment `a`, a change of kind STEP at the first step of `b`.
     """
     before, after = (plain.index[segment.begin : segment.end] for segment in (a, b))
     begin = b.begin if kind is ChangeKind.STEP else a.begin

@@ -33,9 +33,9 @@ MAIN_CAUSE_SHARE = 0.6
 class Thresholds:
     """The limits above which a rank counts as late in a step, and as a straggler in the run.
 
-    `late` is a lateness relative to the duration of a step in which no rank is late. As few steps prove little, this
-    limit is multiplied by 1 + `few_steps` / (number of steps). `cost` is the share of all time that the rank must
-    cost the job.
+    `late` is a lateness relative to the duration of a step in which no rank is late. Few steps prove little, so this
+    limit is multiplied by 1 + `few_steps` / (number of steps). `cost` is the share of all time that the rank must cost
+    the job.
     """
 
     late: float
@@ -72,7 +72,7 @@ def late_thresholds(late: Lateness) -> Floats:
     """Return, for each step, the lateness in seconds above which a rank counts as late.
 
     It is a share of the duration of a step in which no rank is late. If processor time is measured, it is at most the
-    work of the other ranks: a rank with twice their work counts as late even if the step is mostly waiting for cores
+    work of the other ranks: a rank with twice their work counts as late, even if the step is mostly waiting for cores
     of a busy machine.
     """
     thresholds = BY_PROCESSOR if late.by_processor else BY_WALL
@@ -90,8 +90,8 @@ def late_thresholds(late: Lateness) -> Floats:
 def lateness_noise(late: Lateness) -> float:
     """Return the robust standard deviation of a rank's lateness from step to step, in seconds.
 
-    It is computed from differences of neighbouring steps (hence the sqrt(2)), so that a rank that is always late does
-    not increase it.
+    It is computed from differences of neighbouring steps (hence the sqrt(2)), so a rank that is always late does not
+    increase it.
     """
     if len(late) < 2:
         return 0.0
@@ -100,7 +100,7 @@ def lateness_noise(late: Lateness) -> float:
 
 
 def straggler_of(late: Lateness, rank: int, thresholds: Floats, first: int) -> Straggler | None:
-    """Return a `Straggler` that says how often, how much and why a rank is late; None if it rarely is.
+    """Return a `Straggler` that says how often, how much and why a rank is late; None if the rank is rarely late.
 
     `thresholds` has the tolerated lateness (s) of each step, `first` is the first step in the logs.
     """
@@ -143,8 +143,8 @@ def latest_steps(late: Lateness, late_s: "pd.Series[float]") -> list[LateStep]:
 def lasting_from(is_late: "pd.Series[bool]") -> int | None:
     """Return the first late step from which on the rank is late in most steps.
 
-    `is_late` says for each step whether the rank counts as late in it. The result is None if there is no such step,
-    or most of the late steps come before it.
+    `is_late` says for each step whether the rank counts as late. The result is None if there is no such step, or if
+    most of the late steps come before it.
     """
     # Backwards, so that each entry is the share of late steps from there to the end.
     from_end = is_late[::-1].expanding()
@@ -156,15 +156,15 @@ def lasting_from(is_late: "pd.Series[bool]") -> int | None:
 def begin_of(excess: "pd.Series[float]", is_late: "pd.Series[bool]", threshold_s: float, first: int) -> int:
     """Return the step at which a rank's lateness began.
 
-    `excess` is its lateness (s) and `is_late` whether it counts as late, both by step. Before the begin, lateness
-    should be below a limit in every step, and above it from there on. The result is the step with the smallest sum of
-    distances on the wrong side of the limit. The limit lies between the usual values before and after, nearer to the
-    one that varies less. The first step that counts as late is not used, because it is a matter of chance if lateness
-    varies around the threshold `threshold_s`. A rank that is late in all compared steps is late from the `first` step
-    in the logs.
+    `excess` is its lateness (s) and `is_late` whether it counts as late, both by step. The begin divides the steps so
+    that lateness is below a limit before it, and above the limit from it on; the step with the smallest sum of
+    distances on the wrong side of the limit is chosen. The limit lies between the usual values before and after, nearer
+    to the one that varies less. The first step that counts as late is not used: if lateness varies around the threshold
+    `threshold_s`, this step is a matter of chance. A rank that is late in all compared steps is late from the `first`
+    step in the logs.
 
-    Example: lateness of 0, 9, 0, 0, 20, 45, 50, 48 ms, threshold 8 ms. The usual values are 46 ms (varying by 4) and
-    0 ms (by 1), so the limit is 46 * 1 / 5 = 9 ms. The begin is the step with 20 ms, as it leaves the least on the
+    Example: lateness of 0, 9, 0, 0, 20, 45, 50, 48 ms, threshold 8 ms. The usual values are 46 ms (varying by 4) and 0
+    ms (by 1), so the limit is 46 * 1 / 5 = 9 ms. The begin is the step with 20 ms, because it leaves the least on the
     wrong side.
     """
     late_s, on_time_s = (np.asarray(excess[rows], dtype=np.float64) for rows in (is_late, ~is_late))
@@ -196,7 +196,7 @@ def ranks_in_turns(late: Lateness, thresholds: Floats, cost: float) -> set[int]:
     """Return the ranks that are late in turns, each of them in some of the steps.
 
     `thresholds` has, for each step, the lateness (s) above which a rank counts as late. The set is empty if the late
-    steps are few, if they cost less than the share `cost` of the time, or if most of them are of a single rank.
+    steps are few, if they cost less than the share `cost` of the time, or if most of them are due to a single rank.
     """
     excess = late.excess.to_numpy()
     latest = excess.max(axis=1)
@@ -213,10 +213,10 @@ def ranks_in_turns(late: Lateness, thresholds: Floats, cost: float) -> set[int]:
 
 
 def mark_hosts(steps: Steps, late: Sequence[Straggler]) -> list[Straggler]:
-    """Return the stragglers, with the pattern HOST for those whose machine explains their lateness.
+    """Return the stragglers, with the pattern HOST for those whose lateness is explained by their machine.
 
-    A machine explains it if it has several ranks and all of them are late, and some other machine has ranks that are
-    not late.
+    A machine explains it if the machine has several ranks and all of them are late, and some other machine has ranks
+    that are not late.
     """
     ranks_on: dict[str, set[int]] = {}
     for start in steps.starts:

@@ -1,4 +1,4 @@
-"""Summarise the steps of each rank: medians over the steps that did nothing but train."""
+"""Summarise the steps of each rank: medians over the steps that did nothing besides training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,9 +30,10 @@ def summary(steps: Steps, rank: int | None = None, step: int | None = None) -> l
 
 
 def typical_rows(steps: Steps, selected: Mask) -> Mask:
-    """Return a mask of the rows of `steps.table`, among those in the mask `selected`, over which medians are computed.
+    """Return a mask of the rows of `steps.table` for computing medians, among the rows in the mask `selected`.
 
-    For each rank these are its steps that did nothing but train, or all of its timed steps if there are none.
+    For each rank these are the steps that did nothing besides training. If there are none, all of its timed steps are
+    used.
     """
     plain, codes = selected & steps.plain.to_numpy(), steps.rank_codes
     timed = selected & steps.table["dur_s"].notna().to_numpy()
@@ -43,7 +44,7 @@ def typical_rows(steps: Steps, selected: Mask) -> Mask:
 
 @dataclass(frozen=True)
 class Medians:
-    """Medians over typical steps of each rank, as arrays with one value per rank in the order of `Steps.ranks`.
+    """Medians over the typical steps of each rank, as arrays with one value per rank in the order of `Steps.ranks`.
 
     `rows` is a mask of the rows of `Steps.table` that are typical steps. `step` is the duration, `mad` its median
     absolute deviation, and `phases` is {clock: {phase: time}}, all in seconds; `tokens` is the number of tokens per
@@ -58,9 +59,9 @@ class Medians:
 
     @classmethod
     def of_rows(cls, steps: Steps, rows: Mask) -> "Medians":
-        """Return the medians of each rank over those rows of `steps.table` that the mask `rows` marks.
+        """Return the medians of each rank over the rows of `steps.table` in the mask `rows`.
 
-        They are computed for all ranks at once, as a group-by per rank is far slower.
+        They are computed for all ranks at once, because a group-by per rank is far slower.
         """
         times = steps.table["dur_s"].to_numpy()
         step = steps.by_rank(times, rows)

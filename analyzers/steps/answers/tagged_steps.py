@@ -1,4 +1,7 @@
-"""Count the steps with each tag (checkpoint, compile, ...), which did more than train, and their median duration."""
+"""Count the steps with each tag, such as checkpoint or compile, and compute their median duration.
+
+A tagged step did something besides training.
+"""
 
 import numpy as np
 

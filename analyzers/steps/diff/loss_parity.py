@@ -14,9 +14,8 @@ DIVERGED = 1e-2
 class LossParity(msgspec.Struct, frozen=True, kw_only=True):
     """The comparison of the losses of two runs at their common steps.
 
-    `largest` is the largest absolute difference. `differs_from` is the first step with a different value;
-    `diverges_from` is the step from which on all losses differ by more than one per cent. None means that there is no
-    such step.
+    `largest` is the largest absolute difference. `differs_from` is the first step with a different value.
+    `diverges_from` is the step from which on all losses differ by more than one per cent. None: there is no such step.
     """
 
     steps: int
@@ -47,7 +46,7 @@ def loss_parity(a: Steps, b: Steps) -> LossParity | None:
 def diverges_from(steps: Column, diverged: Mask) -> int | None:
     """Return the step from which on the losses stay diverged; None if they agree at the last step.
 
-    `diverged` has, for each of the ascending `steps`, whether the losses differ by more than is allowed.
+    `diverged` says, for each of the ascending `steps`, whether the losses differ by more than the tolerance.
     """
     if not diverged[-1]:
         return None

@@ -29,7 +29,7 @@ LOSS_FROM = 0.75
 class Measure(StrEnum):
     """A measure by which two runs are compared.
 
-    The three of step times are the median, the mean and the 95th percentile.
+    Three of them are about step times: the median, the mean and the 95th percentile.
     """
 
     STEP_TIME = "step_time"
@@ -55,8 +55,8 @@ An increase is a regression if the lower end of its confidence interval is above
 class MeasureChange(msgspec.Struct, frozen=True, kw_only=True):
     """The change of a measure between two runs; `a` and `b` are its values: seconds, bytes (`memory`) or a mean loss.
 
-    `change` is relative to `a` and lies between `low` and `high` with 95 % confidence. `samples` counts the steps of
-    the run that has fewer; `is_sufficient` says whether they are enough for a verdict.
+    `change` is relative to `a` and lies between `low` and `high` with 95 % confidence. `samples` is the number of steps
+    of the run with fewer steps; `is_sufficient` says whether they are enough for a verdict.
     """
 
     measure: Measure
@@ -70,7 +70,7 @@ class MeasureChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_exact(self) -> bool:
-        """Whether the values are exact, such as the peak of a snapshot, and not estimated from steps."""
+        """Whether the values are exact, such as the peak in a snapshot, rather than estimated from steps."""
         return self.low == self.high
 
 
@@ -89,14 +89,14 @@ def measure_changes(a: Steps, b: Steps) -> list[MeasureChange]:
 
 
 def plain_times(steps: Steps) -> Floats:
-    """Return the duration in seconds of each step that did nothing but train (median over ranks)."""
+    """Return the duration in seconds of each step that did nothing besides training (median over ranks)."""
     return steps.grid(steps.table["dur_s"], steps.plain).median(axis=1).dropna().to_numpy()
 
 
 def processor_times(steps: Steps) -> Floats:
-    """Return the processor seconds of each step that did nothing but train (median over ranks); empty if not recorded.
+    """Return the processor seconds of each step that only trained (median over ranks); empty if not recorded.
 
-    Other jobs on the machine hardly influence them.
+    Other jobs on the machine hardly influence processor time.
     """
     if not steps.cpu:
         return np.array([])
@@ -140,9 +140,8 @@ def memory_change(a: Steps, b: Steps) -> MeasureChange | None:
 def loss_change(a: Steps, b: Steps) -> MeasureChange | None:
     """Return the change of the mean loss over the last steps that both runs have.
 
-    The result is None if they have no step in common, or if the mean loss is 0. The bootstrap resamples the
-    differences between the runs, because losses fall over time: resampling the losses themselves would make the
-    interval far too wide.
+    The result is None if they have no step in common, or if the mean loss is 0. The bootstrap resamples the differences
+    between the runs. Losses fall over time, so resampling the losses themselves would make the interval far too wide.
     """
     x, y = (mean_by_step(steps, "loss") for steps in (a, b))
     common = x.index.intersection(y.index)
@@ -165,7 +164,8 @@ def change_of(
 ) -> MeasureChange:
     """Return a `MeasureChange` from `ends[0]`, the value in the first run, to `ends[1]`, the value in the second run.
 
-    `bounds` are the lower and the upper bound of the relative change, `samples` is the number of steps behind it.
+    `bounds` are the lower and the upper bound of the relative change; `samples` is the number of steps that it is based
+    on.
     """
     a, b = map(float, ends)
     return MeasureChange(

@@ -11,7 +11,7 @@ OUTSIDE = "in no phase"
 class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):
     """The mean seconds per step of phase `what` in two runs; all phase changes add up to the change of the mean step.
 
-    Only steps that did nothing but train count.
+    Only steps that did nothing besides training count.
     """
 
     what: str
@@ -23,7 +23,7 @@ class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):
 def phase_changes(a: Steps, b: Steps) -> list[PhaseChange]:
     """Return a `PhaseChange` for each phase, the largest change first; the time outside of phases comes last.
 
-    The list is empty if one of the runs has no step that did nothing but train.
+    The list is empty if one of the runs has no step that did nothing besides training.
     """
     before, after = mean_phases(a), mean_phases(b)
     if not before or not after:
@@ -39,7 +39,7 @@ def phase_changes(a: Steps, b: Steps) -> list[PhaseChange]:
 def mean_phases(steps: Steps) -> dict[str, float]:
     """Return the mean seconds of each phase over all ranks, and of the time outside of phases.
 
-    Only steps that did nothing but train count; the result is empty if there are none.
+    Only steps that did nothing besides training count; the result is empty if there are none.
     """
     rows = steps.plain.to_numpy()
     if not rows.any():

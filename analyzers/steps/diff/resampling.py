@@ -28,7 +28,7 @@ TINY = 1e-9
 
 
 class Statistic(Protocol):
-    """A function that reduces a series to a number, or with `axis=1` each row of a table, such as `np.median`."""
+    """A function that reduces a series to a number, such as `np.median`; with `axis=1`, each row of a table."""
 
     def __call__(self, values: Floats, /, *, axis: int | None = None) -> Any: ...
 
@@ -46,11 +46,12 @@ def change_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
 def permutation_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
     """Return the interval (low, high) of relative changes that turn `x` into a series that does not differ from `y`.
 
-    For a change c, `x` times 1 + c is compared with `y` by a permutation test: they differ if fewer than 5 % of
-    random splits of all values into two series have a difference of `statistic`, such as the median, as large as
-    theirs.
-    Example: x = 10 ms and y = 15 ms on average, both with much noise. Scaled by 1.5, x equals y (p value 1); scaled
-    by 1.2 or 1.8 it differs more than 95 % of random splits do. The interval is then +20 % to +80 %.
+    For a change c, `x` times 1 + c is compared with `y` by a permutation test. All values are split at random into two
+    series, many times. The two series differ if fewer than 5 % of these splits have as large a difference of
+    `statistic` (such as the median).
+
+    Example: x = 10 ms and y = 15 ms on average, both with much noise. Scaled by 1.5, x equals y (p value 1); scaled by
+    1.2 or 1.8 it differs more than 95 % of random splits do. The interval is then +20 % to +80 %.
     """
     order = np.random.default_rng(SEED).permuted(np.tile(np.arange(len(x) + len(y)), (DRAWS, 1)), axis=1)
 
@@ -65,8 +66,8 @@ def permutation_bounds(x: Floats, y: Floats, statistic: Statistic) -> Floats:
 def boundary(is_rejected: Callable[[float], bool], inside: float, outside: float) -> float:
     """Return, by bisection, the relative change at which the permutation test begins to reject.
 
-    `is_rejected` says whether the test rejects a change. The result lies between `inside`, which is not rejected, and
-    `outside`, which is.
+    `is_rejected` is a function that says whether the test rejects a change. The result lies between `inside`, which is
+    not rejected, and `outside`, which is rejected.
     """
     for _ in range(HALVINGS):
         middle = (inside + outside) / 2
@@ -77,8 +78,8 @@ def boundary(is_rejected: Callable[[float], bool], inside: float, outside: float
 def split_chance(x: Floats, y: Floats, statistic: Statistic, order: Integers) -> float:
     """Return the p value: the share of random splits of all steps into two runs that differ as much as `x` and `y` do.
 
-    The difference is that of `statistic`, such as the median. `order` has a random order of all steps in each row; it
-    is the same for every call, so that bisection converges.
+    The compared number is `statistic`, such as the median. `order` has a random order of all steps in each row; it is
+    the same for every call, so that bisection converges.
     """
     dealt = np.concatenate([x, y])[order]
     difference = statistic(dealt[:, len(x) :], axis=1) - statistic(dealt[:, : len(x)], axis=1)
@@ -89,7 +90,7 @@ def split_chance(x: Floats, y: Floats, statistic: Statistic, order: Integers) ->
 def block_resamples(values: Floats, rng: np.random.Generator) -> Floats:
     """Return bootstrap resamples of a series of n values, as float64[DRAWS, n].
 
-    Each row is made of random blocks of neighbouring values; a block that reaches the end goes on at the beginning.
+    Each row is made of random blocks of neighbouring values; a block that reaches the end continues at the beginning.
     """
     count = len(values)
     block = max(1, round(count ** (1 / 3)))

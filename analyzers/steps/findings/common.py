@@ -1,6 +1,6 @@
 """Help to write findings: names of causes, confidence, the log file of a rank, and notes.
 
-A *note* is a finding that is worth knowing but no fault.
+A *note* is a finding that is worth knowing but not a fault.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,9 +48,10 @@ def log_of_rank(steps: Steps, rank: int) -> str:
 def note(
     finding_id: str, title: str, why: str, advice: str, step: int | None = None, ranks: Sequence[int] = ()
 ) -> Finding:
-    """Return a note: a finding of severity INFO, which is worth knowing but no fault.
+    """Return a note: a finding of severity INFO, which is worth knowing but not a fault.
 
-    `why` is the explanation, `advice` what to do next, `step` and `ranks` are those concerned, if any.
+    `why` is the explanation, `advice` what to do next. `step` and `ranks` are the step and ranks that the note is
+    about, if any.
     """
     return Finding(
         id=finding_id,

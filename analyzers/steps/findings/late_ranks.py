@@ -15,9 +15,9 @@ SHARED_PATTERNS = (Pattern.ROTATING, Pattern.HOST)
 
 
 def straggler_findings(steps: Steps, stragglers: Sequence[Straggler]) -> list[Finding]:
-    """Return the findings on stragglers: one for each, or one for several that belong together.
+    """Return the findings on stragglers: one finding for each, or one for several that belong together.
 
-    Those are the ranks of one machine that are all late, and ranks that are late in turns.
+    Two kinds belong together: the ranks of one machine that are all late, and ranks that are late in turns.
     """
     groups: dict[str, list[Straggler]] = {}
     for straggler in stragglers:
@@ -50,7 +50,7 @@ def straggler_finding(steps: Steps, group: Sequence[Straggler]) -> Finding:
 
 
 def extra_time(group: Sequence[Straggler]) -> str:
-    """Return a clause on what the stragglers do in the extra time: `the extra time is data loading`."""
+    """Return a clause on what the stragglers do in the additional time: `the extra time is data loading`."""
     known = sorted({CAUSE_NAMES[straggler.cause] for straggler in group if straggler.cause is not Cause.MIXED})
     return f"the extra time is {' and '.join(known)}" if known else "the extra time has no single cause"
 
@@ -58,7 +58,7 @@ def extra_time(group: Sequence[Straggler]) -> str:
 def waiting_text(steps: Steps, first: Straggler, ranks: Sequence[int]) -> str:
     """Return a clause such as `rank 3 makes the others wait in some steps`; its end depends on the pattern of lateness.
 
-    `first` is the costliest of the stragglers that share the finding, `ranks` are the ranks of all of them.
+    `first` is the costliest of the stragglers in the finding, `ranks` are the ranks of all of them.
     """
     host = next((start.host for start in steps.starts if start.rank == first.rank), "")
     whole_host = f" (all of host {host})" if first.pattern is Pattern.HOST else ""
@@ -85,7 +85,8 @@ def evidence(steps: Steps, group: Sequence[Straggler]) -> list[Evidence]:
 def step_facts(steps: Steps, straggler: Straggler) -> list[Evidence]:
     """Return, as evidence, how long steps take with and without the lateness of a rank, and its latest steps.
 
-    The former is left out if the difference is small: the wait for a rank may also show in the step after.
+    The comparison of steps is left out if the difference is small, because waiting for a rank may also show in the next
+    step.
     """
     late_s, other_s = straggler.late_step_s, straggler.other_step_s
     facts = []
@@ -103,11 +104,11 @@ def step_facts(steps: Steps, straggler: Straggler) -> list[Evidence]:
 
 
 def phase_facts(steps: Steps, straggler: Straggler) -> list[Evidence]:
-    """Return, as evidence, the median time of the phases that make a rank late, and that time on the other ranks.
+    """Return, as evidence, the median time of the phases that make a rank late, and the same time on the other ranks.
 
     The medians are over the steps from the straggler's first to its last late step, or over its latest steps if it is
-    late only now and then. The list is empty if no recorded phase is the cause. If computing is the cause, phases
-    include waiting for other ranks, so only processor time is compared.
+    late only now and then. The list is empty if no recorded phase is the cause. If computing is the cause, only
+    processor time is compared, because phases include waiting for other ranks.
     """
     by_processor = straggler.cause is Cause.COMPUTE
     times = steps.cpu if by_processor else steps.phases

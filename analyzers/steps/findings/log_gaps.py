@@ -1,4 +1,4 @@
-"""Write notes on what the logs lack: ranks, the ends of truncated logs, steps of some ranks, answers to questions."""
+"""Write notes on gaps in the logs: missing ranks, truncated ends, steps of only some ranks, unanswerable questions."""
 
 import msgspec
 
@@ -70,7 +70,7 @@ def torn_note(steps: Steps, ranks: list[int]) -> Finding:
 
 
 def unanswered(steps: Steps, late: Lateness) -> list[str]:
-    """Return one sentence for each question about late ranks that logs of this kind cannot answer."""
+    """Return one sentence for each question about late ranks that this kind of log cannot answer."""
     if len(steps.ranks) < 2:
         return []
     if not late.is_known:

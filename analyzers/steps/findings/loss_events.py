@@ -32,7 +32,7 @@ def nonfinite_finding(steps: Steps, broken: NonFinite) -> Finding:
 
 
 def nonfinite_facts(steps: Steps, broken: NonFinite) -> list[Evidence]:
-    """Return, per rank, the evidence that its loss or gradient norm is not finite, with its log as the source."""
+    """Return, as evidence for each rank, its loss or gradient norm that is not finite; the source is its log."""
     fact = f"{broken.quantity} not finite at step {broken.step}"
     return [
         Evidence(text=f"rank {rank}: {fact}{last_finite(steps, broken, rank)}", source=log_of_rank(steps, rank))
@@ -41,7 +41,10 @@ def nonfinite_facts(steps: Steps, broken: NonFinite) -> list[Evidence]:
 
 
 def last_finite(steps: Steps, broken: NonFinite, rank: int) -> str:
-    """Return the last finite value of a rank before a loss or gradient norm broke, after a comma; empty if none."""
+    """Return a rank's last finite value before its loss or gradient norm became NaN or infinite, after a comma.
+
+    The text is empty if there is no such value.
+    """
     table, name = steps.table, broken.quantity.name.lower()
     before = table[(table["rank"] == rank) & (table["step"] < broken.step) & (table[f"{name}_state"] == FINITE)]
     if before.empty:
@@ -51,7 +54,7 @@ def last_finite(steps: Steps, broken: NonFinite, rank: int) -> str:
 
 
 def recovered_notes(steps: Steps) -> list[Finding]:
-    """Return a list, which has a note if a loss or gradient norm was NaN or infinite in some steps only."""
+    """Return a list with a note if a loss or gradient norm was NaN or infinite only in some steps; else empty."""
     broken = first_nonfinite(steps)
     return [recovered_finding(steps, broken)] if broken and broken.finite_from is not None else []
 
@@ -78,7 +81,7 @@ def recovered_finding(steps: Steps, broken: NonFinite) -> Finding:
 
 
 def loss_findings(steps: Steps, events: Sequence[Event]) -> list[Finding]:
-    """Return findings on the highest spike of the loss, and on a rise of the loss that stayed, if `events` has them."""
+    """Return findings on the highest spike of the loss, and on a lasting rise of the loss, if `events` has them."""
     spikes, jumps = of_kind(events, EventKind.LOSS_SPIKE), of_kind(events, EventKind.GRAD_NORM_JUMP)
     findings = [spike_finding(steps, max(spikes, key=height), jumps)] if spikes else []
     return findings + [rise_finding(steps, rise) for rise in of_kind(events, EventKind.LOSS_RISE)]
@@ -87,7 +90,7 @@ def loss_findings(steps: Steps, events: Sequence[Event]) -> list[Finding]:
 def loss_notes(events: Sequence[Event]) -> list[Finding]:
     """Return notes on the highest jump of the gradient norm and on a plateau of the loss, if `events` has them.
 
-    Neither is a fault by itself.
+    Neither of these is a fault by itself.
     """
     jumps = of_kind(events, EventKind.GRAD_NORM_JUMP)
     notes = [jump_note(max(jumps, key=height), len(jumps))] if jumps else []

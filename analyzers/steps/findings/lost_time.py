@@ -32,9 +32,9 @@ def stall_finding(steps: Steps, stall: GlobalStall) -> Finding:
 
 
 def long_step_finding(steps: Steps, stall: LongStep) -> Finding:
-    """Return the finding on a single step that took far longer than those around it.
+    """Return the finding on a single step that took far longer than the steps around it.
 
-    It has severity INFO if the step cost little of the run.
+    The severity is INFO if the step cost only a small part of the run.
     """
     times = stall.duration_s / stall.usual_s if stall.usual_s else 0.0
     waited = f"; the others waited for {rank_names(stall.ranks)}" if len(stall.ranks) < len(steps.ranks) else ""
@@ -63,7 +63,7 @@ STALL_NEXT = {
 
 
 def slowdown_findings(steps: Steps, changes: Sequence[Change], stragglers: Sequence[Straggler]) -> list[Finding]:
-    """Return a list with the finding on the largest slowdown that no straggler explains; empty if there is none."""
+    """Return a list with the finding on the largest slowdown that is not due to a straggler; empty if there is none."""
     # A slowdown that begins with a straggler would say the same twice.
     slower = [c for c in changes if c.after_s > c.before_s and not is_explained(c, stragglers)]
     return [slowdown_finding(steps, max(slower, key=lambda c: c.after_s - c.before_s))] if slower else []
@@ -91,10 +91,10 @@ NOTABLE_SHARE = 0.01
 
 
 def slowdown_reason(change: Change, *, gradual: bool) -> str:
-    """Return by how much the median step time rose, as a clause.
+    """Return a clause with the increase of the median step time.
 
-    If the rise is not `gradual` but sudden, the clause adds that it lasted, so that a few slow steps do not explain
-    it.
+    If the increase is sudden (not `gradual`), the clause adds that it lasted, so that it is not due to a few slow
+    steps.
     """
     rise = duration(change.after_s - change.before_s)
     return (

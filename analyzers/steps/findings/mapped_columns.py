@@ -37,7 +37,7 @@ DECIMAL = ("kb", "mb", "gb", "tb")
 
 
 def column_notes(steps: Steps) -> list[Finding]:
-    """Return notes that say, for each log of another trainer, which columns were read as which quantities.
+    """Return a note for each log of another trainer that lists which columns were read as which quantities.
 
     A second note follows for a log whose steps are numbered by line or epoch.
     """
@@ -69,12 +69,12 @@ def number(value: float) -> str:
 
 
 def quantity_name(column: MappedColumn) -> str:
-    """Return the name of the quantity as which a column was read, such as `learning rate`."""
+    """Return the name of the quantity that a column was read as, such as `learning rate`."""
     return QUANTITY_NAMES[column.quantity] if column.quantity else ""
 
 
 def why(log: MappedLog) -> str:
-    """Return why the report says which columns it read: another program named them."""
+    """Return the reason why the report lists the columns that it read: another program chose their names."""
     chosen = [column.name for column in log.columns if column.chosen]
     how = f", except for {listed(chosen)}, which --map names" if chosen else ""
     return (
@@ -102,7 +102,7 @@ def unit_text(column: MappedColumn) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """Return names joined by commas, at most NAMES_AT_MOST of them, followed by the number of those left out."""
+    """Return names joined by commas, at most NAMES_AT_MOST of them, and then how many more there are."""
     more = f" and {len(names) - NAMES_AT_MOST} more" if len(names) > NAMES_AT_MOST else ""
     return ", ".join(names[:NAMES_AT_MOST]) + more
 

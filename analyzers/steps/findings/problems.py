@@ -1,4 +1,4 @@
-"""List the findings on which a verdict may be based (problems), and those that are only worth knowing (notes)."""
+"""List the findings that a verdict may be based on (problems), and those that are only worth knowing (notes)."""
 
 from collections.abc import Sequence
 
@@ -39,5 +39,5 @@ def in_stall(step: LongStep, stalls: Sequence[GlobalStall]) -> bool:
 
 
 def notes(steps: Steps, data: StepsData) -> list[Finding]:
-    """Return the findings that are worth knowing but are no faults of the run."""
+    """Return the findings that are worth knowing but not faults of the run."""
     return [*recovered_notes(steps), *loss_notes(data.events), *log_notes(steps), *column_notes(steps)]

@@ -32,7 +32,7 @@ def count_finding(mismatch: CountMismatch) -> Finding:
 
 
 def others(mismatch: CountMismatch) -> str:
-    """Return the ranks that issued the usual number of collectives: the name of a single rank, else `the others`."""
+    """Return a name for the ranks with the usual number of collectives: a single rank's name, else `the others`."""
     ranks = [rank for rank in mismatch.numbers if rank not in mismatch.ranks]
     return rank_names(ranks) if len(ranks) == 1 else "the others"
 

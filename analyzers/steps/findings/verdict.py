@@ -1,4 +1,4 @@
-"""Write the verdict on the steps, which is based on the most important finding; without a fault the run is healthy."""
+"""Write the verdict on the steps, based on the most important finding; without a fault the run is healthy."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ EXPLAINS_FIRST = {problem.finding_id: (number, problem) for number, problem in e
 
 
 def missing_evidence(steps: Steps, late: Lateness) -> list[str]:
-    """Return, as one sentence each, the evidence that the logs lack and that would make the verdict more certain."""
+    """Return a sentence for each kind of evidence that is missing in the logs and would make the verdict surer."""
     known = [finding.title for finding in log_notes(steps)] + steps.problems + unknown_units(steps)
     return known + unanswered(steps, late)
 
@@ -23,7 +23,7 @@ def missing_evidence(steps: Steps, late: Lateness) -> list[str]:
 def verdict(findings: Sequence[Finding], missing: list[str]) -> Verdict | None:
     """Return the verdict, based on the most important fault (the first in `Problem`); None if there is no fault.
 
-    `missing` has a sentence on each kind of evidence that the logs lack.
+    `missing` has a sentence on each kind of evidence that is missing in the logs.
     """
     # Notes alone do not make a run unhealthy.
     faults = [finding for finding in findings if finding.severity is not Severity.INFO]
@@ -43,8 +43,8 @@ def verdict(findings: Sequence[Finding], missing: list[str]) -> Verdict | None:
 def healthy(steps: Steps, data: StepsData, late: Lateness, missing: list[str]) -> Verdict:
     """Return the verdict on a run without faults, such as `4 ranks, 103 ms per step, no rank is late`.
 
-    It is `unknown` if the logs record neither step times nor losses. `missing` has a sentence on each kind of
-    evidence that the logs lack.
+    The verdict is `unknown` if the logs record neither step times nor losses. `missing` has a sentence on each kind of
+    evidence that is missing in the logs.
     """
     median = max((rank.median_step_s for rank in data.ranks if rank.median_step_s is not None), default=None)
     if median is None and all(rank.last_loss is None for rank in data.ranks):
@@ -66,7 +66,7 @@ def healthy(steps: Steps, data: StepsData, late: Lateness, missing: list[str]) -
 def no_numbers(missing: list[str]) -> Verdict:
     """Return the verdict `unknown` for a run whose logs have steps, but neither step times nor losses.
 
-    `missing` has a sentence on each kind of evidence that the logs lack.
+    `missing` has a sentence on each kind of evidence that is missing in the logs.
     """
     return Verdict(
         status=Status.UNKNOWN,
