@@ -41,7 +41,7 @@ FILLED_SIZES = ("memory_bytes", "reserved_bytes")
 class Chunk:
     """The step logs that one child process has read: the columns of a `log_lines.Table`, and the rank of each file.
 
-    Each run of a process has a number, its *session*; `before` is the number of the first one in the first file.
+    Each run of a process has a number, its *session*; `before` is the number of the first session in the first file.
     """
 
     columns: dict[str, Column]
@@ -58,8 +58,8 @@ class Chunk:
     def names(self) -> dict[str, str]:
         """{name of a column in the combined table: its name in `columns`}; the combined table joins all chunks.
 
-        In `columns` phases have numbers, such as `phase.2`, which differ between chunks; in the combined table they
-        have names.
+        In `columns` the names of phases are numbers, such as `phase.2`, which differ between chunks. In the combined
+        table phases have their real names.
         """
         named = {f"{prefix}.{i}": f"{prefix}.{name}" for prefix, key in NAMED for i, name in enumerate(self.meta[key])}
         return {named.get(name, name): name for name in self.columns if name not in ("file", "attempt")}
@@ -67,7 +67,7 @@ class Chunk:
     def column(self, name: str) -> Column:
         """Return a column of this chunk by its name in the combined table.
 
-        If the logs of this chunk do not have the column, it is filled with the value that stands for "absent".
+        If the logs of this chunk do not have the column, all values are the one that means "absent".
         """
         if name in DERIVED:
             return DERIVED[name](self)
@@ -108,7 +108,7 @@ DERIVED: Mapping[str, Callable[[Chunk], Column]] = {
 class Source:
     """The steps and headers of all files of one kind, such as structured logs or console logs.
 
-    A log of another trainer is collected in `others` first and turned into steps by `map_others`.
+    Logs of other trainers are collected in `others`; `map_others` turns them into steps later.
     """
 
     def __init__(self, wanted: ColumnMap = ()) -> None:
@@ -168,7 +168,7 @@ class Source:
         self.others = []
 
     def first_steps(self) -> Steps:
-        """Return the steps that were read up to now, without those of other trainers' logs; nothing is emptied."""
+        """Return the steps read so far, without those from logs of other trainers; nothing is emptied."""
         copies = [replace(chunk, columns=dict(chunk.columns)) for chunk in self.chunks]
         return steps_of(self, combined(copies), [log.as_input() for log in self.read], self.problems, [])
 
@@ -180,7 +180,7 @@ class Source:
 def combined(chunks: Sequence[Chunk]) -> pd.DataFrame:
     """Return the rows of all chunks as one table; this empties the chunks to save memory.
 
-    The columns are joined one after the other, so that only one at a time is in memory twice.
+    The columns are joined one after another, so only one column at a time is in memory twice.
     """
     known = [chunk.names for chunk in chunks]
     data: dict[str, Column] = {}
@@ -200,7 +200,7 @@ def joined(parts: list[Column]) -> Column:
 def problems_of(log: run.Artefact, file: Mapping[str, Any]) -> list[str]:
     """Return a list with a sentence on the damaged lines of a log; empty if there are none.
 
-    `file` is what the child process recorded about the log in `meta.files`.
+    `file` is the record of the child process about the log, from `meta.files`.
     """
     return [f"{log.path}: skipped {quantity(file['damaged'], 'damaged line')}"] if file.get("damaged") else []
 
@@ -246,7 +246,7 @@ def load(artefacts: Sequence[run.Artefact], options: store.Options, tell: Tell |
 
 
 def is_complete(sources: Sequence[Source]) -> bool:
-    """Return whether one of the sources has losses, so that less detailed kinds of logs need not be read."""
+    """Return whether one of the sources has losses; then less detailed kinds of logs need not be read."""
     return any((chunk.columns["loss_state"] != ABSENT).any() for source in sources for chunk in source.chunks)
 
 
@@ -270,7 +270,7 @@ def read(logs: Sequence[run.Artefact], options: store.Options, tell: Tell | None
 def ranks_of(logs: Sequence[run.Artefact], files: Sequence[dict[str, Any]]) -> list[int]:
     """Return the rank of each log, from its header, else from its name or folder.
 
-    `files` has, for each log, what the child process recorded about it in `meta.files`.
+    `files` has, for each log, the record of the child process about it, from `meta.files`.
     """
     headers = (next((h.get("rank") for h in file["headers"]), None) for file in files)
     return [rank if is_rank(rank) else named_rank(log) for rank, log in zip(headers, logs, strict=True)]

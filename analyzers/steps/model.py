@@ -81,11 +81,11 @@ class Problem(StrEnum):
 
 
 class MappedColumn(msgspec.Struct, frozen=True, kw_only=True):
-    """One column of a log that another trainer wrote, and the quantity as which it was read.
+    """One column of a log that another trainer wrote, and the quantity that it was read as.
 
-    `quantity` is null if its meaning is unknown; the column is kept nevertheless. `unit` is the unit of the values in
-    the file, `unknown` if neither the column's name nor the trainer that wrote it shows the unit. `chosen` is true if
-    the user named this column for the quantity. `last` is its last value in the file.
+    `quantity` is null if the meaning of the column is unknown; the column is kept nevertheless. `unit` is the unit of
+    the values in the file, `unknown` if neither the column's name nor the trainer shows it. `chosen` is true if the
+    user named this column for the quantity. `last` is the last value of the column.
     """
 
     name: str
@@ -98,9 +98,9 @@ class MappedColumn(msgspec.Struct, frozen=True, kw_only=True):
 class MappedLog(msgspec.Struct, frozen=True, kw_only=True):
     """How a log of another trainer was read.
 
-    `duplicates` counts rows that were dropped because a later row has the same step, `restarts` how often the step
-    number went back, and `dropped` the rows without a step number. `texts` names the columns that hold no numbers.
-    `omitted` counts the values that were dropped because the log has more columns than are read
+    `duplicates` is the number of rows that were dropped because a later row has the same step. `restarts` is how often
+    the step number went back. `dropped` is the number of rows without a step number. `texts` has the names of columns
+    without numbers. `omitted` counts the values that were dropped because the log has more columns than are read
     (`raw_table.COLUMNS_AT_MOST`).
     """
 
@@ -116,7 +116,7 @@ class MappedLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """The summary of one rank: medians over its plain steps (those that did nothing but train), in seconds and bytes.
+    """The summary of one rank: medians over its plain steps (those that only trained), in seconds and bytes.
 
     `mad_s` is the median absolute deviation of its step times. `phases`, `cpu` and `device` have the seconds of each
     phase by the wall clock, in processor time and by the device's clock. `table.NOT_PLAIN` lists the tags of steps that
@@ -146,7 +146,7 @@ class TaggedSteps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LateStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step in which a rank was late, and by how many seconds; `step_s` is how long the step took."""
+    """A step in which a rank was late, and by how many seconds; `step_s` is the duration of the step."""
 
     step: int
     lateness_s: float
@@ -156,11 +156,10 @@ class LateStep(msgspec.Struct, frozen=True, kw_only=True):
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """A rank that makes the others wait.
 
-    `lateness_s` is the mean of its lateness over the steps in which it is late, `recurrence` the share of these
-    steps. `lost_s` is the time that the rank costs the job per step, averaged over all steps; `share` is the total of
-    that cost as a share of the time of all steps. `latest` are the steps in which it is latest, in order of steps.
-    `late_step_s` is the median duration of the steps in which it is late, `other_step_s` that of the others (None:
-    there are none).
+    `lateness_s` is its mean lateness over the steps in which it is late; `recurrence` is the share of these steps.
+    `lost_s` is the time that the rank costs the job per step, averaged over all steps; `share` is the total cost as a
+    share of the time of all steps. `latest` are the steps in which it is latest, in order of steps. `late_step_s` is
+    the median duration of the steps in which it is late, `other_step_s` of the other steps (None: there are none).
     """
 
     rank: int
@@ -195,8 +194,8 @@ class GlobalStall(msgspec.Struct, frozen=True, kw_only=True):
 class LongStep(msgspec.Struct, frozen=True, kw_only=True):
     """A single step that took far longer than the steps around it, with times in seconds.
 
-    `ranks` are those for which the others waited, or all ranks if that is not known; `phase` is the phase with most of
-    the extra time, empty if none explains it. `share` is the extra time as a share of the time of all steps.
+    `ranks` are the ranks for which the others waited, or all ranks if this is not known. `phase` is the phase with most
+    of the extra time, empty if no phase explains it. `share` is the extra time as a share of the time of all steps.
     """
 
     step: int
@@ -223,10 +222,10 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of the wall time of a run, as the mean over its ranks.
 
-    `parts` is {name of a part: ns}, such as `data`, `checkpoint`, `stall`, `restart`, `redone` (steps whose work a
-    restart lost) and `productive` (the time in steps that no other part takes). The parts add up to `wall_ns`, the time
-    from the start of the first process to the end of the last step. The field `productive` is the productive part as a
-    share of `wall_ns` (0 to 1).
+    `parts` is {name of a part: ns}, such as `data`, `checkpoint`, `stall`, `restart`, `redone` (steps whose work was
+    lost by a restart) and `productive` (the time of steps that is in no other part). The parts add up to `wall_ns`, the
+    time from the start of the first process to the end of the last step. The field `productive` is the productive part
+    as a share of `wall_ns` (0 to 1).
     """
 
     started_ns: int
@@ -238,8 +237,8 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """An event in the loss or the gradient norm that begins at `step`.
 
-    `before` is the loss (or gradient norm) before the event, `value` the one that it reached, and `until` the first
-    step at which the event was over (null: it was not).
+    `before` is the loss (or gradient norm) before the event, `value` the one reached in the event, and `until` the
+    first step after its end (null: it did not end).
     """
 
     kind: EventKind

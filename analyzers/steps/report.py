@@ -43,9 +43,9 @@ def analyze(
 
 
 def teller(options: store.Options) -> Callable[[int, Steps], None] | None:
-    """Return a function that shows the user what the first logs say, while others are read; None if nothing does.
+    """Return a function that shows the user what the first logs say, while others are read; None without a display.
 
-    It takes the number of these logs and their steps. The display is `options.progress`.
+    The function takes the number of logs read so far, and their steps. The display is `options.progress`.
     """
     progress = options.progress
 

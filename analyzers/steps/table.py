@@ -48,7 +48,7 @@ class ProcessStart:
 class Durations:
     """The time of each phase in each row of the steps table, as a mapping {phase: column of seconds}.
 
-    They are stored as whole ns and are converted to seconds only when they are used: as float64 all columns together
+    The times are stored as whole ns and converted to seconds only when they are used: as float64, all columns together
     would take twice the memory.
     """
 
@@ -83,12 +83,12 @@ class Steps:
 
     `table` has rank, step, session (the number of the process that logged it), covers (how many steps a row stands
     for), start_ns (Unix time), dur_ns (-1: not recorded), dur_s (NaN: not recorded), residual_ns (outside of phases),
-    tokens, loss and grad_norm, the states of both (ABSENT, FINITE or BROKEN), memory_bytes, alloc_retries, tags
-    (joined by commas), `tagged` (whether the step did more than train) and `warmup` (bool). `phases` (wall clock),
-    `cpu` (processor time) and `device` (the device's clock) have the same rows, and the time of each phase; `seqs`
-    has the sequence number of the last collective of each process group. `redone` has the earlier rows of steps that
-    were done again after a restart. `numbers` has further columns in logs of other trainers, such as `learning_rate`;
-    `logs` says how these logs were read, `unreadable` which logs could not be read, and why.
+    tokens, loss and grad_norm, the states of both (ABSENT, FINITE or BROKEN), memory_bytes, alloc_retries, tags (joined
+    by commas), `tagged` (whether the step did more than train) and `warmup` (bool). `phases` (wall clock), `cpu`
+    (processor time) and `device` (the device's clock) have the time of each phase for the same rows. `seqs` has the
+    sequence number of the last collective of each process group. `redone` has the earlier rows of steps that were done
+    again after a restart. `numbers` has further columns from logs of other trainers, such as `learning_rate`; `logs`
+    describes how these logs were read. `unreadable` has the logs that could not be read, and why.
     """
 
     table: pd.DataFrame
@@ -163,7 +163,7 @@ class Steps:
 
     @cached_property
     def plain(self) -> "pd.Series[bool]":
-        """A mask of the rows of `table` whose step did nothing but train and whose duration is recorded."""
+        """A mask of the rows of `table` whose step only trained (no checkpoint, for example) and has a duration."""
         return ~self.table["tagged"] & self.table["dur_s"].notna()
 
     @cached_property

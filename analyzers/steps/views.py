@@ -10,8 +10,8 @@
 | `heat` | a bin of ranks | the largest lateness of one of them in each bin of steps |
 | `goodput` | a rank | seconds by part of the wall time |
 
-A bin holds neighbouring steps (or ranks) and is named by the first of them. It keeps maxima, so that outliers
-survive.
+A bin holds neighbouring steps (or ranks); its name is the first of them. Bins keep maxima, so that outliers stay
+visible.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ NOT_TRAINING = ("residual", *RECORDER_PHASES)
 def opened(artefacts: Sequence[run.Artefact], options: store.Options | None) -> Steps:
     """Return the steps in the logs; the last two runs that were read are kept in memory.
 
-    They are kept because a page of a user interface asks for several tables of the same run.
+    The reason: a page of a user interface asks for several tables of the same run.
     """
     return cached_load(tuple(artefacts), options or store.Options())
 
@@ -124,10 +124,10 @@ def sparkline(
 
 
 def last_in_bins(steps: Steps, late: Lateness, numbers: Integers) -> dict[str, "pd.Series[float]"]:
-    """Return two series by bin of steps: the rank with the largest lateness in any of its steps, and that lateness (s).
+    """Return two series by bin of steps: the rank with the largest lateness in the bin's steps, and this lateness (s).
 
-    `late` has the lateness of each rank in each step, `numbers` the bin index of each step. The keys of the result
-    are `last_rank` (missing if no rank was late) and `lateness_s`.
+    `late` has the lateness of each rank in each step, `numbers` the bin index of each step. The keys of the result are
+    `last_rank` (missing if no rank was late) and `lateness_s`.
     """
     excess = late.excess.reindex(steps.steps).to_numpy() * late.is_known
     latest = pd.Series(np.nanmax(excess, axis=1, initial=0.0))

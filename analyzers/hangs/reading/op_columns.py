@@ -151,7 +151,7 @@ class Ops:
         return len(self.pg_texts)
 
     def first(self, column: str, field: str) -> int:
-        """Return a number of the first operation of all: its name as a column and as a field of an entry; -1: none."""
+        """Return a number of the first operation of all, from its column `column` or entry field `field`; -1: none."""
         if self.old:
             return whole(self.old[0].get(field))
         return self.recent[column][0] if self.size else -1

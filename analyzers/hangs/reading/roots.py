@@ -1,4 +1,4 @@
-"""Add the roots of collectives, which Flight Recorder does not record; this project's recorders write `p2p_R.bin`.
+"""Add the roots of collectives from `p2p_R.bin`, a file of this project's recorders; Flight Recorder has no roots.
 
 A row of this file describes one call of a collective with a root (broadcast, reduce, gather, scatter). It has a name
 such as `gather root 2` (the root's rank within the group), the time of the call, and the number of the call among all

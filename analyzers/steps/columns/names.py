@@ -1,11 +1,11 @@
-"""Find the quantity and unit that the name of a column stands for, with aliases of the quantities that trainers log.
+"""Find the quantity and unit that the name of a column stands for, by aliases of the quantities that trainers log.
 
-A name is split into words (`MaxMemAllocated`, `max-mem allocated` and `max_mem_allocated` are the same). A unit at its
-end is removed (`step_time_ms`, `Step Time (s)`, `train_step_timing in s`), and so are words at its beginning that only
-say that it belongs to training. The rest is looked up in the aliases, which are in order of preference.
+A name is split into words (`MaxMemAllocated`, `max-mem allocated` and `max_mem_allocated` are the same). A unit at the
+end is removed (`step_time_ms`, `Step Time (s)`, `train_step_timing in s`). Words at the beginning that only say
+"training" are removed, too. The rest is looked up in the aliases, which are in order of preference.
 
-Example: `trainer/global_step` -> step; `Elapsed time per iteration (ms)` -> step_time in ms; `val/loss` -> nothing, as
-it is no training loss.
+Example: `trainer/global_step` -> step; `Elapsed time per iteration (ms)` -> step_time in ms; `val/loss` -> nothing,
+because it is not a training loss.
 """
 
 import re
@@ -112,9 +112,9 @@ RUN_PREFIX = re.compile(r"^.{1,100}? - (?=\S)")
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a column's name stands for: a quantity and its unit (empty if the name does not say it).
+    """The meaning of a column's name: a quantity and its unit (empty if the name does not contain it).
 
-    If several columns stand for one quantity, that with the lowest `preference` is used (0 is the best).
+    If several columns stand for one quantity, the column with the lowest `preference` is used (0 is the best).
     """
 
     quantity: Quantity
@@ -150,7 +150,7 @@ def words_of(name: str) -> list[str]:
 
 
 def split_unit(words: list[str]) -> tuple[list[str], str]:
-    """Return the words of a name without the unit at their end, and that unit; an empty text if there is no unit."""
+    """Return the words of a name without the unit at their end, and this unit (empty if there is none)."""
     if len(words) < 2 or words[-2] == "per" or not (words[-1] in TIME_UNITS or words[-1] in SIZE_UNITS):
         return words, ""
     kept = words[:-1]
@@ -158,7 +158,7 @@ def split_unit(words: list[str]) -> tuple[list[str], str]:
 
 
 def without_scope(words: list[str]) -> list[str]:
-    """Return the words of a column's name without those at its beginning that only say "training", such as `train`."""
+    """Return the words of a column's name without leading words that only say "training", such as `train`."""
     begin = 0
     while begin < len(words) - 1 and words[begin] in SCOPES:
         begin += 1

@@ -22,7 +22,7 @@ class Quantity(StrEnum):
 
 
 class NumberedBy(StrEnum):
-    """How the rows of a log got their step numbers: from a column of steps, from the epoch, or by counting lines."""
+    """The source of the step numbers of a log's rows: a column of steps, the epoch, or counting lines."""
 
     COLUMN = "column"
     EPOCH = "epoch"

@@ -17,9 +17,9 @@ NAME_LENGTH = 200
 class RawTable:
     """A log in its original form: float64 columns under the writer's names, NaN if a row has no value.
 
-    `written_nan` is {column: mask of the rows in which NaN itself was written}. `texts` names the columns whose
-    values are no numbers, `omitted` counts the values (in CSV, the columns) beyond the first COLUMNS_AT_MOST columns,
-    `damaged` counts unreadable lines, and `torn` says whether the last line is truncated.
+    `written_nan` is {column: mask of the rows in which NaN itself was written}. `texts` has the names of columns whose
+    values are not numbers. `omitted` counts the values (in CSV, the columns) beyond the first COLUMNS_AT_MOST columns.
+    `damaged` counts unreadable lines. `torn` is whether the last line is truncated.
     """
 
     columns: dict[str, Floats] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class RawTable:
     def stored(self, file: int) -> tuple[dict[str, Column], dict[str, Any]]:
         """Return the columns under names that the cache can store, and the rest of the table as data for JSON.
 
-        `file` is the index of the log among those read together; it becomes a part of the names.
+        `file` is the index of the log among the logs read together; the index becomes a part of the names.
         """
         names = list(self.columns)
         columns: dict[str, Column] = {f"raw{file}.{i}": self.columns[name] for i, name in enumerate(names)}
@@ -60,7 +60,7 @@ class RawTable:
 class RowCollector:
     """Builds a `RawTable` from rows of named numbers.
 
-    If a row lacks a name that others have, its value there is NaN.
+    If a name occurs only in some rows, its value in the other rows is NaN.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class RowCollector:
         self.count += 1
 
     def set(self, row: int, name: str, value: float) -> None:
-        """Set the value of column `name` in the row number `row`; this may be the row after the last one."""
+        """Set the value of column `name` in row number `row`; the row may also be a new one after the last row."""
         if name not in self._values:
             if len(self._values) >= COLUMNS_AT_MOST:
                 self.omitted += 1
@@ -106,7 +106,7 @@ class RowCollector:
 
 
 def shortened(name: str) -> str:
-    """Return a column name that a report can show: of limited length, valid UTF-8."""
+    """Return a column name in a form that a report can show: limited in length, valid UTF-8."""
     return name[:NAME_LENGTH].encode("utf-8", "replace").decode()
 
 
@@ -116,7 +116,7 @@ def column_or_nan(table: RawTable, name: str) -> Floats:
 
 
 def first_present(columns: Sequence[Floats], count: int) -> Floats:
-    """Return, for each of `count` rows, the first value of `columns` in this row that is not NaN; NaN if all are."""
+    """Return, for each of `count` rows, the first value of `columns` that is not NaN in this row; else NaN."""
     whole = np.full(count, np.nan)
     for column in columns:
         whole = np.where(np.isnan(whole), column, whole)

@@ -1,7 +1,7 @@
 """Find out the present state of a running job from the logs of this project, of torchtitan or of another trainer.
 
-Each call of `Follower.look` reads only the new content of the files; logs of other trainers are read again as a
-whole.
+Each call of `Follower.look` reads only the new content of the files; but logs of other trainers are read again
+completely.
 """
 
 import contextlib
@@ -124,7 +124,7 @@ class Follower:
                 event_file.look()
 
     def _files(self, *patterns: str) -> list[tuple[Path, float]]:
-        """Return the files of this job that match a glob pattern, each with its last change (Unix seconds)."""
+        """Return the files of this job that match a glob pattern, each with its time of last change (Unix seconds)."""
         files = []
         for path in sorted(path for pattern in patterns for path in self.folder.glob(pattern)):
             with contextlib.suppress(FileNotFoundError):
@@ -132,7 +132,7 @@ class Follower:
         return [(path, changed) for path, changed in files if changed >= self._since]
 
     def _rank(self, path: Path) -> RankLog:
-        """Return the log of the rank that a path names, or of rank 0 if the path names none."""
+        """Return the log of the rank that is in the path's name, or of rank 0 if the name has none."""
         numbers = RANK.findall(str(path.relative_to(self.folder)))
         rank = int(numbers[-1]) if numbers else 0
         node = node_of(path, self.folder)
@@ -143,7 +143,7 @@ class Follower:
 class Judgement:
     """The findings on the last steps of a running job, and the memory growth of each rank in bytes per step.
 
-    Both are computed again only so often that this takes a small share of the time.
+    Both are recomputed only from time to time, so that this takes a small share of the time.
     """
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ class Judgement:
         self._steps_seen, self._next_s = 0, 0.0
 
     def renew(self, logs: Sequence[RankLog]) -> None:
-        """Compute the findings again if there are new steps and the last computation is long enough ago."""
+        """Compute the findings again if there are new steps and the last computation was long enough ago."""
         seen, began = sum(log.steps_seen for log in logs), time.monotonic()
         if seen == self._steps_seen or began < self._next_s:
             return
@@ -164,7 +164,7 @@ class Judgement:
 
 
 def table_of(logs: Sequence[RankLog]) -> Steps | None:
-    """Return the last steps of all ranks as `Steps`, from which findings are computed; None if no step is finished."""
+    """Return the last steps of all ranks as `Steps`, as input for the findings; None if no step is finished."""
     # Fewer steps of more ranks: findings must not take longer than the steps.
     each, table, source = JUDGED_STEPS // max(1, len(logs)), Table(), Source()
     for file, log in enumerate(logs):
@@ -209,7 +209,7 @@ def training_ns(line: Line) -> int:
 
 
 def recording_ns(phases: Mapping[str, int]) -> int:
-    """Return the time of this project's recorders, in ns, given the time of each phase."""
+    """Return the time of this project's recorders in ns; `phases` is {phase: its time in ns}."""
     return sum(phases.get(name, 0) for name in RECORDER_PHASES)
 
 
@@ -228,8 +228,8 @@ def utilisation(
 ) -> float | None:
     """Return the model-flops utilisation (MFU, 0 to 1); None if it is neither logged nor can be computed.
 
-    It is the mean of the logged values, else tokens per second x flops per token / peak flops of the device.
-    `manifest` is the content of run.json.
+    It is the mean of the logged values. Without logged values it is tokens per second x flops per token / peak flops of
+    the device. `manifest` is the content of run.json.
     """
     if logged := [log.utilisation for log in logs if log.utilisation is not None]:
         return fmean(logged)
@@ -241,8 +241,8 @@ def utilisation(
 def phase_shares(logs: Iterable[RankLog]) -> tuple[dict[str, float], float]:
     """Return {phase: its share} of the time of the last steps, summed over all ranks, and the share of the recorders.
 
-    The shares of the phases, the largest first, are of the time without this project's recorders; the share of the
-    recorders is of the whole time.
+    The phases come in descending order of their shares, which are of the time without this project's recorders. The
+    share of the recorders is of the whole time.
     """
     spent: Counter[str] = Counter()
     total = 0

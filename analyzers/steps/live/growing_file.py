@@ -1,4 +1,4 @@
-"""Read files to which other processes append: each read begins where the last one ended."""
+"""Read files to which other processes append: each read begins where the last read ended."""
 
 import os
 from collections.abc import Callable
@@ -22,7 +22,7 @@ WholeBytes = Callable[[bytes], int]
 class GrowingFile:
     """A file to which another process appends: each read returns the complete records added since the last read.
 
-    `generation` counts the files that had this name so far, as a new run replaces the file of the previous run.
+    `generation` counts the files that had this name so far: a new run replaces the file of the previous run.
     """
 
     def __init__(self, path: Path, whole_bytes: WholeBytes, latest: int | None = None) -> None:
@@ -47,8 +47,8 @@ class GrowingFile:
     def _restart_if_replaced(self, file: IO[bytes]) -> bytes:
         """Start again from the beginning if the file was replaced or truncated.
 
-        If the new file is long, only its last part is read by `fresh`; then its first line is returned, which may be
-        a header. In all other cases the result is empty.
+        If the new file is long, `fresh` reads only its last part. In this case the result is the first line of the
+        file, which may be a header; in all other cases the result is empty.
         """
         stat = os.fstat(file.fileno())
         if stat.st_ino == self._inode and stat.st_size >= self._offset:

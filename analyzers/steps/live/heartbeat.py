@@ -40,7 +40,7 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
 def heartbeat_from_record(record: Mapping[str, object]) -> Heartbeat | None:
     """Return a `Heartbeat` from the last record of torchtitan's structured log; None if it has no time or no step.
 
-    Its phase is the span that begins with the record, or `between` if none does.
+    The phase is the span that begins with the record, or `between` if the record begins none.
     """
     time_us, step = record.get("time_us"), record.get("step", 0)
     if not isinstance(time_us, int) or not isinstance(step, int):
@@ -52,7 +52,7 @@ def heartbeat_from_record(record: Mapping[str, object]) -> Heartbeat | None:
 def is_running(header: Mapping[str, object]) -> bool | None:
     """Return whether the process that wrote a log with this header still runs.
 
-    The result is None if that process is on another machine, or if the system does not tell.
+    The result is None if this process is on another machine, or if the system does not show it.
     """
     pid, started_ns = header.get("pid"), header.get("started_ns")
     if header.get("host") != socket.gethostname() or not isinstance(pid, int) or not Path("/proc/self/stat").exists():
@@ -65,7 +65,7 @@ def is_running(header: Mapping[str, object]) -> bool | None:
 
 
 def launcher_is_lost(manifest: Mapping[str, object]) -> bool:
-    """Return whether the launcher of a job was killed: its watchdog wrote so in run.json, or its process is gone.
+    """Return whether the launcher of a job was killed: its watchdog wrote this into run.json, or its process is gone.
 
     `manifest` is the content of run.json.
     """

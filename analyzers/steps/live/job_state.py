@@ -73,8 +73,8 @@ class RankState:
 class StalledRanks:
     """The ranks that are stalled: they have not changed their phase for up to `stalled_s` seconds.
 
-    `step` and `phase` are those of the rank that stalled longest. The collective in which it waits times out in
-    `ends_in_s` seconds, and dumps are written in `dumps_in_s` seconds; both are None if the timeout is unknown.
+    `step` and `phase` are those of the rank that has been stalled longest. Its collective times out in `ends_in_s`
+    seconds, and dumps are written in `dumps_in_s` seconds; both are None if the timeout is unknown.
     """
 
     ranks: list[int]
@@ -105,12 +105,12 @@ class FinishedStep:
 class JobState:
     """The state of a running job at one moment, read from its step logs.
 
-    `steps` is the number of steps that the job is to train, and `recent` are the last finished steps. `phases` has
-    the share of each phase in the time without this project's recorders, and `recorders` is the share of these in the
-    whole time. `utilisation` is the model-flops utilisation (0 to 1). `evidence` lists dumps and logs of failures as
-    (path, time of last change in ns); when this list changes, there is more to analyse. `launcher_lost` says that the
-    launcher was killed; its watchdog process then ends the ranks. `notes` has what the trainer says about a checkpoint
-    before its first step, such as whether it goes on as the run before would have.
+    `steps` is the number of steps that the job is to train, and `recent` are the last finished steps. `phases` has the
+    share of each phase in the time without this project's recorders, and `recorders` is the share of these in the whole
+    time. `utilisation` is the model-flops utilisation (0 to 1). `evidence` lists dumps and logs of failures as (path,
+    time of last change in ns); when this list changes, there is more to analyse. `launcher_lost` says that the launcher
+    was killed; its watchdog process then ends the ranks. `notes` are the trainer's messages about a checkpoint before
+    the first step, for example whether training continues exactly as in the previous run.
     """
 
     status: JobStatus
@@ -153,7 +153,7 @@ class JobState:
     def remaining_s(self) -> float | None:
         """The seconds until the job finishes its last step at the present speed.
 
-        It is None if that is unknown, or if the job does not run.
+        The value is None if this is unknown, or if the job does not run.
         """
         if self.steps is None or self.step_s is None or self.status is not JobStatus.RUNNING:
             return None

@@ -1,6 +1,6 @@
 """Follow a job that runs without this project's recorders, by the step logs and output of its own trainer.
 
-Such logs cannot be read in parts, so they are read again as a whole, so rarely that it takes little of the time.
+Such logs cannot be read in parts. They are read completely each time, but so rarely that this takes little time.
 """
 
 import re
@@ -31,9 +31,9 @@ FAILURE = re.compile(
 
 @dataclass(frozen=True)
 class Logged:
-    """What the logs of another trainer show: the last steps, the state of each rank, and which logs report a failure.
+    """The results from another trainer's logs: the last steps, the state of each rank, and which logs report a failure.
 
-    `evidence` lists these logs, as (path, time of last change in ns).
+    `evidence` lists the latter, as (path, time of last change in ns).
     """
 
     recent: list[FinishedStep] = field(default_factory=list)
@@ -52,9 +52,9 @@ class OtherLogs:
         self._evidence: tuple[tuple[str, int], ...] = ()
 
     def look(self) -> Logged:
-        """Return what the logs show at present.
+        """Return the present content of the logs.
 
-        They are read again only if they have changed and the last reading is long enough ago.
+        The logs are read again only if they have changed and the last reading was long enough ago.
         """
         began = time.monotonic()
         if began >= self._next_s:
@@ -120,8 +120,8 @@ def finished(step: int, rows: pd.DataFrame) -> FinishedStep:
 def ranks_of(table: pd.DataFrame, changed: float) -> list[RankState]:
     """Return the state of each rank, given the table of steps.
 
-    `changed` is the last change of any of the logs (Unix seconds, 0 without a log); it decides whether the ranks are
-    taken to run.
+    `changed` is the last change of any of the logs (Unix seconds, 0 without a log). Ranks count as running only if this
+    change is recent.
     """
     quiet_s = max(0.0, time.time() - changed)
     state = RankStatus.RUNNING if quiet_s < QUIET_S else RankStatus.UNKNOWN

@@ -22,7 +22,7 @@ UTILISATION_TAG = "mfu(%)"
 class RankLog:
     """The last steps of one rank, {step number: its line in the log}.
 
-    If a restart did a step again, its later line is kept.
+    If a step was done again after a restart, the later line is kept.
     """
 
     def __init__(self, rank: int) -> None:
@@ -35,7 +35,7 @@ class RankLog:
         self._restarted = False
 
     def begin(self, header: Header) -> None:
-        """Take over the header that a process writes when it begins a log.
+        """Store the header that a process writes when it begins a log.
 
         The next step added is the first after a restart.
         """
@@ -56,7 +56,7 @@ class RankLog:
             del self.steps[next(iter(self.steps))]
 
     def add_coarse(self, line: Line) -> None:
-        """Add a step from a TensorBoard file, which has loss and memory but from which the duration is only estimated.
+        """Add a step from a TensorBoard file, which has loss and memory but only an estimate of the duration.
 
         If the step is known already, only its loss, gradient norm and memory are replaced.
         """
@@ -80,13 +80,13 @@ class RankLog:
     def heartbeat(self, folder: Path) -> Heartbeat | None:
         """Return the present step and phase of the rank, from its heartbeat file, else from the last record of its log.
 
-        `folder` is the folder of the job. The result is None if neither says it.
+        `folder` is the folder of the job. The result is None if neither has them.
         """
         path = folder / "steps" / f"heartbeat_{self.rank}.bin"
         return read_heartbeat(path) or heartbeat_from_record(self.last_record)
 
     def running(self) -> bool | None:
-        """Return whether the rank's process still runs; None if this cannot be found out, as on another machine."""
+        """Return whether the rank's process still runs; None if this is unknown, for example on another machine."""
         return is_running(self.header)
 
 
@@ -136,7 +136,7 @@ class StepLog:
 
 
 class EventFile:
-    """A growing TensorBoard event file; it has the loss, memory and speed that torchtitan's structured logs lack."""
+    """A growing TensorBoard event file; its loss, memory and speed are missing in torchtitan's structured logs."""
 
     def __init__(self, path: Path, rank: RankLog) -> None:
         self._file, self._rank = GrowingFile(path, whole_events), rank

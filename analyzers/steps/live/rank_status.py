@@ -50,9 +50,9 @@ def rank_state(folder: Path, log: RankLog, growth: float | None, step_s: float) 
 def rank_status(folder: Path, log: RankLog, phase: str, *, is_quiet: bool) -> RankStatus:
     """Return the status of a rank of the job in `folder`.
 
-    It is DONE if `phase`, the rank's last phase, says so, and FAILED if the rank wrote an error file since its last
-    start. Else it depends on whether the process that wrote `log` still runs. `is_quiet` says that the rank has not
-    changed its phase for unusually long.
+    The status is DONE if `phase`, the rank's last phase, is the final one, and FAILED if the rank wrote an error file
+    since its last start. Else it depends on whether the process that wrote `log` still runs. `is_quiet` says that the
+    rank has not changed its phase for unusually long.
     """
     if phase == DONE:
         return RankStatus.DONE
@@ -69,16 +69,16 @@ def rank_status(folder: Path, log: RankLog, phase: str, *, is_quiet: bool) -> Ra
 
 
 def ended_ranks(ranks: Sequence[RankState]) -> list[RankState]:
-    """Return the ranks of a job that has ended: those that neither completed nor reported an error become GONE."""
+    """Return the ranks of a job that has ended; ranks that neither completed nor reported an error become GONE."""
     spoke = (RankStatus.DONE, RankStatus.FAILED)
     return [rank if rank.state in spoke else replace(rank, state=RankStatus.GONE) for rank in ranks]
 
 
 def stalled_ranks(ranks: Sequence[RankState], manifest: Mapping[str, object]) -> StalledRanks | None:
-    """Return a `StalledRanks` on all ranks with the status STALLED; None if there are none.
+    """Return a `StalledRanks` for all ranks with the status STALLED; None if there are none.
 
-    It has the step and phase of the rank that stalled longest, and when its collective times out. `manifest` is the
-    content of run.json.
+    It has the step and phase of the rank that has been stalled longest, and the time until its collective times out.
+    `manifest` is the content of run.json.
     """
     stalled = [rank for rank in ranks if rank.state is RankStatus.STALLED]
     if not stalled:
@@ -98,7 +98,7 @@ def stalled_ranks(ranks: Sequence[RankState], manifest: Mapping[str, object]) ->
 
 
 def job_status(ranks: Sequence[RankState], manifest: Mapping[str, object], stalled: StalledRanks | None) -> JobStatus:
-    """Return the status of a job: the end that its launcher recorded in run.json, else one derived from its ranks.
+    """Return the status of a job: the end recorded by its launcher in run.json, or else one derived from its ranks.
 
     `manifest` is the content of run.json; `stalled` describes the stalled ranks, None if no rank is stalled.
     """

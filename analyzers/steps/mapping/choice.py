@@ -1,4 +1,4 @@
-"""Decide which column of a log stands for which quantity: as the user's `--map` says, else by the column's name."""
+"""Decide which column of a log stands for which quantity: by the user's `--map`, else by the column's name."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ def parsed_pair(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class ColumnChoice:
-    """Which columns each quantity is read from, the preferred one first, and the unit of each column.
+    """The columns that each quantity is read from, the preferred one first, and the unit of each column.
 
     `chosen` has the columns that the user named.
     """
@@ -76,13 +76,13 @@ class ColumnChoice:
     def used(self, quantity: Quantity) -> Sequence[str]:
         """Return the columns from which a quantity is read: only the preferred one, or none.
 
-        For the step number, further columns are used for the rows in which the preferred one has no value.
+        The step number is an exception: rows in which the preferred column has no value use further columns.
         """
         names = self.by_quantity.get(quantity, ())
         return names if quantity in COMBINED else names[:1]
 
     def described(self, table: RawTable) -> list[MappedColumn]:
-        """Return, for each column of the table, as which quantity and in which unit it is read.
+        """Return, for each column of the table, the quantity and the unit that it is read as.
 
         Columns that stand for no quantity come last.
         """
@@ -108,9 +108,9 @@ def last_value(values: Floats) -> float | None:
 
 
 def choice_of(table: RawTable, wanted: ColumnMap = ()) -> ColumnChoice:
-    """Return a `ColumnChoice` that says which columns of a table stand for which quantity.
+    """Return a `ColumnChoice` for a table: which of its columns stand for which quantity.
 
-    `wanted` has the (quantity, column) pairs that the user gave; all other columns are recognised by name.
+    `wanted` has the (quantity, column) pairs given by the user; all other columns are recognised by name.
     """
     ranked: dict[Quantity, list[tuple[float, float, str]]] = {}
     units: dict[str, str] = {}
@@ -136,9 +136,9 @@ def choice_of(table: RawTable, wanted: ColumnMap = ()) -> ColumnChoice:
 
 
 def is_summary(quantity: Quantity, values: int, rows: int) -> bool:
-    """Return whether a column of step times or rates has so few values that they are averages of the whole run.
+    """Return whether a column of step times or rates has so few values that they must be averages of the whole run.
 
-    A trainer may print such a rate once, at its end. `values` is how many of the table's `rows` have a number in the
+    Some trainers print such a rate once, at the end. `values` is how many of the table's `rows` have a number in the
     column.
     """
     return (

@@ -47,16 +47,17 @@ def other_log(
     """Return an `OtherLog` with the steps of one log of another trainer.
 
     A child process read several logs together into `columns` and `meta`; the names of this log's columns begin with
-    `raw` and its `number`. `wanted` has the (quantity, column) pairs that the user gave.
+    `raw` and its `number`. `wanted` has the (quantity, column) pairs given by the user.
     """
     table = RawTable.from_stored(columns, meta, number)
     return OtherLog(artefact, rank, steps_of_rows(str(artefact.path), table, wanted))
 
 
 def counting_logs(logs: Sequence[OtherLog]) -> tuple[list[OtherLog], list[str]]:
-    """Return the logs to use, in their order, and a list with a sentence on those that are left out.
+    """Return the logs to use, in their order, and sentences on the logs that are left out.
 
-    A log is left out if longer logs of the same rank have most of its steps. The list is empty if none is.
+    A log is left out if longer logs of the same rank have most of its steps. The list of sentences has at most one
+    item.
     """
     covered: dict[int, set[int]] = {}
     counting = []
@@ -101,5 +102,5 @@ def check_map(wanted: ColumnMap, logs: Sequence[MappedLog]) -> None:
 
 
 def has_rank_column(log: OtherLog) -> bool:
-    """Return whether a column of the log says the rank of each row."""
+    """Return whether the log has a column with the rank of each row."""
     return bool(np.any(log.rows.content.fixed["rank"] >= 0))

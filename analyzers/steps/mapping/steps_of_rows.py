@@ -1,8 +1,8 @@
 """Turn the rows of another trainer's log into steps: find the step and time of each row, and merge rows of one step.
 
-Trainers write a step in several rows (Lightning and wandb: training and validation losses in separate rows), write a
-step again after a restart, or never write the step number at all. Rows of one step are merged, and each column keeps
-its last value. If the step number goes back, the job was restarted.
+Trainers differ in how they write steps. Some write one step in several rows (Lightning and wandb: training and
+validation losses in separate rows), some write a step again after a restart, some never write the step number. Rows of
+one step are merged, and each column keeps its last value. If the step number goes back, the job was restarted.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ Otherwise each time it goes back is taken for a restart.
 
 @dataclass(frozen=True)
 class MappedRows:
-    """The steps of a log of another trainer, as columns (`content`), and how its columns were read (`log`)."""
+    """The steps from a log of another trainer, as columns (`content`), and how the log's columns were read (`log`)."""
 
     content: Content
     log: MappedLog
@@ -60,7 +60,7 @@ class Rows:
 def steps_of_rows(path: str, table: RawTable, wanted: ColumnMap = ()) -> MappedRows:
     """Return the steps in a log of another trainer, and which column was read as which quantity.
 
-    `path` is the log's. `wanted` has the (quantity, column) pairs that the user gave.
+    `path` is the path of the log. `wanted` has the (quantity, column) pairs given by the user.
     """
     choice = choice_of(table, wanted)
     if not choice.by_quantity.keys() - {Quantity.EPOCH, Quantity.RANK, Quantity.CLOCK, Quantity.STEP}:
@@ -88,7 +88,7 @@ def steps_of_rows(path: str, table: RawTable, wanted: ColumnMap = ()) -> MappedR
 
 
 def numbered_steps(table: RawTable, choice: ColumnChoice) -> tuple[Floats, NumberedBy]:
-    """Return the step number of each row (NaN: none), and where it comes from: a column, the epoch or the line."""
+    """Return the step number of each row (NaN: none), and its source: a column, the epoch or the line number."""
     columns = [table.columns[name] for name in choice.used(Quantity.STEP)]
     steps = whole_numbers(first_present(columns, len(table)))
     if not np.isnan(steps).all():
@@ -159,10 +159,10 @@ def loss_present(values: dict[str, Floats], choice: ColumnChoice) -> Mask | None
 
 
 def attempts(rank: Integers, step: Integers, trained: Mask | None) -> Integers:
-    """Return, for each row, how often its rank was restarted before it: how often the step number had gone back.
+    """Return, for each row, how many restarts of its rank came before it: how often the step number had gone back.
 
-    Only rows in the mask `trained` are looked at (None: all). The result is 0 for all rows if the step number goes
-    back so often that the rows are simply not in order.
+    Only rows in the mask `trained` are used (None: all). If the step number goes back very often, the rows are simply
+    not in order, and the result is 0 for all rows.
     """
     back = np.zeros(len(step), dtype=bool)
     rows = np.arange(len(step)) if trained is None else np.flatnonzero(trained)
@@ -177,7 +177,7 @@ def attempts(rank: Integers, step: Integers, trained: Mask | None) -> Integers:
 
 
 def merged_rows(rows: Rows, choice: ColumnChoice) -> tuple[Rows, int]:
-    """Return one row for each step of each rank and attempt, and how many rows with a loss were dropped as repetitions.
+    """Return one row for each step of each rank and attempt, and how many repeated rows with a loss were dropped.
 
     If a step has several rows, the last value of each column is kept.
     """
@@ -229,9 +229,9 @@ def content_of_rows(rows: Rows, choice: ColumnChoice) -> Content:
 
 
 def quantity_of(rows: Rows, choice: ColumnChoice, quantity: Quantity | None) -> Floats:
-    """Return the value of a quantity in each row, from the columns that `choice` names for it.
+    """Return the value of a quantity in each row, from the columns that `choice` has for it.
 
-    It is NaN where the row has no value, and in all rows for the quantity None.
+    The value is NaN if the row has none; for the quantity None all values are NaN.
     """
     return first_present([rows.columns[name] for name in (choice.used(quantity) if quantity else ())], len(rows))
 
@@ -249,7 +249,7 @@ def clock_s(rows: Rows, choice: ColumnChoice) -> Floats:
 
 
 def step_gaps(rows: Rows) -> Integers:
-    """Return how many steps each row covers: those since the row before it, but 1 after a start or restart."""
+    """Return how many steps each row covers: those since the previous row, or 1 after a start or restart."""
     gaps = np.ones(len(rows), dtype=np.int64)
     same = (rows.rank[1:] == rows.rank[:-1]) & (rows.attempt[1:] == rows.attempt[:-1])
     gaps[1:] = np.where(same, np.maximum(rows.step[1:] - rows.step[:-1], 1), 1)
@@ -259,8 +259,8 @@ def step_gaps(rows: Rows) -> Integers:
 def step_seconds(rows: Rows, choice: ColumnChoice, clock: Floats, gaps: Integers) -> Floats:
     """Return, for each row, the duration of a step in seconds; NaN if it is unknown.
 
-    It is the logged duration, else computed from the logged rate, else from `clock`, the time at which each row was
-    written. `gaps` is the number of steps that each row covers.
+    The duration is the logged one, or else computed from the logged rate, or else from `clock`, the time at which each
+    row was written. `gaps` is the number of steps that each row covers.
     """
     if choice.used(Quantity.STEP_TIME):
         seconds = in_unit(rows, choice, Quantity.STEP_TIME, TIME_UNITS) / 1e9
@@ -302,7 +302,7 @@ def kept_numbers(rows: Rows, choice: ColumnChoice, tokens_per_s: Floats) -> dict
     """Return {name: column} of numbers for which this project's step logs have no column.
 
     These are the learning rate, the epoch and `tokens_per_s`, as far as they are known, and all columns that `choice`
-    reads as no quantity.
+    assigns to no quantity.
     """
     named = {
         "learning_rate": quantity_of(rows, choice, Quantity.LEARNING_RATE),

@@ -42,13 +42,13 @@ def read(path: Path) -> Log:
 
 
 def rank_in(text: str) -> int:
-    """Return the rank that torchrun prints before a line if several ranks share an output; UNKNOWN if there is none."""
+    """Return the rank that torchrun prints before a line if several ranks share an output; UNKNOWN without one."""
     match = RANK.match(text)
     return int(match[1]) if match else UNKNOWN
 
 
 def lines_of(rank: int, values: dict[int, torchtitan_metrics.Values], times: dict[int, float]) -> list[Line]:
-    """Return a `Line` for each step of one rank, in order; a step's duration is the time since the step before it.
+    """Return a `Line` for each step of one rank, in order; a step's duration is the time since the previous step.
 
     `values` is {step: the printed numbers}, `times` {step: the time of printing in seconds}.
     """

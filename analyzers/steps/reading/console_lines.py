@@ -66,7 +66,7 @@ FILE_NAME = re.compile(r"\.(?:py|cpp|cc|h|cu)$", re.IGNORECASE)
 
 @dataclass
 class Printed:
-    """The content of one console line: numbers by name, and what a progress display shows, such as step and epoch.
+    """The content of one console line: numbers by name, and the step and epoch of a progress display.
 
     `bar` says that the line is a progress bar, `plain_bar` that there is no text before the bar. `opens` says that
     further numbers of the same step follow on indented lines, and `is_dict` that the numbers were printed as a dict.
@@ -134,7 +134,7 @@ def quoted_pairs(text: str) -> Iterator[tuple[str, float]]:
 
 
 def take_bar(printed: Printed, text: str) -> None:
-    """Add to `printed` what a progress bar of tqdm or rich shows: its step, time per step, and the numbers after it."""
+    """Add the content of a progress bar (tqdm or rich) to `printed`: step, time per step, and the numbers after it."""
     match = BAR.search(text) or RICH_BAR.search(text)
     if not match or match["total"] == "?" or NO_TRAINING.search(match["before"]):
         return
@@ -148,7 +148,7 @@ def take_bar(printed: Printed, text: str) -> None:
 
 
 def take_text(printed: Printed, text: str) -> None:
-    """Add to `printed` what a line without a progress bar shows: counters such as `[10/500]`, and named values."""
+    """Add the content of a line without a progress bar to `printed`: counters such as `[10/500]`, and named values."""
     if match := HEADER.search(text):
         printed.step, printed.opens = int(match[3]), text[match.end() :].strip() in ("", ":")
         printed.total = int(match[4]) if match[4] else None
@@ -194,7 +194,7 @@ def short_name(name: str) -> str:
 
 
 def with_unit(name: str, unit: str | None) -> str:
-    """Return a name with the unit that followed its value, such as `time (ms)`, if it is a unit of time or memory."""
+    """Return a name with the unit that follows its value, such as `time (ms)`, if this is a unit of time or memory."""
     known = unit and (unit.lower() in TIME_UNITS or unit.lower() in SIZE_UNITS)
     return f"{name} ({unit})" if known else name
 

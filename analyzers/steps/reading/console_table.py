@@ -1,9 +1,9 @@
 """Read the console output of a trainer into rows.
 
-The lines of one step are merged, and missing steps are taken from progress bars. Hugging Face's Trainer prints dicts
-without a step. Its progress bar shows the step, just before a dict (tqdm may not have drawn the newest count yet) or
-just after it (tqdm draws again after each print). The epoch, which grows evenly with the step, shows which of the two
-is right.
+The lines of one step are merged, and missing step numbers are taken from progress bars. Hugging Face's Trainer prints
+dicts without a step. The step is in the progress bar before the dict (but tqdm may not have drawn the newest count yet)
+or after the dict (tqdm draws again after each print). The epoch, which grows evenly with the step, shows which of the
+two counts is right.
 """
 
 import re
@@ -88,7 +88,7 @@ class ConsoleRows:
     def _take_bar(self, printed: Printed) -> None:
         """Process a progress bar: its count gives the step of the rows that are printed just before and after it.
 
-        Only a bar with no text before it is used for that. A bar that moved and shows training numbers also becomes a
+        Only a bar without text before it is used for this. A bar that moved and shows training numbers also becomes a
         row.
         """
         if printed.plain_bar and (self._bar_total in (None, printed.total)):
@@ -142,7 +142,7 @@ class ConsoleRows:
 
 
 def names_step(values: dict[str, float]) -> bool:
-    """Return whether one of the values, by its name, is the step number."""
+    """Return whether the name of one of the values shows that it is the step number."""
     return any(is_a(name, Quantity.STEP) for name in values)
 
 
@@ -161,9 +161,8 @@ def column_of(table: RawTable, quantity: Quantity) -> Floats:
 def add_steps_of_bar(table: RawTable, known: "np.ndarray", before: Floats, after: Floats) -> None:
     """Fill in the missing step numbers of a table's rows, in place, from the progress bars printed around them.
 
-    Rows without a loss get the step of the last row with one. `known` is a mask of the rows with a step number;
-    `before` and `after` have, for each row, the step count of the progress bar printed before and after it (NaN:
-    none).
+    Rows without a loss get the step of the last row that has a loss. `known` is a mask of the rows with a step number;
+    `before` and `after` have, for each row, the step count of the progress bar printed before and after it (NaN: none).
     """
     trained = ~np.isnan(column_of(table, Quantity.LOSS)) & ~known
     if not trained.any() or (np.isnan(before[trained]).all() and np.isnan(after[trained]).all()):
@@ -180,9 +179,9 @@ def add_steps_of_bar(table: RawTable, known: "np.ndarray", before: Floats, after
 def chosen_counts(before: Floats, after: Floats, epochs: Floats) -> Floats:
     """Return, for each row, the step count of the progress bar before or after it, whichever fits the epoch better.
 
-    Example: epochs 0.25, 0.5, 0.75 with counts (before, after) of (4, 5), (10, 10), (14, 15). The counts after a row
-    are 20 per epoch in every row, those before it 16 to 20. So the rate is 20 per epoch, and the counts nearest to it
-    are 5, 10, 15.
+    Example: epochs 0.25, 0.5, 0.75 with counts (before, after) of (4, 5), (10, 10), (14, 15). The counts after each row
+    are always 20 per epoch; the counts before vary from 16 to 20 per epoch. So the rate is 20 per epoch, and the counts
+    nearest to it are 5, 10, 15.
     """
     usable = np.isfinite(epochs) & (epochs > 0)
     rates = []

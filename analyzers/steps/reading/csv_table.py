@@ -34,7 +34,7 @@ TAG_IN_NAME = re.compile(r"tag-(.+?)\.csv")
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a CSV table is written: the separator of its cells, and its header line."""
+    """The format of a CSV table: the separator of its cells, and its header line."""
 
     separator: str
     header: bytes
@@ -72,7 +72,7 @@ def read(path: Path) -> RawTable:
 
 
 def comment_lines_removed(content: bytes) -> Iterator[bytes]:
-    """Yield, as a single item, the content of a table without the comments and empty lines at its beginning."""
+    """Yield one item: the content of a table without the comments and empty lines at its beginning."""
     at = 0
     while at < len(content) and (content[at : at + 1] in b"#\r\n" or content[at : at + 4] == b"sep="):
         end = content.find(b"\n", at)
@@ -81,7 +81,7 @@ def comment_lines_removed(content: bytes) -> Iterator[bytes]:
 
 
 def dialect_of(content: bytes) -> Dialect:
-    """Return the `Dialect` in which a table is written, judged by its first line.
+    """Return the `Dialect` of a table, judged by its first line.
 
     Raises:
         InputError: The first line is no header.
@@ -140,7 +140,7 @@ def parsed(section: tuple[list[str], bytes], dialect: Dialect) -> RawTable:
 def quoting_of(lines: bytes) -> Literal[0, 3]:
     """Return the quoting mode with which the `csv` module should read `lines`: csv.QUOTE_MINIMAL or csv.QUOTE_NONE.
 
-    If the number of quotes is odd, they are no quoting but plain text (QUOTE_NONE).
+    An odd number of quotes means that they are plain text and not quoting (QUOTE_NONE).
     """
     return 0 if lines.count(b'"') % 2 == 0 else 3  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
 
@@ -151,7 +151,7 @@ def blank_lines(lines: bytes) -> int:
 
 
 def is_cut(lines: bytes, columns: int, dialect: Dialect) -> bool:
-    """Return whether the last of `lines` is truncated: whether it has fewer than `columns` cells."""
+    """Return whether the last of `lines` is truncated: it has fewer than `columns` cells."""
     last = lines.rsplit(b"\n", 1)[-1]
     return last.count(dialect.separator.encode()) < columns - 1
 
@@ -168,7 +168,7 @@ def unique(names: list[str]) -> list[str]:
 
 
 def add_column(table: RawTable, name: str, cells: "pd.Series[Any]", *, decimal_commas: bool) -> None:
-    """Add a column to a table; if most of its cells are text, only its name is kept."""
+    """Add a column to a table; if most of its cells are text, only the name of the column is stored."""
     if cells.dtype.kind in "iuf":
         table.columns[name] = np.asarray(cells, dtype=np.float64)
         return

@@ -1,4 +1,4 @@
-"""Read the Gantt chart that torchtitan makes of its structured logs: a file in the format of Chrome's traces.
+"""Read the Gantt chart that torchtitan makes of its structured logs: a file in the Chrome trace format.
 
 It has a process for each structured log, a bar for each span, and a mark for each metric, such as `loss=2.5000`.
 """
@@ -76,10 +76,10 @@ def processes(events: list[Event]) -> tuple[dict[int, int], dict[int, int]]:
 
 
 def tags_of(line: Line) -> list[str]:
-    """Return the tags of a step (gc, eval, checkpoint), which the chart does not record.
+    """Return the tags of a step (gc, eval, checkpoint), which are not recorded in the chart.
 
-    A step gets a tag if it has the phase that does this work; for gc the phase must last long enough to collect
-    anything.
+    A step gets a tag if it has the phase that does this work; for gc the phase must also be long enough for a real
+    collection.
     """
     # torchtitan times the call in each step, also where it collects nothing: that takes some microseconds.
     done = {"gc": line.phases.get("gc", 0) >= COLLECTION_NS, "eval": "eval" in line.phases}

@@ -68,7 +68,7 @@ def decoded(text: bytes) -> Any:
 def from_lines(content: bytes) -> RawTable:
     """Return a table with a row for each line of a text; each line should be a JSON object.
 
-    A line that is none counts as damaged; if it is the last line, it counts as truncated.
+    Any other line counts as damaged; if it is the last line, it counts as truncated.
     """
     rows, damaged, torn = RowCollector(), 0, False
     lines = content.split(b"\n")
@@ -108,10 +108,9 @@ def add_row(rows: RowCollector, row: Mapping[str, Any]) -> None:
 
 
 def flat(row: Mapping[str, Any], prefix: str = "", depth: int = 1) -> Iterator[tuple[str, Any]]:
-    """Yield the (name, value) pairs of an object and of the objects nested in it; these are named `outer/inner`.
+    """Yield the (name, value) pairs of an object and of objects nested in it, whose names become `outer/inner`.
 
-    A list with one item counts as that item, longer lists are left out. `prefix` and `depth` are those of a nested
-    object.
+    A list with one item counts as this item; longer lists are left out. `prefix` and `depth` describe a nested object.
     """
     for name, value in row.items():
         if isinstance(value, dict):
@@ -125,7 +124,7 @@ def flat(row: Mapping[str, Any], prefix: str = "", depth: int = 1) -> Iterator[t
 
 
 def number_of(value: Any) -> float | None:
-    """Return a JSON value as a number, also one that is written as text; None for anything else, such as `true`."""
+    """Return a JSON value as a number, even if it is written as text; None for anything else, such as `true`."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, (int, float)):
@@ -174,9 +173,9 @@ def is_training_row(row: Any) -> bool:
 
 
 def columns_in(document: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return {name: list} of those lists of a JSON object that are columns of one table; empty if there are none.
+    """Return {name: list} of the lists in a JSON object that are columns of one table; empty if there are none.
 
-    They have equal length, at least two values, and a step or a loss is among them.
+    Columns have equal length and at least two values, and one of them is a step or a loss.
     """
     lists = {name: value for name, value in document.items() if isinstance(value, list) and len(value) > 1}
     known = [name for name in lists if (m := meaning_of(name)) and m.quantity in (Quantity.STEP, Quantity.LOSS)]

@@ -54,13 +54,13 @@ def read(path: Path) -> Log:
 
 
 def header_in(text: bytes) -> Header | None:
-    """Return the header in the first line of a log; None if that line is no header."""
+    """Return the header in the first line of a log; None if this line is no header."""
     row = decoded(text, Log([], []), last=False)
     return header_fields(row) if "schema" in row else None
 
 
 def header_fields(row: Row) -> Header:
-    """Return those known fields of a header line whose values are integers or texts."""
+    """Return the known fields of a header line whose values are integers or texts."""
     return {k: v for k in HEADER if isinstance(v := row.get(k), (int, str))}
 
 
@@ -156,7 +156,7 @@ def take_metric(line: Line, name: str, value: object) -> None:
 
 
 def with_residual(line: Line) -> Line:
-    """Return the line after setting `residual_ns` to the time of the step that no phase covers."""
+    """Return the line with `residual_ns` set to the time of the step outside of its phases."""
     line.residual_ns = line.dur_ns - sum(line.phases.values())
     return line
 

@@ -94,7 +94,7 @@ NAMED = (("phases", "phase", 0), ("cpu_ns", "cpu", 0), ("device_ns", "device", 0
 
 
 class Names:
-    """Gives each name a number, in order of appearance; at most NAMES_AT_MOST names get one.
+    """Numbers names in the order of their appearance; at most NAMES_AT_MOST names get a number.
 
     `texts` has the names in this order, each cut to NAME_LENGTH characters.
     """
@@ -111,7 +111,7 @@ class Names:
         return self._numbers.get(name)
 
     def _text(self, name: str) -> str:
-        """Return the text of a new name; if the cut name is taken already, it ends with the number of the name."""
+        """Return the text of a new name; if the cut name exists already, the text ends with the number of the name."""
         text = name[:NAME_LENGTH].encode("utf-8", "replace").decode()
         ending = f"#{len(self.texts)}"
         return text[: NAME_LENGTH - len(ending)] + ending if text in self.texts else text
@@ -159,9 +159,9 @@ class Table:
         return sum({1 << n for tag in tags if (n := self.names["tags"](tag)) is not None and n < 62})
 
     def columns(self) -> Arrays:
-        """Return the columns over all files; this can be called once, as the collected parts are deleted.
+        """Return the columns over all files; this can be called once, because the collected parts are deleted.
 
-        Rows of a file that lacks a column have the value that `absent_in` returns.
+        Rows of a file that does not have a column get the value that `absent_in` returns.
         """
         columns = {}
         for name in list(self.parts):
@@ -175,8 +175,8 @@ class Table:
     def meta(self) -> dict[str, Any]:
         """Return the names that explain the columns: item 2 of `phases` is the name of the phase in column `phase.2`.
 
-        Likewise `groups` explains the columns `seq.N` and `numbers` the columns `number.N`; item N of `tags` is the
-        tag of bit N.
+        In the same way `groups` explains the columns `seq.N`, and `numbers` the columns `number.N`; item N of `tags` is
+        the tag of bit N.
         """
         return {name: self.names[field].texts for name, field in META}
 
@@ -187,14 +187,14 @@ META = (("phases", "phases"), ("tags", "tags"), ("groups", "seqs"), ("numbers", 
 
 
 def narrowed(column: Column) -> Column:
-    """Return an integer column as int32 if all values fit, which takes half the memory."""
+    """Return an integer column as int32 if all values fit, to halve its memory."""
     limit = np.iinfo(np.int32)
     fits = len(column) and column.dtype.kind == "i" and limit.min <= column.min() and column.max() <= limit.max
     return column.astype(np.int32) if fits else column
 
 
 def absent_in(column: str) -> float:
-    """Return the value that the column of this name has in rows of files that lack the column."""
+    """Return the value of a column in rows of files that do not have this column."""
     if column.startswith("number."):
         return math.nan
     return UNKNOWN if column.startswith("seq.") else 0

@@ -1,8 +1,8 @@
 """Read scalars from TensorBoard event files without TensorBoard or protobuf.
 
 An event file is a sequence of TFRecord records: uint64 length, its CRC, the bytes, their CRC (CRC-32C, masked). All
-CRCs are checked. After a wrong length the rest of the file is lost, as the start of the next record is unknown; wrong
-content loses only that record.
+CRCs are checked. If a length is wrong, the rest of the file is lost, because the start of the next record is unknown.
+If only the content is wrong, only this record is lost.
 """
 
 import struct
@@ -133,7 +133,7 @@ def crc32c(messages: list[bytes]) -> Column:
 def masked(crc: int) -> int:
     """Return a CRC in the form in which TFRecord stores it: rotated, with a constant added.
 
-    TFRecord does so because the CRC of data that contains CRCs is weak.
+    TFRecord masks it because the CRC of data that contains CRCs is weak.
     """
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 

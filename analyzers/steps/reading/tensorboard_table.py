@@ -1,4 +1,4 @@
-"""Turn TensorBoard scalars of another trainer into rows; `torchtitan_metrics` reads torchtitan's own tags."""
+"""Turn TensorBoard scalars of other trainers into rows; `torchtitan_metrics` reads torchtitan's own tags."""
 
 from collections.abc import Iterable
 

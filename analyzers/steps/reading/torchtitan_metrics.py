@@ -1,8 +1,8 @@
 """Turn the metrics that torchtitan logs (TensorBoard scalars, console lines) into lines of a step log.
 
-They are logged every few steps and are means over these steps, whose number is in `covers`. The logged times are
-wrong in torchtitan's first lines (it divides by the logging interval even after a single step). So the time of a step
-is computed as the time between two records, divided by the number of steps between them.
+torchtitan logs them every few steps; each value is a mean over these steps, and `covers` is their number. The logged
+times are wrong in torchtitan's first lines (it divides by the logging interval even after a single step). So the time
+of a step is computed as the time between two records, divided by the number of steps between them.
 """
 
 import math
@@ -91,10 +91,10 @@ def gib(value: float | None) -> int:
 
 
 def set_times(lines: Iterable[Line], times: dict[int, float]) -> None:
-    """Set the duration of each line, in order of steps, to the mean time per step since the line before it.
+    """Set the duration of each line, in order of steps, to the mean time per step since the previous line.
 
-    The start time, the number of covered steps and the time outside of phases are set too. `times` holds when each step
-    ended, in Unix seconds by step.
+    The start time, the number of covered steps and the time outside of phases are set, too. `times` is {step: Unix
+    seconds at which it ended}.
     """
     before: Line | None = None
     for line in lines:

@@ -1,8 +1,8 @@
-"""Read step logs whose lines all have the same fields, such as this project's, five times faster than `jsonl` does.
+"""Read step logs whose lines all have the same fields (such as this project's), five times as fast as `jsonl`.
 
 All lines are decoded at once into one struct type. The names of phases and process groups are not known before a file
-is read. So its first line defines the struct, with a field for each name; if a later line has a new name, the name is
-added and all lines are decoded again. A file with any other line is left to the general reader in `jsonl`.
+is read, so its first line defines the struct, with a field for each name. If a later line has a new name, the name is
+added and all lines are decoded again. A file with any other kind of line is read by the general reader in `jsonl`.
 """
 
 import re
