@@ -1,1 +1,1 @@
-"""Text by which several rooms recognise the same thing in logs: an error raised on all ranks, a step log."""
+"""Recognise the same things in logs for several analyzers: errors raised on all ranks, hints, and step logs."""

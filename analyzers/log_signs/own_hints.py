@@ -1,7 +1,9 @@
-"""Read the hint that an error itself carries: this project's errors end in one, and it is the next step to advise.
+"""Read the hint at the end of this project's own errors; the hint is the next step to advise.
 
-CheckpointError: step-2 holds the weights of llama3 debugmodel, and this run trains llama3 8B
-hint: choose that model, or another checkpoint
+For example:
+
+    CheckpointError: step-2 holds the weights of llama3 debugmodel, and this run trains llama3 8B
+    hint: choose that model, or another checkpoint
 """
 
 import re
@@ -18,6 +20,6 @@ def split_hint(message: str) -> tuple[str, str]:
 
 
 def hint_in(line: str) -> str:
-    """Return the hint in a line of a log; empty if the line is not one."""
+    """Return the hint in a line of a log; empty if the line is no hint."""
     match = HINT.match(line)
     return match[1].strip()[:LONGEST_HINT] if match else ""

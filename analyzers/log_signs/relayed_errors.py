@@ -17,7 +17,7 @@ RANK_OF_TRACEBACK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d
 def failed_ranks(message: str) -> list[int]:
     """Return the ranks on which a relayed error happened, ascending; empty if the message relays no error.
 
-    `message` is that of an exception by which PyTorch raises the errors of some ranks on all of them.
+    `message` is the text of an exception by which PyTorch raises the errors of some ranks on all ranks.
     """
     match = FAILED_RANKS.search(message)
     return sorted(map(int, match[1].split(", "))) if match else []

@@ -59,7 +59,7 @@ def is_metrics_json(text: bytes, name: str) -> bool:
 def is_metrics_table(text: bytes, *, alone: bool) -> bool:
     """Return whether a text is a table with a column of steps or losses.
 
-    `alone` means that the user named this very file; then a table of any numbers is one.
+    `alone` means that the user named this very file; then any table of numbers is accepted.
     """
     lines = [line for line in text[: 1 << 15].splitlines() if line.strip() and not line.startswith((b"#", b"sep="))]
     if len(lines) < 2:

@@ -1,4 +1,4 @@
-"""Analyze text logs: find out why a job ended, from what its ranks, its launcher and its scheduler printed.
+"""Analyze text logs: find out why a job ended, from the output of its ranks, its launcher and its scheduler.
 
     from analyzers import logs
 

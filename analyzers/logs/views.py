@@ -57,7 +57,7 @@ def row_of(index: int, event: LogEvent) -> EventRow:
 
 
 def shortened(headline: str) -> str:
-    """Return the beginning of a message; three dots say that it goes on."""
+    """Return the beginning of a message; three dots at the end mean that the message is longer."""
     return headline if len(headline) <= MESSAGE_LENGTH else f"{headline[: MESSAGE_LENGTH - 3]}..."
 
 

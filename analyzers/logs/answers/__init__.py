@@ -1,1 +1,1 @@
-"""Draw conclusions from the events in logs: which of them shows the cause, and which rank is to blame."""
+"""Draw conclusions from the events in logs: which event shows the cause, and which rank is to blame."""

@@ -27,9 +27,9 @@ OF_REASON = {Reason.OPERATIONS: LogClass.MISMATCH, Reason.MESSAGES: LogClass.UNM
 
 
 class Certainty(StrEnum):
-    """How certain it is, according to the logs, that a `Cause` is right.
+    """The certainty of a `Cause`, judged by the logs.
 
-    `SHOWN`: a line of the log shows it. `SUSPECTED`: there is only weak evidence.
+    `SHOWN`: a line of the log shows the cause. `SUSPECTED`: there is only weak evidence.
     """
 
     SHOWN = "shown"
@@ -41,8 +41,8 @@ class Certainty(StrEnum):
 class Cause:
     """The reason why a job ended: a failure, its class (`kind`), and the ranks to blame for it.
 
-    `ranks` is empty if no rank is to blame, or if nothing shows which. `blame` is set if ranks waited for others: it
-    says for which ranks, and how that is known.
+    `ranks` is empty if no rank is to blame, or if nothing shows which rank is. `blame` is set if ranks waited for
+    others: it names the ranks that they waited for, and the evidence.
     """
 
     kind: LogClass
@@ -81,7 +81,7 @@ class Answer:
 
 
 def find_answer(logs: Logs) -> Answer:
-    """Return why a job ended, according to its logs: the cause, and the failures that are its consequences."""
+    """Return why a job ended according to its logs: the cause, and the failures that are consequences of the cause."""
     failures = find_failures(logs)
     failures = [f for f in failures if not is_harmless(f, logs)]
     if not failures:
@@ -92,11 +92,11 @@ def find_answer(logs: Logs) -> Answer:
 
 
 def may_have_survived(failure: Failure, logs: Logs) -> bool:
-    """Return whether the program may have caught the exceptions of `failure` and gone on with its work.
+    """Return whether the program may have caught the exceptions of `failure` and continued its work.
 
-    That is so if the job printed steps, and nothing but tracebacks reports the failure. An uncaught exception leaves
-    other signs: PyTorch's hook prints `[rank1]:` before its traceback once the ranks have connected (which printed
-    steps prove), and torchrun reports a worker that ended.
+    This is so if the job printed steps, and only tracebacks report the failure. An uncaught exception leaves other
+    signs: PyTorch's hook prints `[rank1]:` before its traceback once the ranks have connected (printed steps prove that
+    they have), and torchrun reports a worker that ended.
     """
     trained = any(r.last_step is not None for r in logs.ranks.values())
     ended = any(event.kind in ENDS for event in logs.events)
@@ -112,8 +112,8 @@ def may_have_survived(failure: Failure, logs: Logs) -> bool:
 def is_harmless(failure: Failure, logs: Logs) -> bool:
     """Return whether the job trained in spite of a failure.
 
-    For example, a store answered late before training began, or the driver does not support a device of the machine,
-    which then is none of the job's devices.
+    For example, a store answered late before training began. Or the driver does not support a device of the machine;
+    the job then does not use this device.
     """
     if not any(r.last_step is not None for r in (*logs.ranks.values(), *logs.unranked)):
         return False
@@ -171,9 +171,9 @@ def ranks_to_blame(failure: Failure, logs: Logs) -> list[int]:
 def unranked(failure: Failure, logs: Logs) -> list[int]:
     """Return which ranks failed if the events of `failure` have no rank, from torchrun's table of failed workers.
 
-    Ranks that fail before `init_process_group` print no prefix with a rank. They are those ranks in the table for
-    which no other event says why they failed; for example, three equal tracebacks match three ranks with exit code 1.
-    The list is empty if there are more such ranks than events.
+    Ranks that fail before `init_process_group` print no prefix with a rank. They are the ranks in the table whose
+    failure no other event explains: for example, three equal tracebacks match three ranks with exit code 1. The list is
+    empty if there are more such ranks than events.
     """
     ended = [e for e in logs.events if e.kind in TABLE and e.rank is not None and (e.facts.exit_code or 0) > 0]
     said_why = {e.rank for e in logs.events if e.kind not in TABLE and e.kind is not EventKind.EXIT}
@@ -182,9 +182,9 @@ def unranked(failure: Failure, logs: Logs) -> list[int]:
 
 
 def lost_connection_cause(failure: Failure, failures: list[Failure], logs: Logs) -> Cause:
-    """Return a `Cause` for a job whose ranks lost their connections; it blames the rank that had ended or left before.
+    """Return a `Cause` for a job whose ranks lost their connections; it blames the rank that ended or left before that.
 
-    The class says how that rank went: it aborted, ended early, caught an error and skipped collectives, or is
+    The class says what happened to this rank: it aborted, ended early, caught an error and skipped collectives, or is
     unknown. `failure` has the events of the lost connections, `failures` are all failures of the job.
     """
     blame = blame_for_lost_connection(failure, logs)
@@ -205,10 +205,10 @@ def lost_connection_cause(failure: Failure, failures: list[Failure], logs: Logs)
 
 
 def host_memory_cause(failure: Failure, failures: list[Failure]) -> Cause:
-    """Return a `Cause` which says that a host ran out of memory, with the ranks that were killed for it.
+    """Return a `Cause` which says that a host ran out of memory, with the ranks that were killed for this reason.
 
-    The ranks are those of `failure`, which reports the lack of memory or, if it names none, those of all `failures`
-    in which SIGKILL ended ranks.
+    `failure` reports the lack of memory. If it names no ranks, the ranks are those that were ended by SIGKILL in any of
+    `failures`.
     """
     killed = [f for f in failures if f.role.tier is Tier.KILLED]
     ranks = failure.ranks or sorted({rank for f in killed for rank in f.ranks})
@@ -216,10 +216,10 @@ def host_memory_cause(failure: Failure, failures: list[Failure]) -> Cause:
 
 
 def timeout_cause(failure: Failure, logs: Logs) -> Cause:
-    """Return a `Cause` which says why ranks timed out in a collective (`failure`); it blames those that did not join.
+    """Return a `Cause` which says why ranks timed out in a collective (`failure`); it blames ranks that did not join.
 
-    Its class is a mismatch if those ranks were in a different operation, and a failed start if the ranks to blame are
-    unknown and ranks were missing from the start.
+    If the blamed ranks were in a different operation, the class is a mismatch. If the ranks to blame are unknown and
+    ranks were missing from the start, the class is a failed start.
     """
     blame = blame_for_timeout(failure, logs)
     kind = OF_REASON.get(blame.reason, LogClass.COLLECTIVE_TIMEOUT) if blame.reason else LogClass.COLLECTIVE_TIMEOUT
@@ -242,8 +242,8 @@ def with_threads(logs: Logs) -> list[LogEvent]:
 
 
 def certainty_of(failure: Failure) -> Certainty:
-    """Return how certain it is that a failure is the cause of the job's end.
+    """Return the certainty that a failure is the cause of the job's end.
 
-    An exit code, for example, does not show why its process ended, so it is only probable.
+    An exit code, for example, does not show why its process ended, so the cause is only probable.
     """
     return Certainty.SHOWN if failure.role.tier < Tier.STOPPED else Certainty.PROBABLE

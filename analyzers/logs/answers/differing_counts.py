@@ -1,8 +1,8 @@
-"""Find the rank that printed a count that differs from that of all other ranks, in a line that all ranks print.
+"""Find the rank that printed another count than all other ranks, in a line that all ranks print.
 
-A rank whose tensor has another size often shows it before: it prints `rank 3: 2080 trainable parameters`, where all
-others print 1040. Only whole numbers without a unit are compared, as times, sizes and losses differ between ranks of
-a healthy job.
+If the tensor of a rank has another size, earlier lines often show the reason: the rank prints `rank 3: 2080 trainable
+parameters`, where all others print 1040. Only whole numbers without a unit are compared, because times, sizes and
+losses differ between ranks of a healthy job.
 """
 
 import re
@@ -22,7 +22,7 @@ RANKS_AT_LEAST = 3
 
 
 class DifferingCount(NamedTuple):
-    """A rank that printed `text`, where all other ranks printed a line with another count, such as `others`."""
+    """A rank that printed `text`, while all other ranks printed the same line with another count, such as `others`."""
 
     rank: int
     text: str
@@ -30,10 +30,10 @@ class DifferingCount(NamedTuple):
 
 
 def find_differing_count(logs: Logs) -> DifferingCount | None:
-    """Return the rank that printed a count that differs from that of all other ranks, in a line that all ranks print.
+    """Return the rank that printed another count than all other ranks, in a line that all ranks print.
 
-    An example is `100 batches` where all others print `125 batches`. The result is None if no rank printed such a
-    count, if such lines point to different ranks, or if there are fewer than three ranks.
+    For example, one rank prints `100 batches` and all others print `125 batches`. The result is None if no rank printed
+    such a count, if such lines point to different ranks, or if there are fewer than three ranks.
     """
     ranks = sorted(logs.ranks)
     if len(ranks) < RANKS_AT_LEAST or not logs.ranks.keys() <= logs.said.keys():
@@ -48,13 +48,13 @@ def by_line(said: Sequence[str]) -> Mapping[tuple[str, int | None], str]:
     """Return {(line with `#` for each number, its step): its last text} for the lines of a rank that have numbers.
 
     The key identifies a line of the program: texts that differ only in digits have the same key, unless their steps
-    differ. `said` has the rank's last lines, the oldest first.
+    differ. `said` has the last lines of the rank, the oldest first.
     """
     return {(re.sub(r"\d+", "#", without_rank(text)), step_in(text)): text for text in said if re.search(r"\d", text)}
 
 
 def without_rank(text: str) -> str:
-    """Return a line without the number of the rank that it names."""
+    """Return a line without the number of the rank in it."""
     return OWN_RANK.sub("", text).strip()
 
 

@@ -1,7 +1,7 @@
 """Group events into the failures of a job. A failure has the same class and source line on all its ranks.
 
-The failures are sorted by how probable each is as the cause of the job's end. Events that are no failure, that the
-program survived, or that only follow from an order to stop are dropped before.
+The failures are sorted by how probable each is as the cause of the job's end. Three kinds of events are dropped before:
+those that are no failure, those that the program survived, and those that only follow from an order to stop.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ ENDED_BY_SIGTERM = (Tier.KILLED, Tier.EXIT_CODE, Tier.LOST_CONNECTION, Tier.ABOR
 
 @dataclass(frozen=True)
 class Failure:
-    """The same failure on one or several ranks, as the log events in `events` report it.
+    """The same failure on one or several ranks; `events` are the log events that report it.
 
-    The events are sorted by tier (the lower, the more probably a cause), then by time; `ranks` are those that they
-    are about. `role` has the class that a verdict gets from this failure. `order` is a sort key, which is lowest for
-    the most probable cause.
+    The events are sorted by tier (a low tier is more probably a cause), then by time; `ranks` are the ranks of the
+    events. `role` has the class that a verdict gets from this failure. `order` is a sort key: the lowest key is the
+    most probable cause.
     """
 
     role: Role
@@ -38,8 +38,8 @@ class Failure:
     def lead(self) -> LogEvent:
         """The most informative event of the failure.
 
-        It is the first that names a line of the user's code, or else the first that is not from torchrun's table of
-        failures.
+        This is the first event with a line of the user's code, or else the first one that is not from torchrun's table
+        of failures.
         """
         described = [
             e for e in self.events if e.kind not in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)
@@ -65,7 +65,7 @@ def find_failures(logs: Logs) -> list[Failure]:
 def group_key(occurrence: Occurrence) -> tuple[object, ...]:
     """Return a key that is equal for two events if they report the same failure, for example on two ranks.
 
-    `occurrence` is an event with its class; the key has the attempt, the class, and for most classes the source line.
+    `occurrence` is an event with its class. The key has the attempt, the class, and for most classes the source line.
     """
     event, role = occurrence.event, occurrence.role
     if role.kind in WORDLESS:
@@ -88,19 +88,19 @@ def failure_of(group: Sequence[Occurrence]) -> Failure:
 
 
 def without_explained(found: list[Occurrence]) -> list[Occurrence]:
-    """Return the failure events in `found` without those exit codes that add nothing.
+    """Return the failure events in `found` except for exit codes that add nothing.
 
-    An exit code is left out if another event of its rank says why the rank failed, or if any other failure event has
-    no rank, because that event may be about this rank.
+    An exit code is left out in two cases: another event of its rank explains the failure of the rank, or another
+    failure event has no rank, so that it may be about this rank.
     """
     said_why = {o.event.rank for o in found if o.role.kind is not LogClass.EXIT_CODE}
     return [o for o in found if o.role.kind is not LogClass.EXIT_CODE or not (said_why & {o.event.rank, None})]
 
 
 def without_forced(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the failure events in `found` without the deaths by SIGKILL of ranks that the launcher killed.
+    """Return the failure events in `found` without ranks that the launcher killed by SIGKILL.
 
-    The launcher kills a rank that does not stop on request, so this signal is no failure of the rank.
+    The launcher kills a rank that does not stop on request, so this signal is not a failure of the rank.
     """
     forced = {e.rank for e in logs.events if e.facts.reason is Reason.FORCED and e.rank is not None}
     return [o for o in found if not (o.role.tier is Tier.KILLED and o.event.rank in forced)]
@@ -127,7 +127,7 @@ def is_stop(occurrence: Occurrence) -> bool:
 
 
 def follows(occurrence: Occurrence, stop: Occurrence) -> bool:
-    """Return whether a failure happened after an order to stop the job (`stop`) and may be a consequence of it."""
+    """Return whether a failure came after an order to stop the job (`stop`) and may be a consequence of the order."""
     if occurrence.file == stop.file:
         is_later = occurrence.event.line > stop.event.line
     else:

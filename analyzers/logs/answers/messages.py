@@ -1,6 +1,6 @@
 """Find the ranks that did not issue the counterpart of a send or recv, from the lines at which ranks timed out.
 
-Logs do not record the peer of a send or recv; the source line often names it, as `dist.recv(tensor, src=0)` does.
+Logs do not record the peer of a send or recv, but the source line often names it: `dist.recv(tensor, src=0)`.
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,9 @@ def find_unmatched(places: Mapping[int, LogEvent], logs: Logs) -> list[int]:
     """Return the ranks to blame for sends and receives that did not match; empty if the lines do not name the peers.
 
     `places` maps each rank to the event that shows where it waited. From each rank that waits in a send or recv, the
-    search goes to its peer, and so on. It ends at a rank that waits elsewhere, which never issued its send or recv,
-    or in a cycle of ranks that wait for each other. Of two ranks whose lines name no peer, both are returned.
+    search goes to its peer, from there to the peer's peer, and so on. It ends at a rank that waits elsewhere (this rank
+    never issued its send or recv), or in a cycle of ranks that wait for each other. If there are two ranks and their
+    lines name no peer, both are returned.
     """
     waiting = in_messages(places)
     culprits = {rank for start in waiting for rank in follow(start, places)}
@@ -37,8 +38,8 @@ def find_unmatched(places: Mapping[int, LogEvent], logs: Logs) -> list[int]:
 def follow(start: int, places: Mapping[int, LogEvent]) -> list[int]:
     """Return the rank, or the cycle of ranks, that is reached from `start` by going from each send or recv to its peer.
 
-    The search ends at a rank that waits elsewhere, or where it comes back to a rank. The list is empty if a peer is
-    not known. `places` maps each rank to the event that shows where it waited.
+    The search ends at a rank that waits elsewhere, or when it reaches a rank again. The list is empty if a peer is not
+    known. `places` maps each rank to the event that shows where it waited.
     """
     path = [start]
     while True:
@@ -53,9 +54,9 @@ def follow(start: int, places: Mapping[int, LogEvent]) -> list[int]:
 
 
 def peer_of(rank: int, event: LogEvent) -> int | None:
-    """Return the rank that `rank` sends to or receives from, according to its event; None if that names no peer.
+    """Return the rank that `rank` sends to or receives from, according to its event; None if the event has no peer.
 
-    The event names the peer as a rank (`0`), or relative to `rank` (`+1`).
+    The event has the peer as a rank (`0`), or relative to `rank` (`+1`).
     """
     text = event.facts.peer
     if not text:

@@ -1,8 +1,8 @@
-"""Rate how likely an event is the cause of a job's end: give it a class, and a tier that sorts causes first.
+"""Rate how likely an event is the cause of a job's end: give it a class, and a tier by which causes are sorted.
 
-A rank that failed by itself leaves a line of a low tier (its exception, its signal, a broken device). Ranks that
-waited for this rank time out later, and print timeouts and lost connections: lines of high tiers, whichever is
-printed first.
+A rank that failed by itself leaves a line of a low tier (its exception, its signal, a broken device). Ranks that waited
+for this rank time out later. They print timeouts and lost connections: lines of high tiers. The order of printing does
+not matter.
 """
 
 import re
@@ -22,7 +22,7 @@ NATIVE_CRASHES = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS")
 
 
 class Tier(IntEnum):
-    """A rating of events: of all failures, the one with the lowest tier is taken for the cause of the job's end.
+    """A rating of events: the failure with the lowest tier is taken for the cause of the job's end.
 
     Low tiers are failures of a rank itself; high tiers are often consequences, such as a lost connection.
     """
@@ -46,7 +46,7 @@ class Tier(IntEnum):
 
 
 class Role(NamedTuple):
-    """What an event means as the cause of the job's end.
+    """The meaning of an event as a possible cause of the job's end.
 
     `kind` is the class that the verdict gets; of several events, the one with the lowest `tier` is the cause.
     """
@@ -141,15 +141,15 @@ def role_of_mismatch(event: LogEvent) -> Role:
 def role_of_nan(event: LogEvent) -> Role:
     """Return the class and tier of an event which reports that a loss or gradient is not finite.
 
-    A job may continue with such a number, so other failures come before it. But an exhausted loss scale, or a message
-    that names the rank with the first such number, is rated as a failure of that rank.
+    A job may continue with such a number, so other failures have a lower tier. But an exhausted loss scale, or a
+    message that names the rank with the first such number, is rated as a failure of this rank.
     """
     is_failure = event.facts.reason is Reason.SCALE_EXHAUSTED or bool(event.facts.ranks)
     return Role(LogClass.NONFINITE_LOSS, Tier.OWN_FAILURE if is_failure else Tier.BROKEN_NUMBERS)
 
 
 def role_of_network(event: LogEvent) -> Role | None:
-    """Return the class and tier of a failed connection; None if a port was in use, which alone is harmless."""
+    """Return the class and tier of a failed connection; None for a port in use, which alone is harmless."""
     return None if event.facts.reason is Reason.PORT_IN_USE else Role(LogClass.NETWORK, Tier.NETWORK)
 
 

@@ -1,4 +1,4 @@
-"""Recognise errors that a program handled: it caught them and went on, so that they did not end the job.
+"""Recognise errors that a program handled: it caught them and continued, so they did not end the job.
 
 A program has survived an error if the same process later prints a step, a finite loss, the same traceback again or a
 clean end, or if something else explains the exit code of the process.
@@ -31,8 +31,8 @@ ENDS = (*TABLE, EventKind.EXIT, EventKind.SIGNAL)
 class Occurrence:
     """An event that reports a failure, with its class and tier (`role`) and its position in the logs.
 
-    A tier rates how probably the event is the cause (lowest: most probably). `clock` is the last time that its log
-    printed before the event or with it, in ns since 1970 (0: none); `file` is the index of that log in `Logs.files`.
+    A tier rates how probably the event is the cause (lowest: most probably). `clock` is the last time printed in its
+    log up to the event, in ns since 1970 (0: none); `file` is the index of this log in `Logs.files`.
     """
 
     event: LogEvent
@@ -47,10 +47,10 @@ class Occurrence:
 
 
 def without_completed(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return the failure events in `found` that do not become harmless by a line such as `Training completed`.
+    """Return the failure events in `found` except for those made harmless by a line such as `Training completed`.
 
-    Events before that line in the same log are left out, and events of earlier starts of the job. So are lost
-    connections in a log with such a line, because ranks disconnect when they end.
+    Three kinds of events are left out: events before this line in the same log, events of earlier starts of the job,
+    and lost connections in a log with such a line, because ranks disconnect when they end.
     """
     ends: dict[int, int] = {}
     for event, file in zip(logs.events, logs.files_of, strict=True):
@@ -67,10 +67,10 @@ def without_completed(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
 
 
 def without_recovered(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
-    """Return `found`, all failure events, if one of them is from the last start of the job; else none.
+    """Return `found`, all failure events, if one of them is from the last start of the job; else an empty list.
 
-    In the second case the job recovered. A start of the job (attempt) that printed nothing does not count as the
-    last.
+    In the second case the job recovered. A start of the job (attempt) that printed nothing does not count as the last
+    one.
     """
     last = max(logs.attempts, default=0)
     return found if any(o.event.attempt == last for o in found) else [o for o in found if o.event.attempt > last]
@@ -89,7 +89,7 @@ def without_handled(found: list[Occurrence], logs: Logs) -> list[Occurrence]:
 
 
 def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
-    """Return whether the program continued after an error, or the log shows in another way that it caught the error.
+    """Return whether the program continued after an error, or the log shows otherwise that the error was caught.
 
     `occurrence` is the event of the error; `found` are all failure events of the job.
     """
@@ -109,7 +109,7 @@ def is_handled(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
 
 
 def is_replaced(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
-    """Return whether the code that handled an error then waited in a collective at the same line as another rank.
+    """Return whether a rank that handled an error then waited in a collective at the same line as another rank.
 
     The job then continued without the part of the program that failed, so the error (`occurrence`) did not end it. A
     `finally` block, in contrast, waits at a line where no other rank is; then the error is the cause. `found` are all
@@ -124,25 +124,25 @@ def is_replaced(occurrence: Occurrence, found: Sequence[Occurrence]) -> bool:
 
 
 def is_before_end(event: LogEvent, done: Collection[int]) -> bool:
-    """Return whether a rank must have caught the error in `event`, as its log ends by saying that it finished its work.
+    """Return whether a rank must have caught the error in `event`, because its log ends with a message of success.
 
-    `done` are all ranks whose last line says so. The log must be that of this rank alone.
+    `done` are all ranks whose last line is such a message. The log must be that of this rank alone.
     """
     return event.rank in done and not event.facts.uncaught and event.kind in CAUGHT_KINDS and is_of_one_rank(event.path)
 
 
 def is_independent(event: LogEvent) -> bool:
-    """Return whether an event is an exception of the main thread which was not raised because of another exception."""
+    """Return whether an event is an exception of the main thread that was not raised because of another exception."""
     return event.kind is EventKind.EXCEPTION and bool(event.source) and not (event.chain or event.facts.thread)
 
 
 def explains_end(
     occurrence: Occurrence, handled: Sequence[Occurrence], others: Sequence[Occurrence], logs: Logs
 ) -> bool:
-    """Return whether an error that looks handled did end its rank, because nothing else explains the end of that rank.
+    """Return whether an error that looks handled ended its rank after all, because nothing else explains this end.
 
-    `occurrence` is the event of this error, `handled` are all errors that look handled, and `others` are the
-    remaining failure events. If `others` is empty, or if the error is a loss that is not finite, the result is False.
+    `occurrence` is the event of this error, `handled` are all errors that look handled, and `others` are the remaining
+    failure events. If `others` is empty, or if the error is a loss that is not finite, the result is False.
     """
     event = occurrence.event
     if occurrence.role.kind is LogClass.NONFINITE_LOSS or not others:
@@ -168,7 +168,7 @@ def handled_errors(logs: Logs) -> list[LogEvent]:
 
 
 def count_closed(logs: Logs) -> int:
-    """Return how many processes the launcher had to ask to end, because they went on after the others had ended.
+    """Return how many processes the launcher had to ask to end, because they continued after the others had ended.
 
     The result is 0 if the launcher restarted the job, because it ends all processes before a restart.
     """
@@ -178,6 +178,6 @@ def count_closed(logs: Logs) -> int:
 
 
 def has_completed(logs: Logs) -> bool:
-    """Return whether the logs say that the training completed, in an event or in the last line of a rank."""
+    """Return whether the logs report the completion of the training, in an event or in the last line of a rank."""
     last = [rank.last_line for rank in (*logs.ranks.values(), *logs.unranked)]
     return any(event.kind is EventKind.COMPLETED for event in logs.events) or any(map(SAYS_DONE.match, last))

@@ -15,8 +15,8 @@ SCALAR_BYTES = 8
 def stuck_by_stacks(failure: Failure, logs: Logs) -> tuple[Failure, Blame] | None:
     """Return a `Failure` and a `Blame` for ranks whose stacks are outside of the collective that the others wait in.
 
-    A timer of Python's fault handler prints these stacks. It ends the process with exit code 1 and without an
-    exception, so `failure` consists of exit codes. The result is None if the stacks do not show such ranks.
+    These stacks are printed by a timer of Python's fault handler. The timer ends the process with exit code 1 and
+    without an exception, so `failure` consists of exit codes. The result is None if the stacks do not show such ranks.
     """
     stacks = {e.rank: e for e in logs.events if e.kind is EventKind.STACKS and e.source and e.rank is not None}
     waiting = [rank for rank, event in stacks.items() if event.facts.operation]
@@ -43,11 +43,11 @@ def caught_alone(blame: Blame, logs: Logs) -> list[LogEvent]:
 
 
 def odd_sizes(failure: Failure, logs: Logs) -> list[int]:
-    """Return the rank whose tensor had another size than the others', or both if it is one of two ranks.
+    """Return the rank whose tensor had another size than those of the others, or both ranks if there are only two.
 
     `failure` reports that gloo aborted a rank, because it received more than its buffer holds. In a ring of more than
-    two ranks, the rank received that from its neighbour: either its own tensor is smaller than all others, or that of
-    the neighbour is larger. A buffer of a few bytes holds a scalar, which means that the rank is in another
+    two ranks, the rank received this from its neighbour. Then either its own tensor is smaller than all others, or the
+    neighbour's tensor is larger. A buffer of a few bytes holds a scalar, which means that the rank is in another
     collective than the others. The list is empty if the events do not show the rank.
     """
     if not any(e.facts.reason is Reason.SIZES for e in failure.events):
@@ -66,10 +66,10 @@ def odd_sizes(failure: Failure, logs: Logs) -> list[int]:
 def with_neighbour(rank: int, others: list[int], failure: Failure, logs: Logs) -> list[int]:
     """Return `rank`, which gloo aborted, and also the neighbour that sent to it, if all `others` wait at one line.
 
-    If the neighbour alone waits at another line than the others, only the neighbour is returned: what it sent has
-    another size, so the aborted rank was in the collective of the others. If each of the others waits at a line of
-    its own, the result is empty: then more than one rank is elsewhere, and nothing shows where `rank` was. In all
-    other cases, only `rank` is returned. `others` are all ranks but `rank`; `failure` has gloo's message about it.
+    There are two exceptions. If only the neighbour waits at another line than the others, only the neighbour is
+    returned: it sent a tensor of another size, so the aborted rank was in the collective of the others. If each of the
+    others waits at a line of its own, the result is empty: then nothing shows where `rank` was. In all other cases,
+    only `rank` is returned. `others` are all ranks but `rank`; `failure` has gloo's message about it.
     """
     expected = next((e.facts.output_elements for e in failure.events if e.facts.output_elements), 0) or 0
     places = {e.rank: e for e in places_of_waiting(logs.events) if e.rank != rank}

@@ -7,11 +7,11 @@ from analyzers.logs.model import LogEvent
 
 
 def odd_ranks(events: Sequence[LogEvent]) -> list[int]:
-    """Return, in a list, the rank that most comparisons name; empty if no rank is named more often than all others.
+    """Return, in a list, the rank that is in most comparisons; empty in case of a tie.
 
-    `events` are the comparisons: PyTorch's debug mode compares a rank with the first rank that differs from it. If
-    rank 2 passed another shape, ranks 0, 1 and 3 name rank 2, and rank 2 names rank 0: of the pairs (0, 2), (1, 2),
-    (3, 2), (2, 0) rank 2 is in four, rank 0 in two.
+    `events` are the comparisons: PyTorch's debug mode compares a rank with the first rank that differs from it. If rank
+    2 passed another shape, ranks 0, 1 and 3 are compared with rank 2, and rank 2 with rank 0. Of these pairs (0, 2),
+    (1, 2), (3, 2), (2, 0), rank 2 is in four and rank 0 in two.
     """
     pairs = {tuple(event.facts.ranks) for event in events if len(event.facts.ranks) == 2}
     counts = Counter(rank for pair in pairs for rank in pair)

@@ -70,7 +70,7 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True)
 class Blame:
-    """For which ranks the others waited, and by which evidence (`basis`) this is known.
+    """The ranks for which the others waited, and the evidence (`basis`) for this.
 
     `ranks` are the ranks to blame, empty if they cannot be named; `waiting` are the ranks that timed out. `reason` is
     set if the ranks to blame were in a different operation, or in sends and receives that do not match.
@@ -83,7 +83,7 @@ class Blame:
 
 
 def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
-    """Return a `Blame` which says which ranks did not join a collective that timed out, and how this is known."""
+    """Return a `Blame` for a collective that timed out: the ranks that did not join, and the evidence for this."""
     waiting = sorted({e.rank for e in failure.events if e.kind in WAITING and e.rank is not None})
     silent = silent_ranks(logs)
     for blame in (
@@ -103,10 +103,10 @@ def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
 
 
 def blame_by_silence(failure: Failure, logs: Logs, waiting: list[int], silent: list[int]) -> Blame:
-    """Return a `Blame` for a timeout where no printed line names the missing ranks, so that only silence is evidence.
+    """Return a `Blame` for a timeout for which no printed line names the missing ranks, so only silence is evidence.
 
-    `waiting` are the ranks that timed out, `silent` those that printed neither a timeout nor a lost connection.
-    Silent ranks are only blamed if their last step is behind that of the waiting ranks; a rank that waits alone after
+    `waiting` are the ranks that timed out, `silent` those that printed neither a timeout nor a lost connection. Silent
+    ranks are blamed only if their last step is behind that of the waiting ranks. A rank that waits alone after the
     others completed the training is blamed itself. Often the result names no rank.
     """
     if is_first(failure, logs):
@@ -121,7 +121,7 @@ def blame_by_silence(failure: Failure, logs: Logs, waiting: list[int], silent: l
 
 
 def named(failure: Failure, waiting: list[int]) -> Blame | None:
-    """Return a `Blame` on the ranks that a monitored barrier or a desync report names as missing; None without one.
+    """Return a `Blame` on the ranks named as missing by a monitored barrier or a desync report; None without one.
 
     A desync report is a watchdog's comparison of all ranks after a timeout. `waiting` are the ranks that timed out.
     """
@@ -142,8 +142,8 @@ def named(failure: Failure, waiting: list[int]) -> Blame | None:
 def missing_members(failure: Failure, waiting: list[int]) -> Blame | None:
     """Return a `Blame` on the ranks that are missing while others create a process group; None if they are not known.
 
-    The events of `failure` name them: a log has the missing member's index in the group, and the source line lists
-    the members. `waiting` are the ranks that timed out.
+    The events of `failure` show them: a log has the missing member's index in the group, and the source line lists the
+    members. `waiting` are the ranks that timed out.
     """
     missed = sorted({r for e in failure.events if e.facts.reason is Reason.GROUPS for r in e.facts.ranks})
     return Blame(missed, Basis.NAMED, waiting, Reason.OPERATIONS) if missed else None
@@ -159,8 +159,8 @@ def behind_by_steps(silent: list[int], waiting: list[int], logs: Logs) -> list[i
     """Return the silent ranks whose last printed step is lower than the highest step of the ranks that timed out.
 
     `silent` are the ranks that reported neither a timeout nor a lost connection, `waiting` those that timed out. The
-    list is empty without printed steps. It is also empty if several ranks are silent and all are behind, because a
-    rank that the launcher ended loses the last lines that it printed.
+    list is empty without printed steps. It is also empty if several ranks are silent and all of them are behind,
+    because a rank ended by the launcher loses the last lines that it printed.
     """
     steps = {rank: logs.ranks[rank].last_step for rank in (*silent, *waiting) if rank in logs.ranks}
     reached = max((s for rank in waiting if (s := steps.get(rank)) is not None), default=None)
@@ -193,8 +193,8 @@ def is_before(event: LogEvent, seq: int) -> bool:
 def other_operation(failure: Failure, waiting: list[int]) -> Blame | None:
     """Return a `Blame` on ranks in a different operation than most, at one sequence number of one process group.
 
-    The result is None if the timeouts in `failure` that have the same sequence number all name the same operation.
-    The `ranks` of the result are empty if no operation has a majority. `waiting` are the ranks that timed out.
+    The result is None if all timeouts in `failure` with the same sequence number name the same operation. The `ranks`
+    of the result are empty if no operation has a majority. `waiting` are the ranks that timed out.
     """
     timeouts = {e.rank: e for e in failure.events if e.kind is EventKind.WATCHDOG_TIMEOUT and e.rank is not None}
     by_seq: dict[tuple[str | None, int | None], dict[int, object]] = {}
@@ -211,7 +211,7 @@ def other_operation(failure: Failure, waiting: list[int]) -> Blame | None:
 
 
 def unmatched(logs: Logs, waiting: list[int]) -> Blame | None:
-    """Return a `Blame` on the ranks that did not issue the counterpart of a send or recv, for which the others wait.
+    """Return a `Blame` on the ranks that did not issue the counterpart of a send or recv while their peers wait.
 
     `waiting` are the ranks that timed out. The result is None if no rank waited in a send or recv.
     """
@@ -224,10 +224,10 @@ def unmatched(logs: Logs, waiting: list[int]) -> Blame | None:
 def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: bool) -> Blame | None:
     """Return a `Blame` on the ranks that timed out at a different source line than most ranks.
 
-    Its `ranks` are empty if these need not be the ones for which most ranks wait: a rank may leave a gather or
-    broadcast before the others, so that it waits at a later line by right. If some rank is silent (`is_complete` is
-    False), the others may wait for that one. The result is None if all timed out at one line, or if any waited in a
-    send or recv, whose two halves are on different lines anyway. `waiting` are the ranks that timed out.
+    Its `ranks` are empty in two cases where most ranks may wait for others than these: some rank is silent
+    (`is_complete` is False), or the operation is one that some ranks leave early, such as a gather or broadcast, so
+    that a later line is right. The result is None if all timed out at one line, or if any rank waited in a send or
+    recv, whose two halves are on different lines anyway. `waiting` are the ranks that timed out.
     """
     places = places_of_waiting(events)
     gave_up = {event.rank: event for event in places}
@@ -250,10 +250,10 @@ def other_line(events: Sequence[LogEvent], waiting: list[int], *, is_complete: b
 
 
 def may_have_sent(event: LogEvent) -> bool:
-    """Return whether the rank of an event was in a broadcast or scatter, and did not time out waiting to receive.
+    """Return whether the rank of an event was in a broadcast or scatter and did not time out as a receiver.
 
-    If no rank waits to receive in that operation, a rank that is now at another line may have received its part and
-    gone on, so its different line is no fault.
+    If no rank waits to receive in this operation, a rank that is now at another line may have received its part and
+    continued, so its different line is not an error.
     """
     return event.facts.operation in RECEIVED_EARLY and "recv operation" not in event.message
 
@@ -294,8 +294,8 @@ def known_ranks(logs: Logs) -> list[int]:
 def is_first(failure: Failure, logs: Logs) -> bool:
     """Return whether the operation that timed out is the first of its process group.
 
-    The ranks may then be unable to communicate at all. If the watchdog did not report how far each group got, the
-    result depends on two other things: the sequence numbers in `failure` are low, and no rank printed a step.
+    The ranks may then be unable to communicate at all. If the watchdog did not report the progress of each group, two
+    other facts decide: the sequence numbers in `failure` are low, and no rank printed a step.
     """
     states = [e for e in logs.events if e.kind is EventKind.WATCHDOG_STATUS and e.facts.completed is not None]
     if states:
@@ -307,8 +307,8 @@ def is_first(failure: Failure, logs: Logs) -> bool:
 def in_threads(events: Sequence[LogEvent], waiting: list[int]) -> Blame | None:
     """Return a `Blame` that names no rank, if threads other than the main thread timed out in collectives; else None.
 
-    The threads of a process may issue collectives in a different order on one of the ranks, and logs do not show on
-    which. `waiting` are the ranks that timed out, as the `events` of the logs say.
+    The threads of a process may issue collectives in a different order on one of the ranks; logs do not show on which
+    rank. `waiting` are the ranks that timed out, according to `events`.
     """
     return Blame([], Basis.THREADS, waiting, Reason.OPERATIONS) if places_of_threads(events) else None
 
@@ -326,7 +326,7 @@ def places_of_threads(events: Sequence[LogEvent]) -> list[LogEvent]:
 
 
 def blame_for_lost_connection(failure: Failure, logs: Logs) -> Blame:
-    """Return a `Blame` on the ranks that ended without a message while the others lost their connections."""
+    """Return a `Blame` on the ranks that ended without a message before the others lost their connections."""
     waiting = failure.ranks
     spoke = {e.rank for e in logs.events if e.kind in GAVE_UP}
     silent = [rank for rank in known_ranks(logs) if rank not in spoke]

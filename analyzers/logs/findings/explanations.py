@@ -107,7 +107,7 @@ OTHER_MECHANISM = (
 
 
 def explain(cause: Cause, answer: Answer, logs: Logs) -> str:
-    """Return the sentences that say why `cause` is taken for the cause of the job's end."""
+    """Return the sentences on why `cause` is assumed to be the cause of the job's end."""
     parts = [
         mechanism_of(cause),
         basis_of(cause, answer, logs),
@@ -122,7 +122,7 @@ def explain(cause: Cause, answer: Answer, logs: Logs) -> str:
 
 
 def mechanism_of(cause: Cause) -> str:
-    """Return a clause on what the class or the reason of a failure means; empty if that needs no words."""
+    """Return a clause on the meaning of a failure's class or reason; empty if no explanation is needed."""
     if cause.reason is Reason.DRIVER_MEMORY:
         return BY_DRIVER
     if cause.reason is Reason.FALLEN_OFF_BUS:
@@ -151,7 +151,7 @@ def basis_of(cause: Cause, answer: Answer, logs: Logs) -> str:
 
 
 def first_of(cause: Cause, answer: Answer) -> str:
-    """Return a clause that says why a failure without ranks to blame is the cause; empty if other clauses say it."""
+    """Return a clause on why a failure without ranks to blame is the cause; empty if other clauses explain it."""
     if cause.kind in ENDED_OUTSIDE:
         return NO_ERROR_BEFORE
     if not answer.others:
@@ -160,7 +160,7 @@ def first_of(cause: Cause, answer: Answer) -> str:
 
 
 def basis_text(cause: Cause, blame: Blame) -> str:
-    """Return the clause of `BASES` on why ranks are to blame, or why none is, with the ranks filled in."""
+    """Return the clause of `BASES` on why ranks are to blame, or why no rank is, with the ranks filled in."""
     text = BASES[blame.basis]
     if blame.basis is Basis.NAMED and not cause.ranks:
         text = EITHER_OF_TWO
@@ -180,7 +180,7 @@ def unknown_basis(cause: Cause) -> str:
 
 
 def driver_report(cause: Cause, logs: Logs) -> str:
-    """Return a clause on the Xid (error number) by which NVIDIA's driver reported the same error; empty without one."""
+    """Return a clause on the Xid (error number) by which NVIDIA's driver reported the same error; empty without it."""
     if cause.lead.kind is not EventKind.CUDA_ERROR:
         return ""
     xid = next((event.facts.xid for event in logs.events if event.facts.reason is Reason.XID_SOFTWARE), None)
@@ -199,7 +199,7 @@ def numbers_of(cause: Cause) -> str:
 
 
 def memory_of(cause: Cause) -> list[Evidence]:
-    """Return evidence with the sizes in an out-of-memory message: those of the device, and those of this process.
+    """Return evidence with the sizes in an out-of-memory message: of the device, and of this process.
 
     The list is empty for other causes, and if the message has no sizes.
     """
@@ -227,15 +227,15 @@ def memory_of(cause: Cause) -> list[Evidence]:
 def chain_of(cause: Cause) -> str:
     """Return a sentence that quotes the first of the exceptions that led to the cause's exception.
 
-    Python prints them before it, with `During handling of the above exception, ...`. The text is empty if there are
-    none.
+    Python prints such exceptions before it, with `During handling of the above exception, ...`. The text is empty if
+    there are none.
     """
     chain = cause.lead.chain
     return f"An earlier exception led to it: {chain[0].splitlines()[0][:200]}" if chain else ""
 
 
 def survived_before(cause: Cause, logs: Logs) -> str:
-    """Return a clause on an error that a rank to blame had reported before and survived; empty if there is none.
+    """Return a clause on an earlier error that a rank to blame reported and survived; empty if there is none.
 
     The error may also have ended one of the rank's threads.
     """
@@ -249,7 +249,7 @@ def survived_before(cause: Cause, logs: Logs) -> str:
 
 
 def consequences_of(answer: Answer) -> str:
-    """Return a clause which names the other ranks, which only report consequences of the cause; empty if none."""
+    """Return a clause that names the other ranks, which report only consequences of the cause; empty without any."""
     ranks = sorted({rank for failure in answer.others for rank in failure.ranks})
     if not ranks or answer.cause is None or set(ranks) <= set(answer.cause.ranks):
         return ""
@@ -263,9 +263,9 @@ def consequences_of(answer: Answer) -> str:
 
 
 def root_cause_of(cause: Cause, logs: Logs) -> str:
-    """Return a clause if torchrun's "Root Cause" names a different rank than those to blame, else an empty text.
+    """Return a clause if torchrun's "Root Cause" names a rank other than those to blame; else an empty text.
 
-    torchrun only names the rank with the earliest time stamp.
+    The clause explains that torchrun only names the rank with the earliest time stamp.
     """
     roots = sorted({e.rank for e in logs.events if e.kind is EventKind.TORCHRUN_ROOT_CAUSE and e.rank is not None})
     if not roots or not cause.ranks or set(roots) & set(cause.ranks):
@@ -302,12 +302,12 @@ def evidence(cause: Cause, logs: Logs) -> list[Evidence]:
 
 
 def with_rank(fact: Evidence, event: LogEvent) -> Evidence:
-    """Return `fact` with the rank of its event before the text, as several ranks may have printed the same message."""
+    """Return `fact` with its rank before the text, because several ranks may have printed the same message."""
     return fact if event.rank is None else msgspec.structs.replace(fact, text=f"rank {event.rank}: {fact.text}")
 
 
 def last_lines(cause: Cause, logs: Logs) -> list[Evidence]:
-    """Return the last line of each rank as evidence, if ranks waited and nothing shows for which rank.
+    """Return the last line of each rank as evidence, if ranks waited and nothing shows for which rank they waited.
 
     The list is empty otherwise.
     """
@@ -317,9 +317,9 @@ def last_lines(cause: Cause, logs: Logs) -> list[Evidence]:
 
 
 def last_steps(cause: Cause, logs: Logs) -> list[Evidence]:
-    """Return the last line with a step before a job was ended from outside: that of the rank that got furthest.
+    """Return the last line with a step before a job was ended from outside, from the rank with the highest step.
 
-    If another rank got less far, its last line with a step follows. The list is empty for other causes.
+    If the last step of another rank is lower, its line follows. The list is empty for other causes.
     """
     trained = [log for log in (*logs.ranks.values(), *logs.unranked) if log.last_step is not None and log.step_line]
     if cause.kind not in ENDED_OUTSIDE or not trained:
@@ -349,7 +349,7 @@ def evidence_of(event: LogEvent) -> Evidence:
 
 
 def missing(answer: Answer, logs: Logs) -> list[str]:
-    """Return texts that name the evidence which the logs lack for a more certain verdict."""
+    """Return texts that name the evidence that is missing in the logs for a more certain verdict."""
     cause = answer.cause
     lacks = [f"{file.path}: {file.problem}" for file in logs.files if file.problem]
     lacks += [f"{size(f.skipped_bytes)} in the middle of {f.path}" for f in logs.files if f.skipped_bytes]

@@ -54,7 +54,7 @@ def is_mild(cause: Cause) -> bool:
 
 
 def consequence(failure: Failure, cause: Cause | None) -> Finding:
-    """Return a finding on a failure other than the cause; it says that the cause explains this failure."""
+    """Return a finding on a failure other than the cause, which says that it is a consequence of the cause."""
     lead = failure.lead
     # torchrun's own exception when it gets a signal: no rank raised it.
     reporter = REPORTERS.get(failure.role.kind, "a process of the job")

@@ -26,8 +26,8 @@ def mismatch(cause: Cause) -> str:
 def fingerprint_sides(cause: Cause) -> list[str]:
     """Return the call of each rank, such as `rank 1 called REDUCE [20, 10] in main (app/a.py:4)`.
 
-    The ranks to blame come first. Each rank's own error names its operation and line; if the logs lack that error,
-    the other ranks' errors name the operation.
+    The ranks to blame come first. Each rank's own error has its operation and line; if this error is missing in the
+    logs, the operation comes from the errors of other ranks.
     """
     calls = {e.facts.ranks[0]: (e.facts.operation, place(e)) for e in fingerprints(cause)}
     for event in fingerprints(cause):
@@ -84,7 +84,7 @@ def different_lines(cause: Cause) -> str:
 
 
 def caught_and_went_on(cause: Cause) -> str:
-    """Return the title for ranks that caught an error and skipped collectives; it says where the other ranks wait."""
+    """Return the title for ranks that caught an error and skipped collectives, with where the other ranks wait."""
     error = cause.caught[0]
     left_out = (
         f"{who(cause.ranks)} caught an error{place(error)}{at_step(error)}, left out the collectives of that step"
@@ -102,7 +102,7 @@ def left_alone(cause: Cause) -> str:
 
 
 def in_threads(cause: Cause) -> str:
-    """Return the title for collectives of one process group that both a thread and the main thread issue.
+    """Return the title for collectives of one process group that are issued by both a thread and the main thread.
 
     It says where each thread waits.
     """

@@ -121,7 +121,7 @@ PREEMPTED = (
 
 
 def for_unknown(cause: Cause) -> str:
-    """Return how to find the cause where the logs do not show it."""
+    """Return how to find the cause if the logs do not show it."""
     return CAUGHT_OR_ENDED if cause.lead.kind is EventKind.EXCEPTION else STEPS[LogClass.UNKNOWN]
 
 
@@ -145,8 +145,8 @@ def for_startup(cause: Cause) -> str:
 def for_crash(cause: Cause) -> str:
     """Return what to do about an exception.
 
-    After a CUDA error it says how to find the line that caused it, which is not the line that reports it. The hint of
-    an error of this project is repeated.
+    After a CUDA error the text says how to find the line that caused it, because another line reports the error. If an
+    error of this project has a hint, the hint is repeated.
     """
     if cause.lead.kind is EventKind.CUDA_ERROR:
         suspects = (
@@ -168,7 +168,7 @@ def for_crash(cause: Cause) -> str:
 
 
 def for_signal(cause: Cause) -> str:
-    """Return how to find out why a signal ended a rank; for SIGKILL, whether the kernel's OOM killer sent it."""
+    """Return how to find out why a signal ended a rank; for SIGKILL, whether it came from the kernel's OOM killer."""
     if cause.lead.facts.signal == "SIGKILL":
         return (
             "find out who sent SIGKILL, because the log does not show it. Look for the kernel's out-of-memory killer"

@@ -30,7 +30,7 @@ def unreachable_master(cause: Cause) -> str:
 
 
 def missing_ranks(cause: Cause) -> str:
-    """Return a clause for the title that names the ranks which did not join at the start, or says how many joined."""
+    """Return a clause for the title: which ranks did not join at the start, or how many joined."""
     lead = first_with(cause, "expected")
     facts = lead.facts
     if facts.expected is None and facts.ranks:

@@ -172,7 +172,7 @@ def network(cause: Cause) -> str:
 def unmatched_p2p(cause: Cause) -> str:
     """Return the title for sends and receives that do not match.
 
-    It says which rank did not issue one if that is known, and where each rank waits.
+    The title names the rank that did not issue one (if known), and where each rank waits.
     """
     sides, waiting = waiting_places(cause), {e.rank for e in cause.waited if e.facts.operation in MESSAGES}
     if not cause.ranks:
@@ -194,7 +194,7 @@ def unused_parameters(cause: Cause) -> str:
 
 
 def collective_timeout(cause: Cause) -> str:
-    """Return the title for a collective that timed out: which ranks were missing, and which waited."""
+    """Return the title for a collective that timed out: which ranks were missing, and which ranks waited."""
     after = duration_of(cause)
     if cause.lead.kind is EventKind.HEARTBEAT:
         ranks = who(cause.failure.ranks)
@@ -297,8 +297,8 @@ def terminated(cause: Cause) -> str:
 def unknown(cause: Cause) -> str:
     """Return the title for a cause of unknown class.
 
-    Either nothing shows whether the program caught an exception or ended with it, or ranks lost their connection to a
-    rank that the logs do not name.
+    There are two cases: nothing shows whether the program caught an exception or ended with it; or ranks lost their
+    connection to a rank that the logs do not name.
     """
     if cause.lead.kind is EventKind.EXCEPTION:
         return (

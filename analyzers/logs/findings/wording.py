@@ -1,4 +1,4 @@
-"""Write the phrases that several sentences about logs share."""
+"""Write the phrases that occur in several sentences about logs."""
 
 from analyzers.logs.answers.cause import Cause
 from analyzers.logs.model import LogEvent
@@ -37,12 +37,12 @@ def quoted(event: LogEvent) -> str:
 
 
 def operation_name(event: LogEvent) -> str:
-    """Return the name of an event's collective, with what was logged: `ALLREDUCE #4411 of process group default_pg`."""
+    """Return the name of an event's collective, as far as logged: `ALLREDUCE #4411 of process group default_pg`."""
     name = event.facts.operation or "the collective"
     number = f" #{event.seq}" if event.seq is not None else ""
     return name + number + (f" of {process_group(event.group)}" if event.group else "")
 
 
 def first_with(cause: Cause, name: str) -> LogEvent:
-    """Return the first event of a cause whose `facts` have the field `name`, else its most informative event."""
+    """Return the first event of a cause whose `facts` have the field `name`, or else its most informative event."""
     return next((e for e in cause.failure.events if getattr(e.facts, name)), cause.lead)

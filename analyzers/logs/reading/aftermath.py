@@ -1,4 +1,4 @@
-"""Find out from a log whether a program handled an error, and whether it went on with its work afterwards."""
+"""Find out from a log whether a program handled an error, and whether it continued its work afterwards."""
 
 import re
 
@@ -35,9 +35,9 @@ RAISED_KINDS = (
 def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: bool) -> Facts:
     """Return the facts of an exception with `logged`, `uncaught` and `thread` set from the way it was printed.
 
-    They say whether a logger printed the exception, whether PyTorch's hook for uncaught exceptions did, and which
-    thread it ended. `before` is the line before its traceback; `has_rank` says whether its lines begin with PyTorch's
-    `[rankN]:`. What Python itself ignores, such as an error of a destructor, counts as logged.
+    `logged`: a logger printed the exception. `uncaught`: PyTorch's hook for uncaught exceptions printed it. `thread`:
+    the thread that it ended. `before` is the line before its traceback; `has_rank` says whether its lines begin with
+    PyTorch's `[rankN]:`. An exception that Python itself ignores, such as an error of a destructor, counts as logged.
     """
     thread = THREAD_DIED.match(before)
     # The program of a `python -c`: a child process printed it, which may fail without any harm.
@@ -51,16 +51,16 @@ def with_circumstances(facts: Facts, raised: Raised, before: str, *, has_rank: b
 def is_of_worker(raised: Raised) -> bool:
     """Return whether an exception was raised while data was received from a data-loader worker, judged by its frames.
 
-    A lost connection there is one to the worker, not to another rank.
+    A lost connection there is a connection to the worker, not to another rank.
     """
     files = [file for file, _, _ in raised.frames]
     return any("/torch/utils/data/" in f for f in files) and any("/multiprocessing/" in f for f in files)
 
 
 def is_handled(kind: EventKind, text: str) -> bool:
-    """Return whether a line of a logger reports an error and says how the program goes on, such as `retrying`.
+    """Return whether a line of a logger reports an error and how the program continues, such as `retrying`.
 
-    `kind` is that of the event in the line.
+    `kind` is the kind of the event in the line.
     """
     return kind in RAISED_KINDS and bool(LOGGED.search(text)) and bool(HANDLED.search(text))
 
@@ -68,9 +68,9 @@ def is_handled(kind: EventKind, text: str) -> bool:
 def marked_as_survived(event: LogEvent, roster: Roster) -> LogEvent:
     """Return `event`, with `facts.survived` set if the log shows that training continued after it.
 
-    After an exception a later step shows this, after a loss that is NaN a later finite loss. An error that PyTorch's
-    hook for uncaught exceptions printed has ended its process, so it never gets this mark. `roster` has the last step
-    and the last line of each rank in the log.
+    After an exception a later step shows this; after a loss that is NaN a later finite loss shows this. An error
+    printed by PyTorch's hook for uncaught exceptions has ended its process, so it never gets this mark. `roster` has
+    the last step and the last line of each rank in the log.
     """
     if event.kind is EventKind.NAN:
         survived = not event.facts.ranks and roster.is_finite_after(event.line, event.rank)

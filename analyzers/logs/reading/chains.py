@@ -1,6 +1,7 @@
-"""Find the event that an exception reports, and which exception of a chain shows why a process failed.
+"""Find the event that an exception reports, and the exception in a chain that shows why a process failed.
 
-The chain of an exception has those that led to it: its causes, and those during whose handling it was raised.
+The chain of an exception has the exceptions that led to it: its causes, and exceptions during whose handling it was
+raised.
 """
 
 from analyzers.logs.model import EventKind, Facts, Reason
@@ -20,7 +21,7 @@ WAITS = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
 
 
 def is_wait(kind: EventKind, facts: Facts) -> bool:
-    """Return whether an event shows that a rank's wait in a collective failed: it timed out, or lost a connection.
+    """Return whether an event shows that a rank's wait in a collective failed by a timeout or a lost connection.
 
     `kind` and `facts` are those of the event.
     """
@@ -28,12 +29,12 @@ def is_wait(kind: EventKind, facts: Facts) -> bool:
 
 
 def meaning_of(raised: Raised) -> Found:
-    """Return the event that an exception reports, taken from the first exception in its chain that a pattern knows.
+    """Return the event that an exception reports: that of the first exception in its chain that a pattern recognises.
 
-    The chain of `raised` are the exceptions that led to it; lost connections among them do not count. If no pattern
-    recognises any, the class of the exception decides (see `by_name`). If the exception itself is a timeout or lost
-    connection in a collective, its chain is ignored, because earlier exceptions were handled and have events of their
-    own.
+    The chain of `raised` has the exceptions that led to it; lost connections in the chain do not count. If no pattern
+    recognises any of them, the class of the exception decides (see `by_name`). If the exception itself is a timeout or
+    lost connection in a collective, its chain is ignored, because the earlier exceptions were handled and have events
+    of their own.
     """
     last = with_operation(found_of(raised) or by_name(raised), raised)
     if is_wait(last.kind, last.facts):
@@ -68,5 +69,5 @@ def by_name(raised: Raised) -> Found:
 
 
 def is_of_ranks(raised: Raised) -> bool:
-    """Return whether an exception was raised in `torch.distributed`, so that a lost connection is one between ranks."""
+    """Return whether an exception was raised in `torch.distributed`, so that a lost connection is between ranks."""
     return any("/torch/distributed/" in file for file, _, _ in raised.frames)

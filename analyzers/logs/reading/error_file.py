@@ -17,7 +17,7 @@ MOST_SHOWN_BYTES = 1 << 16
 
 
 def read_error_file(path: Path) -> Scanner:
-    """Return a `Scanner` whose only event is the exception in torchrun's `error.json`; none if it has no exception.
+    """Return a `Scanner` whose only event is the exception in torchrun's `error.json`; no event without an exception.
 
     Raises:
         InputError: The file is not JSON.
@@ -42,8 +42,8 @@ def read_error_file(path: Path) -> Scanner:
 def add_error(scanner: Scanner, message: str, callstack: str, stamp: str) -> None:
     """Add the exception of an error file as an event to `scanner`.
 
-    `message` is its class and text, `callstack` its traceback, and `stamp` its time in whole Unix seconds. As the
-    fraction of the second is not recorded, the event gets the end of that second as its time.
+    `message` is its class and text, `callstack` its traceback, and `stamp` its time in whole Unix seconds. The fraction
+    of the second is not recorded, so the time of the event is the end of this second.
     """
     name, _, text = next(iter(message.strip().splitlines()), "").partition(": ")
     if not name:

@@ -1,4 +1,4 @@
-"""Keep the events of one log in their order; a repetition of an event is counted, and not kept again."""
+"""Store the events of one log in their order; a repetition of an event is counted, but not stored again."""
 
 import re
 from collections.abc import Callable, Hashable, Iterator
@@ -15,9 +15,9 @@ EVENTS_AT_MOST = 2000
 class EventList:
     """The events found in one log.
 
-    `clocks` has, for each event, the last time that the log had printed by then, in ns since 1970 (0: none).
-    `left_out` counts the events that came after the first `EVENTS_AT_MOST`. `known` maps the identity of each kept
-    event, which is equal for events that count as repetitions of it, to its index.
+    `clocks` has, for each event, the last time that the log had printed by then, in ns since 1970 (0: none). `left_out`
+    counts the events that came after the first `EVENTS_AT_MOST`. `known` is {identity of a stored event: its index}; an
+    event with the same identity counts as a repetition.
     """
 
     kept: list[LogEvent] = field(default_factory=list)
@@ -38,10 +38,10 @@ class EventList:
         return self.kept[index]
 
     def add(self, identity: Hashable, clock: int, make: Callable[[], LogEvent]) -> int | None:
-        """Keep the event that `make` returns, or count it as a repetition of the kept one with the same `identity`.
+        """Store the event that `make` returns, or count it as a repetition of the stored event with this `identity`.
 
-        `clock` is the last time that the log has printed, in ns since 1970. Return the index of the kept event, or
-        None if too many events are kept already.
+        `clock` is the last time that the log has printed, in ns since 1970. Return the index of the stored event, or
+        None if too many events are stored already.
         """
         if identity in self.known:
             index = self.known[identity]
@@ -56,7 +56,7 @@ class EventList:
         return len(self.kept) - 1
 
     def change(self, index: int, **fields: object) -> None:
-        """Set fields of the kept event with this index, which are known only from a later line."""
+        """Set fields of the stored event with this index; they are known only from a later line."""
         self.kept[index] = msgspec.structs.replace(self.kept[index], **fields)
 
     def last_of(self, kinds: tuple[EventKind, ...]) -> int | None:
@@ -66,8 +66,8 @@ class EventList:
     def replace_by_last(self, earlier: int, index: int) -> int:
         """Replace event `earlier` by the last event, which is about the same failure; return its index.
 
-        `index` is what `add` returned for that last event. If it only repeats an older event, or if `earlier` was
-        repeated, nothing changes, and the result is `index`.
+        `index` is the result of `add` for the last event. If the last event only repeats an older event, or if
+        `earlier` was repeated, nothing changes, and the result is `index`.
         """
         if index != len(self.kept) - 1 or self.kept[earlier].count > 1:
             return index

@@ -1,6 +1,6 @@
-"""Skip the lines of a log that report no event, which are most: they differ from an earlier one only in digits.
+"""Skip the lines of a log that report no event: most lines differ from an earlier one only in digits.
 
-A line without its digits is called its shape.
+The *shape* of a line is the line without its digits.
 """
 
 import re
@@ -18,21 +18,21 @@ DEPENDS_ON_DIGITS = re.compile(rb"Xid|rrno|NET/IB|xitcode|exit code|rank      :"
 
 @dataclass
 class LineFilter:
-    """A memory of the lines that report no event, so that similar lines are skipped; lines are compared without digits.
+    """A memory of the lines that report no event, to skip similar lines; lines are compared without their digits.
 
-    `boring` has the shapes (lines without their digits) that are known to report no event. `left_to_parse` is how
-    many of the next lines are parsed whatever their shape, because a block of lines, such as a traceback, has begun.
+    `boring` has the shapes (lines without their digits) that are known to report no event. `left_to_parse` is the
+    number of next lines that are parsed whatever their shape, because a block of lines, such as a traceback, has begun.
     """
 
     boring: set[bytes] = field(default_factory=set)
     left_to_parse: int = 0
 
     def read_on(self) -> None:
-        """Have the next `READ_ON` lines parsed, whatever their shape."""
+        """Let the next `READ_ON` lines be parsed, whatever their shape."""
         self.left_to_parse = READ_ON
 
     def suspects(self, shapes: set[bytes]) -> set[bytes]:
-        """Return those shapes whose lines may report an event; a shape is a line without its digits.
+        """Return the shapes whose lines may report an event; a shape is a line without its digits.
 
         Shapes without any word of a pattern are left out, and so are shapes whose lines reported no event before.
         """
@@ -45,7 +45,7 @@ class LineFilter:
     def matters(self, shape: bytes) -> bool:
         """Return whether a line of this shape (the line without its digits) must be parsed for events.
 
-        Call it once for each line, as it counts the lines of a block that are parsed whatever their shape.
+        Call this method exactly once for each line, because it counts the lines of a block that are parsed anyway.
         """
         if self.left_to_parse:
             self.left_to_parse -= 1
@@ -58,14 +58,14 @@ class LineFilter:
         return False
 
     def skip(self, shape: bytes) -> None:
-        """Skip lines of this shape (a line without its digits) from now on, because they hold no event."""
+        """Skip lines of this shape (a line without its digits) from now on, because they report no event."""
         if len(shape) <= KNOWN_BYTES:
             if len(self.boring) >= KNOWN_AT_MOST:
                 self.boring.clear()
             self.boring.add(shape)
 
     def skip_unless_digits_matter(self, shape: bytes) -> None:
-        """Have lines of this shape skipped, after one reported no event, unless another may because of its digits.
+        """Skip lines of this shape from now on, after one of them reported no event, unless digits could change this.
 
         A shape is a line without its digits.
         """

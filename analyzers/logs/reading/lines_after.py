@@ -1,4 +1,4 @@
-"""Find out from the lines after an exception what its program advises."""
+"""Read, in the lines after an exception, the hint that its program prints."""
 
 from analyzers.log_signs.own_hints import hint_in
 from analyzers.logs.reading.prefixes import split_prefix
@@ -12,8 +12,8 @@ LINES_OF_MESSAGE = 3
 def hint_after(at: Position, key: str, *, labelled: bool) -> str | None:
     """Return the hint at the end of an exception's message; None if it has none.
 
-    `at` is the position of the line that names the exception, and `key` the prefix of its process's lines. `labelled`
-    says whether srun put a label before each line.
+    `at` is the position of the line that names the exception, and `key` the prefix of the lines of its process.
+    `labelled` says whether srun put a label before each line.
     """
     for line in lines_after(at, LINES_OF_MESSAGE):
         prefix, body = split_prefix(line, labelled)

@@ -1,4 +1,4 @@
-"""Find out from the lines before an event what they say about it: the training step, and the device."""
+"""Read, in the lines before an event, its training step and its device."""
 
 import re
 
@@ -21,9 +21,9 @@ NAMES_A_STEP = re.compile(rb"[Ss]tep|[Ii]ter")
 def step_of(found: Found, text: str, at: Position, rank: int | None, labelled: bool) -> int | None:
     """Return the training step of the event `found`; None if it is unknown.
 
-    `text` is the event's line, `at` its position, and `rank` the rank that printed it. For a loss that is NaN it is
-    the step in this line, if there is one. Otherwise it is the last step that the rank, or a line without a rank,
-    printed shortly before. `labelled` says whether srun put a label before each line.
+    `text` is the event's line, `at` its position, and `rank` the rank that printed it. For a loss that is NaN, the step
+    is in this line, if it has one. Otherwise it is the last step printed shortly before by the rank, or by a line
+    without a rank. `labelled` says whether srun put a label before each line.
     """
     own = step_in(text) if found.kind is EventKind.NAN else None
     return own if own is not None else step_before(at, rank, labelled)
@@ -32,8 +32,8 @@ def step_of(found: Found, text: str, at: Position, rank: int | None, labelled: b
 def with_device(found: Found, at: Position) -> Found:
     """Return `found` with the PCI address of the device that the driver named in the lines before position `at`.
 
-    The driver begins its message with `NVRM: The NVIDIA GPU 0000:9d:00.0` and wraps it, so that the next lines say
-    what is wrong with that device. Events that are not about a device are returned unchanged.
+    The driver begins its message with `NVRM: The NVIDIA GPU 0000:9d:00.0` and wraps it, so that only the next lines
+    show the problem of this device. Events that are not about a device are returned unchanged.
     """
     if found.facts.reason not in OF_DEVICE or found.facts.pci:
         return found

@@ -31,9 +31,9 @@ COLLECTIVES_FILE = "torch/distributed/distributed_c10d.py"
 def with_operation(found: Found, raised: Raised) -> Found:
     """Return `found`, the event of an exception, with the collective that raised it (`all_reduce`) and the peer rank.
 
-    The frames of `raised` show both. Events other than timeouts, lost connections and mismatches are returned
-    unchanged. If the exception was raised in `init_process_group` or while a process group was created, the rank that
-    is missing there is added, too.
+    Both are found in the frames of `raised`. Events other than timeouts, lost connections and mismatches are returned
+    unchanged. If the exception was raised in `init_process_group`, or while a process group was created, the missing
+    rank is added, too.
     """
     names = (name for file, _, name in raised.frames if file.endswith(COLLECTIVES_FILE) and name)
     operation = next(names, None) if found.facts.operation is None else None
@@ -54,7 +54,8 @@ def with_operation(found: Found, raised: Raised) -> Found:
 def member_in(code: str, number: int) -> list[int]:
     """Return, in a list, the member with index `number` of the process group that the source line `code` creates.
 
-    For `new_group([4, 6])` and index 1 that is 6. The list is empty if the line does not list the members as numbers.
+    For `new_group([4, 6])` and index 1 the member is 6. The list is empty if the line does not list the members as
+    numbers.
     """
     match = MEMBERS.search(code)
     members = sorted(int(digits) for digits in re.findall(r"\d{1,9}", match[1])) if match else []

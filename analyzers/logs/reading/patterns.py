@@ -26,7 +26,7 @@ FILTER = WordFilter(WORDS)
 
 
 def recognise(text: str) -> Found | None:
-    """Return the event that a line reports; None if no pattern matches it, or if it is one that healthy jobs print."""
+    """Return the event that a line reports; None if no pattern matches, or if healthy jobs print the line, too."""
     if NOISE.search(text):
         return None
     text = text[:LONGEST_TEXT]

@@ -30,9 +30,9 @@ STEP = re.compile(
 class Prefix:
     """The prefix of a line, and the ranks in it.
 
-    `key` is the text of the prefix. It is the same for all lines of one process, and so distinguishes the lines of
-    several processes in one log. `rank` is the global rank, `local_rank` the rank within the node; each is None if
-    the prefix lacks it.
+    `key` is the text of the prefix. It is the same for all lines of one process, so it distinguishes the lines of
+    several processes in one log. `rank` is the global rank, `local_rank` the rank within the node; each is None if the
+    prefix does not have it.
     """
 
     key: str
@@ -66,7 +66,7 @@ def global_rank(text: str) -> int | None:
 
 
 def printed_rank(text: str) -> int | None:
-    """Return the rank that the job's own code printed in a line, such as 3 in `[rank 3] step 1`; else None."""
+    """Return the rank that the job's own code printed in a line, such as 3 in `[rank 3] step 1`; None without one."""
     match = OWN_WORDS.search(text)
     return int(match[1]) if match else None
 

@@ -1,4 +1,4 @@
-"""Record which ranks a log shows, with their last step and line: a rank that fell silent is often the one to blame."""
+"""Record which ranks occur in a log, with their last step and line: a rank that stopped printing is often to blame."""
 
 import re
 from collections import deque
@@ -24,7 +24,7 @@ LAYOUT = re.compile(r"^\s{2,}\S|^[=*\s-]*$|^\[[IWEF]\d|^[\u2500-\u257f]")
 
 @dataclass
 class Seen:
-    """What a log shows about one rank: the last step (`step`) and the last line (`line`) that the rank printed.
+    """The facts that a log shows about one rank: the last step (`step`) and the last line (`line`) that it printed.
 
     `step_line` is its last line with a step. `line_number`, `step_number` and `finite_number` are line numbers in the
     file: of the rank's last line, of its last line with a step, and of its last line with a finite loss. `said` has its
@@ -42,20 +42,20 @@ class Seen:
 
 @dataclass
 class Roster:
-    """The ranks that one log shows, each with its last step and line.
+    """The ranks that occur in one log, each with its last step and line.
 
-    Lines that show no rank are recorded under the number `UNRANKED`.
+    Lines without a rank are recorded under the number `UNRANKED`.
     """
 
     ranks: dict[int, Seen] = field(default_factory=dict)
     world_size: int | None = None
 
     def look(self, chunk: bytes, triggers: "re.Pattern[bytes]", labelled: bool, first: int) -> None:
-        """Record the ranks and steps that a chunk of the log shows, and the last line of each rank.
+        """Record the ranks and steps that occur in a chunk of the log, and the last line of each rank.
 
-        Of a long chunk only the first `HEAD_BYTES` and the last `TAIL_BYTES` are read. `triggers` finds lines that
-        may report errors, `labelled` says whether srun labelled the lines, and `first` is the line number of the
-        chunk's first line.
+        Of a long chunk only the first `HEAD_BYTES` and the last `TAIL_BYTES` are read. `triggers` finds lines that may
+        report errors, `labelled` says whether srun labelled the lines, and `first` is the line number of the chunk's
+        first line.
         """
         parts = [(first, chunk)]
         if len(chunk) > HEAD_BYTES + TAIL_BYTES:
@@ -99,12 +99,12 @@ class Roster:
         return sorted(self.ranks.items(), key=lambda item: item[1].line_number)
 
     def goes_on_after(self, number: int, rank: int | None) -> bool:
-        """Return whether `rank` printed a step after line `number`; if `rank` is None, whether any rank did so."""
+        """Return whether `rank` (None: any rank) printed a step after line `number`."""
         return any(seen.step_number > number for key, seen in self.ranks.items() if rank in (None, key))
 
     def is_finite_after(self, number: int, rank: int | None) -> bool:
-        """Return whether `rank` printed a finite loss after line `number`; a line without a rank counts, too.
+        """Return whether `rank` (None: any rank) printed a finite loss after line `number`.
 
-        If `rank` is None, lines of all ranks count.
+        A line without a rank also counts.
         """
         return any(seen.finite_number > number for key, seen in self.ranks.items() if rank in (None, key, UNRANKED))

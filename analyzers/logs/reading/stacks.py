@@ -1,6 +1,6 @@
-"""Read the stacks that a log shows after an event, to find the user's line of that event.
+"""Read the stacks that a log shows after an event, to find the user's line of this event.
 
-They are printed after a crash, when a timer of Python's fault handler expires, and by NCCL's watchdog after a
+Such stacks are printed after a crash, when a timer of Python's fault handler expires, and by NCCL's watchdog after a
 timeout.
 """
 
@@ -24,9 +24,8 @@ TIMED_OUT = (EventKind.WATCHDOG_TIMEOUT, EventKind.DESYNC)
 class Dump:
     """An event after which the log shows stacks: a crash in native code, or a timer of Python's fault handler.
 
-    `index` is the event's index among the events of the log. `is_current` says whether the lines that are being read
-    belong to the thread that crashed. `stack` is None for a crash; for a timer it has the frames of the present
-    thread read so far.
+    `index` is the event's index among the events of the log. `is_current`: the lines being read belong to the thread
+    that crashed. `stack` is None for a crash; for a timer it has the frames read so far of the present thread.
     """
 
     index: int
@@ -36,7 +35,7 @@ class Dump:
 
 @dataclass
 class StackReader:
-    """Completes events with the user's line from the stacks that the log prints after them.
+    """Adds the user's line to events, from the stacks that the log prints after them.
 
     `open` has, for each process (by the prefix of its lines), the event whose stacks are being read.
     """
@@ -48,7 +47,7 @@ class StackReader:
     def expect(self, found: Found, text: str, key: str, index: int) -> None:
         """Prepare for reading the stacks that follow an event, if it is a crash or a timer of Python's fault handler.
 
-        `key` is the prefix of the process's lines, `text` the event's line, and `index` the index of the event.
+        `key` is the prefix of the lines of the process, `text` the event's line, and `index` the index of the event.
         """
         if found.kind is EventKind.STACKS:
             # The latest stack counts.
@@ -58,10 +57,10 @@ class StackReader:
             self.open[key] = Dump(index)
 
     def takes(self, key: str, body: str) -> bool:
-        """Parse a line of the stacks that Python's fault handler prints; return whether it is one.
+        """Parse a line of the stacks that Python's fault handler prints; return whether the line is one.
 
         The user's innermost line of the crashed thread becomes the source of the event. `key` is the prefix of the
-        process's lines, `body` the line without it.
+        lines of the process, `body` the line without this prefix.
         """
         dump = self.open.get(key)
         if dump is None:
@@ -79,10 +78,10 @@ class StackReader:
         return False
 
     def take_frame(self, dump: Dump, frame: tuple[str, str, str]) -> None:
-        """Use a frame of a stack that follows a crash or a timer to complete the event of `dump` by the user's line.
+        """Use a frame of a stack after a crash or a timer to add the user's line to the event of `dump`.
 
-        `frame` is (file, line, function). A timer prints the stacks of all threads; only that of the main thread is
-        used, whose outermost frame is `<module>`.
+        `frame` is (file, line, function). A timer prints the stacks of all threads; only the stack of the main thread
+        is used, which has the outermost frame `<module>`.
         """
         event = self.events[dump.index]
         if dump.stack is not None and len(dump.stack) < FRAMES_AT_MOST:
@@ -95,7 +94,7 @@ class StackReader:
     def takes_timeout_frame(self, body: str) -> bool:
         """Parse a frame of the stack that PyTorch prints after a collective timed out; return whether the line is one.
 
-        `body` is the line. It only counts if the log has reported a timeout before. The innermost frame is printed
+        `body` is the line. It counts only if the log has reported a timeout before. The innermost frame is printed
         first; the first frame of the user's code becomes the source of the last timeout event.
         """
         match = STACK_LINE.match(body)

@@ -80,7 +80,7 @@ def parts_of(line: bytes, triggers: "re.Pattern[bytes]") -> Iterator[bytes]:
 
 
 def excerpt_of(chunk: bytes, start: int, before: int, after: int) -> str:
-    """Return the lines around offset `start` of a chunk, about `before` and `after` bytes of them, as clean text."""
+    """Return the lines around offset `start` of a chunk as clean text: `before` and `after` bytes of them."""
     begin = max(0, start - before)
     begin = chunk.rfind(b"\n", max(0, begin - before), begin) + 1 or begin
     end = min(len(chunk), start + after)
@@ -97,14 +97,14 @@ def clean_lines(raw: bytes) -> str:
 
 
 def line_before(at: Position) -> str:
-    """Return the line before a position as clean text; empty at the beginning of a chunk."""
+    """Return the line before a position as clean text; empty if the position is at the beginning of a chunk."""
     end = max(0, at.start - 1)
     begin = at.chunk.rfind(b"\n", max(0, end - LONGEST_BEFORE), end) + 1
     return clean(at.chunk[begin:end])
 
 
 def lines_after(at: Position, count: int) -> Iterator[str]:
-    """Yield up to `count` lines after the one at a position as clean text; none at the end of a chunk."""
+    """Yield up to `count` lines after the line at a position, as clean text; none at the end of a chunk."""
     end = at.chunk.find(b"\n", at.start)
     for _ in range(count):
         if end < 0:

@@ -1,7 +1,11 @@
 """Read the tracebacks of several processes in one log; frames are collected by line prefix until the exception's line.
 
-[rank1]: Traceback (most recent call last): [rank1]:   File "train.py", line 17, in <module> [rank1]:
-tokens["labels"] [rank1]: KeyError: 'labels'
+For example, the lines of one process:
+
+    [rank1]: Traceback (most recent call last):
+    [rank1]:   File "train.py", line 17, in <module>
+    [rank1]:     tokens["labels"]
+    [rank1]: KeyError: 'labels'
 """
 
 import re
@@ -34,7 +38,7 @@ CODE_LENGTH = 200
 class Raised:
     """An exception in a log: its class (`name`), its text, and its frames as (file, line, function), outermost first.
 
-    `chain` has the exceptions that led to it, the first one first.
+    `chain` has the exceptions that led to it, the earliest one first.
     """
 
     name: str
@@ -61,7 +65,7 @@ class Raised:
 class OpenTraceback:
     """A traceback that is still being read: the line that names the exception has not come yet.
 
-    `indent` is the number of blanks before its lines; `misses` counts lines in between that belong to something else.
+    `indent` is the number of blanks before its lines. `misses` counts lines in between that do not belong to it.
     """
 
     indent: int = 0
@@ -93,8 +97,8 @@ class OpenTraceback:
 class Tracebacks:
     """Reads the tracebacks of all processes that print into one log.
 
-    The dicts are keyed by the prefix of a process's lines, such as `[rank1]:`. `open` has the tracebacks that are
-    being read, `last` the last exception of each process, and `chained` the exception that led to the one whose
+    The keys of the dicts are the prefixes of the processes' lines, such as `[rank1]:`. `open` has the tracebacks that
+    are being read, `last` the last exception of each process, and `chained` the exception that led to the one whose
     traceback comes next.
     """
 
@@ -103,10 +107,10 @@ class Tracebacks:
     chained: dict[str, Raised] = field(default_factory=dict)
 
     def feed_box(self, key: str, body: str) -> bool:
-        """Read the next line of a process if it belongs to a traceback that is drawn in a box; return whether it does.
+        """Read the next line of a process if it belongs to a traceback drawn in a box; return whether it does.
 
-        The line that names the exception follows below the box. `key` is the prefix of the process's lines, `body`
-        the line without it.
+        The line that names the exception follows below the box. `key` is the prefix of the lines of the process, `body`
+        the line without this prefix.
         """
         if BOXED_START.match(body):
             self.open[key] = OpenTraceback(is_boxed=True)
@@ -122,8 +126,8 @@ class Tracebacks:
     def feed(self, key: str, body: str) -> Raised | None:
         """Read the next line of a process; return the exception if the line names one, such as `KeyError: 'x'`.
 
-        `key` is the prefix of the process's lines, `body` the line without it. The result is None for all other
-        lines.
+        `key` is the prefix of the lines of the process, `body` the line without this prefix. The result is None for all
+        other lines.
         """
         if match := START.search(body):
             before = body[: match.start()]
@@ -139,9 +143,9 @@ class Tracebacks:
         return self.exception(key, body)
 
     def is_code(self, key: str, body: str) -> bool:
-        """Return whether `body` is the source line of a frame, the last of the process with line prefix `key`.
+        """Return whether `body` is the source line of the last frame of the process whose lines have the prefix `key`.
 
-        Such a line can have the words of a failure: `raise OutOfMemoryError("CUDA out of memory")`.
+        Such a line may contain the words of a failure: `raise OutOfMemoryError("CUDA out of memory")`.
         """
         trace = self.open.get(key)
         return trace is not None and bool(trace.frames) and trace.code.get(trace.frames[-1][:2]) == code_of(body)
@@ -149,7 +153,7 @@ class Tracebacks:
     def add_frame(self, key: str, match: "re.Match[str]") -> None:
         """Add a frame (`match`) to the open traceback of the process whose lines have the prefix `key`.
 
-        If it has none, because the log begins in the middle of a traceback, open one.
+        If there is no open traceback, because the log begins in the middle of one, open one.
         """
         trace = self.open.setdefault(key, OpenTraceback())
         if len(trace.frames) < FRAMES_AT_MOST:
@@ -193,17 +197,17 @@ class Tracebacks:
 
 
 def code_of(body: str) -> str:
-    """Return a source line of a traceback in the form in which it is kept: without indentation, shortened."""
+    """Return a source line of a traceback in the form in which it is stored: without indentation, shortened."""
     return body.strip()[:CODE_LENGTH]
 
 
 def is_exception_name(name: str) -> bool:
-    """Return whether a name can be that of an exception class, such as `KeyError` or `my.module.Stop`."""
+    """Return whether a name can be the name of an exception class, such as `KeyError` or `my.module.Stop`."""
     return name.rpartition(".")[2][:1].isupper()
 
 
 def user_frame(frames: list[tuple[str, int, str]], *, innermost_first: bool = False) -> tuple[str, int, str] | None:
-    """Return the innermost frame of the user's own code; without one, that of an installed package; else None.
+    """Return the innermost frame of the user's own code; else the innermost of an installed package; else None.
 
     Frames are (file, line, function); `innermost_first` says in which order they are given.
     """

@@ -1,8 +1,8 @@
 """Find lines that certainly contain none of some words, about fifty times faster than a regular expression.
 
-The rarest four letters in a row of each word (three of a shorter word) are hashed to 16 bits. A line contains none of
-the words if no four (or three) letters in it have one of these hashes. All other lines must be checked with the
-regular expression, as different letters may have the same hash.
+Of each word, the rarest sequence of four letters (three for a shorter word) is hashed to 16 bits. A line contains none
+of the words if no sequence of four (or three) letters in it has one of these hashes. All other lines must be checked
+with the regular expression, because different letters may have the same hash.
 """
 
 from collections.abc import Collection, Iterable
@@ -30,7 +30,7 @@ class WordFilter:
             self._tables[length][hashes(rarest, length)] = True
 
     def without_words(self, lines: Collection[bytes]) -> list[bytes]:
-        """Return the lines that certainly contain none of the words; others may contain one."""
+        """Return the lines that certainly contain none of the words; the other lines may contain one."""
         listed = list(lines)
         content = np.frombuffer(b"\n".join(listed), dtype=np.uint8)
         ends = np.cumsum([len(line) + 1 for line in listed])
@@ -47,8 +47,8 @@ def hashes(
 ) -> "np.ndarray[tuple[int], np.dtype[np.uint16]]":
     """Return a 16-bit hash of the `length` letters that begin at each position of a text, as an array.
 
-    `letters` are the bytes of the text. The result has `length` - 1 fewer items, because no full sequence begins at
-    the last positions.
+    `letters` are the bytes of the text. The result has `length` - 1 fewer items than the text, because no complete
+    sequence begins at the last positions.
     """
     wide = letters.astype(np.uint16)
     count = len(wide) - length + 1

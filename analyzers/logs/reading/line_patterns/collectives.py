@@ -14,7 +14,7 @@ FINGERPRINT = re.compile(r"OpType=([A-Z_]+?)(?=[,)]|$)(?:, TensorShape=\[([\d, ]
 
 
 def group_of(text: str) -> tuple[str | None, int | None]:
-    """Return (name of the process group that a line names, rank within that group); each is None if it is not there."""
+    """Return (name of the process group in a line, rank within this group); a missing one of these is None."""
     match = GROUP.search(text)
     return (match[3] or match[1], number(match[4])) if match else (None, None)
 
@@ -37,7 +37,7 @@ def timed_out(match: "re.Match[str]") -> Found:
 
 
 def progress(match: "re.Match[str]") -> Found:
-    """Return the event that reports the progress of a process group, as NCCL's watchdog prints it.
+    """Return the event for the progress of a process group, as NCCL's watchdog prints it.
 
     Its facts have the sequence numbers of the last enqueued and the last completed collective.
     """
@@ -56,7 +56,7 @@ def heartbeat(match: "re.Match[str]") -> Found:
 
 
 def lagging(match: "re.Match[str]") -> Found:
-    """Return the event of a line in a desync report, with the ranks that it calls lagging.
+    """Return the event of a line in a desync report that names lagging ranks, with these ranks.
 
     A desync report is a watchdog's comparison of all ranks after a timeout.
     """

@@ -17,9 +17,9 @@ LOSS = (
 
 
 def killed_worker(match: "re.Match[str]") -> Found:
-    """Return the event that reports a data-loader worker that a signal ended, with its process id and the signal.
+    """Return the event for a data-loader worker that was ended by a signal, with its process id and the signal.
 
-    The line of the program in the traceback only shows where the main process noticed the death; it is not the cause.
+    The program's line in the traceback only shows where the main process noticed the death; it is not the cause.
     """
     return Found(WORKER, Facts(reason=Reason.WORKER_SIGNAL, pid=number(match[1]), signal=match[2].strip()))
 
@@ -49,10 +49,10 @@ def local_gradient(match: "re.Match[str]") -> Found:
 
 
 def no_space(match: "re.Match[str]") -> Found | None:
-    """Return the event that reports a file that could not be written because its disk is full.
+    """Return the event for a file that could not be written because its disk is full.
 
-    If the file is in shared memory (`/dev/shm`), the event says instead that a data-loader worker failed, because
-    workers pass batches to the main process through shared memory.
+    If the file is in shared memory (`/dev/shm`), the event reports a failed data-loader worker instead, because workers
+    pass batches to the main process through shared memory.
     """
     # The last of these are the names that PyTorch gives to its files in shared memory.
     if re.search(r"\bshm\b|shared memory|torch_\d+_\d+", match.string):

@@ -18,9 +18,9 @@ NCCL_INVALID = "invalid usage"
 
 
 def xid(match: "re.Match[str]") -> Found | None:
-    """Return the event that reports an Xid, by which NVIDIA's driver numbers the errors of a GPU or of a program on it.
+    """Return the event for an Xid, the number by which NVIDIA's driver reports an error of a GPU or of a program on it.
 
-    The result is None for an Xid that is only a consequence of another.
+    The result is None for an Xid that is only a consequence of another one.
     """
     code = number(match[2])
     if code is None or code in CONSEQUENT_XIDS:
@@ -38,19 +38,19 @@ def with_pid(facts: Facts, pid: int) -> Facts:
 
 
 def lost_device(match: "re.Match[str]") -> Found:
-    """Return the event that reports a device which the driver no longer reaches, with its PCI address if printed.
+    """Return the event for a device that the driver can no longer reach, with its PCI address if printed.
 
-    The driver's message begins with `NVRM: The NVIDIA GPU <address>`, which alone says nothing: its next lines say
-    that the device fell off the bus, or that the driver does not support it.
+    The driver's message begins with `NVRM: The NVIDIA GPU <address>`. Only the next lines show the problem: the device
+    fell off the bus, or the driver does not support it.
     """
     pci = re.search(r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)", match.string)
     return Found(EventKind.HARDWARE, Facts(reason=Reason.FALLEN_OFF_BUS, pci=pci[1] if pci else None))
 
 
 def unsupported_device(match: "re.Match[str]") -> Found:
-    """Return the event that reports a device which the installed driver does not support.
+    """Return the event for a device that the installed driver does not support.
 
-    `facts.name` is what the driver calls itself.
+    `facts.name` is the name by which the driver calls itself.
     """
     return Found(EventKind.STARTUP, Facts(reason=Reason.UNSUPPORTED_DEVICE, name=match[1].strip() or None))
 
@@ -64,10 +64,10 @@ RAISED = re.compile(
 
 
 def cuda_error(match: "re.Match[str]") -> Found:
-    """Return the event that reports a CUDA error.
+    """Return the event for a CUDA error.
 
-    It is a hardware error or a failed start if the text says so. CUDA reports errors later than they happen, so the
-    program's line in the log says little about the cause.
+    It is a hardware error or a failed start if the text shows this. CUDA reports errors later than they happen, so the
+    program's line in the log shows little about the cause.
     """
     text = match[1].strip()
     if any(word in text for word in BROKEN):
@@ -82,17 +82,17 @@ def cuda_error(match: "re.Match[str]") -> Found:
 
 
 def device_assert(match: "re.Match[str]") -> Found:
-    """Return the event that reports an assertion that failed in a CUDA kernel, with the asserted condition.
+    """Return the event for an assertion that failed in a CUDA kernel, with the asserted condition.
 
-    Thousands of threads of the kernel may print it.
+    Thousands of threads of the kernel may print this message.
     """
     return Found(EventKind.CUDA_ERROR, Facts(reason=Reason.DEVICE_ASSERT, name=match[1]))
 
 
 def nccl_error(match: "re.Match[str]") -> Found:
-    """Return the event that reports an NCCL error.
+    """Return the event for an NCCL error.
 
-    It is a lost connection if the text says that a remote process exited.
+    If the text says that a remote process exited, it is a lost connection.
     """
     text = match[1]
     if "remote process exited" in text:

@@ -1,6 +1,6 @@
 """Define the patterns of log lines on memory that ran out, on a CUDA device or on the host.
 
-They match the messages of all PyTorch versions since 0.4.
+The patterns match the messages of all PyTorch versions since 0.4.
 """
 
 import re
@@ -42,7 +42,7 @@ def cuda_out_of_memory(match: "re.Match[str]") -> Found:
 
 
 def bytes_at(expression: "re.Pattern[str]", text: str) -> int | None:
-    """Return the size in bytes that `expression` finds in a text; None if it finds none, or one that is too large."""
+    """Return the size in bytes that `expression` finds in a text; None if it finds none, or an impossible size."""
     match = expression.search(text)
     if not match:
         return None
@@ -51,7 +51,7 @@ def bytes_at(expression: "re.Pattern[str]", text: str) -> int | None:
 
 
 def plausible(size: int | None) -> int | None:
-    """Return the size if a device can have that many bytes, else None."""
+    """Return the size if a device can have this many bytes, else None."""
     return size if size is not None and size < MOST_BYTES else None
 
 

@@ -12,7 +12,7 @@ from analyzers.logs.model import EventKind, Facts, Reason
 
 
 class Found(NamedTuple):
-    """An event that a line of a log reports, before its position in the log is added.
+    """An event that a log line reports, without its position in the log, which is added later.
 
     `rank` is a global rank; ranks within a process group are in `facts`. `group` is the name of the process group,
     `seq` the sequence number of the operation.
@@ -51,7 +51,7 @@ def pattern(word: str, expression: str, build: Build) -> Pattern:
 def plain(word: str, kind: EventKind, reason: Reason | None = None, expression: str = "") -> Pattern:
     """Return a `Pattern` whose event always has this `kind` and `reason`, and no facts from the line.
 
-    Without `expression` a line only has to contain `word`.
+    Without `expression` the line only has to contain `word`.
     """
     found = Found(kind, Facts(reason=reason))
     return Pattern(word, re.compile(expression or re.escape(word)), lambda _: found)

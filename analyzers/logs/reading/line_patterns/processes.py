@@ -21,7 +21,7 @@ SHELL_CODE = 128
 
 
 def signal_name(exit_code: int | None) -> str | None:
-    """Return the signal that an exit code stands for, such as `SIGKILL` for -9 and for 137; None if for none."""
+    """Return the signal that an exit code means, such as `SIGKILL` for -9 and for 137; None if it means no signal."""
     if exit_code is None:
         return None
     value = -exit_code if exit_code < 0 else exit_code - SHELL_CODE
@@ -32,14 +32,14 @@ def signal_name(exit_code: int | None) -> str | None:
 
 
 def failed_worker(match: "re.Match[str]") -> Found:
-    """Return the event that reports the worker whose failure torchrun's agent noticed first."""
+    """Return the event for the worker whose failure was first noticed by torchrun's agent."""
     code = int(match[1])
     facts = Facts(exit_code=code, signal=signal_name(code), local_rank=number(match[2]), pid=number(match[3]))
     return Found(EventKind.EXIT, facts)
 
 
 def deepspeed_exit(match: "re.Match[str]") -> Found:
-    """Return the event that reports a worker that DeepSpeed's launcher saw exit, with its exit code."""
+    """Return the event for a worker whose exit was reported by DeepSpeed's launcher, with its exit code."""
     code = int(match[1])
     local = re.search(r"--local_rank=(\d{1,4})", match.string)
     facts = Facts(exit_code=code, signal=signal_name(code), local_rank=number(local[1]) if local else None)
@@ -91,9 +91,9 @@ def task_numbers(text: str) -> list[int]:
 
 
 def cancelled(match: "re.Match[str]") -> Found:
-    """Return the event which reports that Slurm ended a step or a job, with the reason that Slurm printed.
+    """Return the event for a step or a job that was ended by Slurm, with the printed reason.
 
-    If Slurm printed no reason, a user cancelled the job, or another task had failed before.
+    Without a printed reason, a user cancelled the job, or another task had failed before.
     """
     words = match[2] or ""
     reason = next((reason for text, reason in REASONS if text in words), Reason.CANCELLED)
@@ -117,7 +117,7 @@ def memory_corruption(match: "re.Match[str]") -> Found:
 
 
 def forced(match: "re.Match[str]") -> Found:
-    """Return the event that reports a process which the launcher killed, as it did not react to a request to stop."""
+    """Return the event for a process that the launcher killed because it did not react to a request to stop."""
     return Found(EventKind.EXIT, Facts(reason=Reason.FORCED, pid=number(match[1])))
 
 
@@ -127,7 +127,7 @@ def closed(match: "re.Match[str]") -> Found:
 
 
 def stacks(match: "re.Match[str]") -> Found:
-    """Return the event which reports that a timer of Python's fault handler expired; stacks of all threads follow it.
+    """Return the event for an expired timer of Python's fault handler; the stacks of all threads follow this line.
 
     `facts.timeout_ms` is the timer's duration.
     """
