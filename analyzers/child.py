@@ -74,15 +74,15 @@ class Task:
 
 
 class ReaderKilled(LimitExceeded):
-    """The child process that read the input was killed from outside, so that reading it again may succeed."""
+    """Raised if the child process that read the input was killed from outside, so that reading again may succeed."""
 
 
 class ServerKilled(ReaderKilled):
-    """The server process that forks the readers was killed from outside, and with it all readers that it had forked."""
+    """Raised if the server process that forks the readers was killed from outside, and with it all of these readers."""
 
 
 class ChildExit(NamedTuple):
-    """How a child process ended: its exit status (negative if a signal ended it), and the message that it wrote."""
+    """The end of a child process: its exit status (negative if a signal ended it), and the message that it wrote."""
 
     status: int
     message: bytes
@@ -122,7 +122,7 @@ def interpreter(module: str) -> tuple[list[str], dict[str, str]]:
 
 
 def run_in_new_interpreter(task: Task) -> ChildExit:
-    """Run a task in a new Python process, and return how that ended."""
+    """Run a task in a new Python process, and return how this process ended."""
     import subprocess
 
     command, environment = interpreter("analyzers.child")
@@ -214,7 +214,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def explain(ended: ChildExit, task: Task) -> WorkbenchError:
-    """Return the error to raise for a child process that failed at `task`; `ended` is how it ended."""
+    """Return the error to raise for a child process that failed at `task`; `ended` is its exit status and message."""
     name = str(task.paths[0]) if len(task.paths) == 1 else f"{task.paths[0].parent} ({len(task.paths)} files)"
     if ended.status == FAILED:
         error = msgspec.json.decode(ended.message)
@@ -248,7 +248,7 @@ def kind_of_kill(status: int) -> tuple[type[ReaderKilled], str] | None:
 
 
 def stopped(status: int, task: Task) -> tuple[str, str] | None:
-    """Return (which time limit stopped a child, hint) from its exit status; None if no time limit did.
+    """Return (which time limit stopped a child, hint) from its exit status; None if no time limit stopped it.
 
     `task` has the limits.
     """
@@ -276,7 +276,7 @@ def perform(task: Task) -> tuple[int, bytes]:
 
 
 def prepare(reader: str) -> None:
-    """Import the module `reader`, and what it imports only when it reads, so that forks need not do that."""
+    """Import the module `reader` and the modules that it imports only while reading, so that forks have them."""
     module = importlib.import_module(reader)
     for late in getattr(module, "LATE_IMPORTS", ()):
         importlib.import_module(late)
@@ -301,9 +301,10 @@ def limit_self(memory: int, seconds: int) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep what this child frees, for what it allocates next.
+    """Let glibc keep memory that this child frees, for its next allocations.
 
-    Else it returns the memory of large arrays at once, and the next array costs a page fault for each of its pages.
+    Without this, glibc returns the memory of large arrays to the system at once, and the next array costs a page fault
+    for each of its pages.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
     if mallopt:
@@ -320,8 +321,8 @@ def peak_memory() -> int:
 def watch_memory(memory: int, exceeded: Callable[[], object]) -> threading.Event:
     """Start a thread that calls `exceeded` once this process has grown by `memory` bytes; setting the result ends it.
 
-    It is used where the operating system does not limit memory. The thread checks the memory ten times a second, so
-    one large allocation can exceed the limit before the next check.
+    This is for systems that do not limit memory themselves. The thread checks the memory ten times a second, so one
+    large allocation can exceed the limit before the next check.
     """
     limit, ended = peak_memory() + memory, threading.Event()
 

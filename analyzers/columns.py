@@ -19,9 +19,9 @@ Words = npt.NDArray[np.uint64]
 
 
 class UnsavedColumns(dict[str, Column]):
-    """The columns of an artefact by name, in memory and not in the cache; used in place of `store.Columns`.
+    """The columns of an artefact by name, in memory and not in the cache; they are used in place of `store.Columns`.
 
-    `meta` holds what a reader returns besides the columns: texts, and facts about the file.
+    `meta` holds everything else that a reader returns: texts, and facts about the file.
     """
 
     def __init__(self, columns: dict[str, Column], meta: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ FRAME = re.compile(rb'^\s*File ".*", line \d+,? in .+$|^\s+.+ \([^()]+\)$|^\s*<n
 
 
 def damage_of(path: Path, kind: Kind | None) -> str:
-    """Return why the contents of a file do not fit its name or its `kind`, as a phrase; empty if they fit.
+    """Return a phrase on why the contents of a file do not fit its name or its `kind`; empty if they fit.
 
     A file of a name or kind that is not checked always fits.
 
@@ -50,9 +50,9 @@ def damage_of_heartbeat(path: Path) -> str:
 
 
 def damage_of_stacks(path: Path) -> str:
-    """Return what is wrong with a file of stack dumps, as a phrase; empty if nothing is.
+    """Return a phrase on the damage of a file of stack dumps; empty if it is not damaged.
 
-    It may have no frame, or end in the middle of one.
+    Damage means that the file has no frame, or ends in the middle of one.
     """
     with open_regular(path) as file:
         content = file.read(STACK_BYTES)

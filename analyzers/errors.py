@@ -1,8 +1,13 @@
 """Define the errors that a user sees: each says what went wrong, and has a hint at what to do about it.
 
-WorkbenchError ├── InputError missing, unreadable, or of no known kind │ ├── HostileInput asks for more than data: code,
-or a structure no recorder writes │ ├── LimitExceeded needs more memory or time than allowed │ └── NothingRecorded every
-file was read, and none has the requested data └── MissingExtra an optional dependency is not installed
+The classes, with the condition for each:
+
+    WorkbenchError
+    ├── InputError             missing, unreadable, or of no known kind
+    │   ├── HostileInput       asks for more than data: code, or a structure that no recorder writes
+    │   ├── LimitExceeded      needs more memory or time than allowed
+    │   └── NothingRecorded    every file was read, and none has the requested data
+    └── MissingExtra           an optional dependency is not installed
 """
 
 from enum import IntEnum

@@ -44,8 +44,8 @@ def read_whole(path: Path, most: int = SIDE_BYTES) -> bytes:
 def read_at_most(file: BufferedReader, most: int) -> bytes:
     """Return the first bytes of an open file, at most `most`; this takes no more memory than the file has bytes.
 
-    `file.read(most)` would first ask the system for `most` bytes, however short the file is. Two threads that did so
-    for a gigabyte have exceeded the memory limit of an analysis.
+    `file.read(most)` would first ask the system for `most` bytes, even if the file is short. Two threads that asked for
+    a gigabyte this way exceeded the memory limit of an analysis.
     """
     parts = []
     while most and (part := file.read(min(most, PART_BYTES))):
@@ -92,7 +92,7 @@ MARGIN_BYTES = 64
 
 
 def rank_in(text: object) -> int | None:
-    """Return the rank that a text of digits stands for; None for anything else, and for a number that is too large."""
+    """Return the rank in a text that consists of digits; None for anything else, and for a number that is too large."""
     digits = str(text)
     # `isdigit` alone accepts "²", which `int` does not.
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 9:

@@ -6,11 +6,11 @@ from functools import lru_cache
 
 
 class Origin(IntEnum):
-    """Where the code of a source file comes from, ordered from native code to the user's own code.
+    """The origin of a source file's code, ordered from native code to the user's own code.
 
     `NATIVE` is C, C++ or no file at all. `RUNTIME` is PyTorch, the standard library, helper packages that only pass
-    calls on, and the recorders of this project. `PACKAGE` is any other installed package, such as `transformers`,
-    which the user chose but did not write. `USER` is everything else.
+    calls on, and the recorders of this project. `PACKAGE` is any other installed package, such as `transformers`, which
+    the user chose but did not write. `USER` is everything else.
     """
 
     NATIVE = 0
@@ -32,7 +32,7 @@ PACKAGE = re.compile(r"(^|/)(site|dist)-packages/")
 
 @lru_cache(maxsize=1 << 16)
 def origin_of(filename: str) -> Origin:
-    """Return where a file's code comes from, by its path alone; it may be truncated, and may be a Windows path."""
+    """Return the origin of a file's code, judged by its path alone; the path may be truncated or a Windows path."""
     path = filename.replace("\\", "/")
     if NATIVE.search(path):
         return Origin.NATIVE

@@ -48,10 +48,10 @@ def read_in_child(paths: Sequence[Path], reader: str, target: Path, max_memory: 
 def run_in_child(task: Task) -> ChildExit:
     """Run a task in a child process, and return how the child ended.
 
-    The child is a fork of this process if this has a single thread, because starting a Python interpreter takes
+    The child is a fork of this process if this process has a single thread, because starting a Python interpreter takes
     longer than reading a small file. With more threads a server process forks in its place: another thread may hold a
     lock, such as that of the logging module, which would never be released in a fork. Readers of other packages, and
-    other systems than Linux, get a new interpreter.
+    systems other than Linux, get a new interpreter.
     """
     ours = task.reader.startswith("analyzers.")
     if can_fork():

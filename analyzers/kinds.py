@@ -1,4 +1,4 @@
-"""Find out the kind of a file: by a name that only one program uses, or else by its first bytes."""
+"""Find out the kind of a file: by a name that only one program uses, or else by the file's first bytes."""
 
 import os
 import re
@@ -24,7 +24,7 @@ DEBUG_SERVER = re.compile(rb"Torch Distributed Debug Server|^=== Rank \d+: http|
 
 
 class Kind(StrEnum):
-    """The kind of artefact that a file is: what was recorded in it, or which tool wrote it."""
+    """The kind of an artefact: what was recorded in the file, or which tool wrote it."""
 
     SNAPSHOT = "memory_snapshot"
     TRACE = "trace"
@@ -71,8 +71,8 @@ DEBUG_PAGES = (
 def kind_of(path: Path, *, alone: bool = False) -> Kind | None:
     """Return the kind of a file; None if it is of no known kind.
 
-    If only one program uses the file's name, the name decides, or else the contents. `alone` means that the user
-    named this very file; then any table of numbers counts as a step log.
+    The name decides if only one program uses it; otherwise the contents decide. `alone` means that the user named this
+    very file; then any table of numbers counts as a step log.
 
     Raises:
         OSError: The file cannot be read.
@@ -171,7 +171,7 @@ DUMP, DUMP_FOLDER = re.compile(r"rank_?\d+(?:\.json)?"), re.compile(r"dumps|comm
 
 
 def is_named_recording(path: Path) -> bool:
-    """Return whether a file has a name that PyTorch jobs give to snapshots, traces or dumps, whatever is in it."""
+    """Return whether PyTorch jobs give such a name to snapshots, traces or dumps; the contents are not checked."""
     is_dump = DUMP.fullmatch(path.name) and DUMP_FOLDER.fullmatch(path.parent.name)
     return bool(is_dump or RECORDING.fullmatch(path.name))
 
@@ -211,9 +211,9 @@ def json_kind(text: bytes) -> Kind | None:
 
 
 def pickled_kind(head: bytes) -> Kind | None:
-    """Return the kind of a pickle or JSON file by the first known key in it: memory snapshot or Flight Recorder dump.
+    """Return the kind of a pickle or JSON file by its first known key: memory snapshot or Flight Recorder dump.
 
-    The result is None if it has no known key.
+    The result is None if the file has no known key.
     """
     flight = FLIGHT_KEYS.search(head)
     if SNAPSHOT_SEGMENTS.search(head, 0, flight.start() if flight else len(head)):

@@ -30,7 +30,7 @@ PAGE = resource.getpagesize()
 
 
 class OutOfTime(BaseException):
-    """The processor time is used up. It is not derived from `Exception`, so that no `except Exception` catches it."""
+    """Raised if the processor time is used up; it is no `Exception`, so that no `except Exception` catches it."""
 
 
 @contextlib.contextmanager
@@ -38,8 +38,8 @@ def limited(what: str, files: Iterable[Path], max_memory: int | None = None, sha
     """Limit the memory and processor time that the body of a `with` may use to compute something from `files`.
 
     Without `max_memory` (bytes) the limit is 2 GiB plus eight times the size of the files (48 times if they are
-    gzipped). `share` is the fraction of the processor time for these files that the body may use; `what` names the
-    work in the error. Blocks may be nested: the time of an inner block does not count for the outer one.
+    gzipped). The body may use the fraction `share` of the processor time that these files allow. `what` names the work
+    in the error. Blocks may be nested: the time of an inner block does not count for the outer one.
 
     Raises:
         LimitExceeded: The body needs more memory or time than that.
@@ -105,8 +105,8 @@ def limited_memory(memory: int) -> Iterator[None]:
 def watched_memory(memory: int) -> Iterator[None]:
     """Raise MemoryError in the body of a `with` once this process has grown by `memory` bytes.
 
-    It is used on systems that enforce no limit: a thread checks the memory ten times a second. Pages of mapped
-    columns count as well.
+    This is for systems that enforce no limit: a thread checks the memory ten times a second. Pages of mapped columns
+    also count.
     """
     worker = threading.get_ident()
     ended = watch_memory(memory, lambda: raise_in(worker, MemoryError))
@@ -117,9 +117,9 @@ def watched_memory(memory: int) -> Iterator[None]:
 
 
 def raise_in(thread: int, error: type[BaseException]) -> None:
-    """Raise an error of this class in the thread with this id, when it reaches its next bytecode.
+    """Raise an error of this class in the thread with this id, at its next bytecode.
 
-    A long call of NumPy is therefore not interrupted, but the error is raised when it returns.
+    A long call of NumPy is therefore not interrupted; the error is raised when it returns.
     """
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
 
@@ -166,8 +166,7 @@ def limited_time(seconds: float) -> Iterator[None]:
 def limited_time_of_process(seconds: float) -> Iterator[None]:
     """Limit the processor time of the body of a `with` by a system timer, without a second thread.
 
-    While there is a second thread, `isolation` cannot read a file in a fork of this process, which is the quickest
-    way.
+    While there is a second thread, `isolation` cannot read a file in a fork of this process, which is the fastest way.
     """
     handler = signal.signal(signal.SIGVTALRM, give_up)
     left, _ = signal.setitimer(signal.ITIMER_VIRTUAL, seconds)

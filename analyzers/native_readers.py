@@ -1,7 +1,7 @@
 """Find the optional native readers (`analyzers/native`), which return the same columns as Python's readers, faster.
 
-They are a package of their own, `torch-workbench-native`. Whatever input a native reader does not understand, it leaves
-to the reader in Python, which decides what the input is and what is wrong with it.
+They are a package of their own, `torch-workbench-native`. If a native reader does not understand an input, the reader
+in Python reads it instead, and decides what the input is and what is wrong with it.
 """
 
 import functools
@@ -17,7 +17,7 @@ MODULE, VERSION = "torch_workbench_native", 5
 
 
 class NativeState(StrEnum):
-    """Whether the native readers are used, and why not."""
+    """The state of the native readers: whether they are used, and if not, why."""
 
     USED = "used"
     SWITCHED_OFF = "switched off"
@@ -27,7 +27,7 @@ class NativeState(StrEnum):
 
 @functools.cache
 def native_module() -> Any | None:
-    """Return the module with the native readers; None if they are not installed, switched off or of another version."""
+    """Return the module with the native readers; None if it is not installed, switched off or of another version."""
     return installed_module() if native_state() is NativeState.USED else None
 
 

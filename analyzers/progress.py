@@ -1,4 +1,4 @@
-"""Count the files that an analysis has read, and keep its answer from the first of them, for a user who waits."""
+"""Count the files that an analysis has read, and store its answer from the first files for a waiting user."""
 
 import threading
 
@@ -9,7 +9,7 @@ FIRST_FILES = 32
 
 
 class Progress:
-    """How many files an analysis needs, and how many of them have been read or were in the cache.
+    """The number of files that an analysis needs, and how many of them have been read or were in the cache.
 
     `sentence` is the verdict on the first `answered` files; empty if there is none yet.
     """
@@ -22,21 +22,21 @@ class Progress:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether an answer from the first files would be shown now; if not, it need not be computed."""
+        """Whether an answer from the first files would be shown now; otherwise it need not be computed."""
         return True
 
     @property
     def done(self) -> int:
         """The number of files that need not be read any more.
 
-        It is never more than the number that is needed, even if files were read again because reading a set of them
+        It is never larger than the number of needed files, even if files were read again because reading a set of them
         failed.
         """
         return min(self.wanted, self.kept + self.failed)
 
     @property
     def kept(self) -> int:
-        """The number of files that have been read or were in the cache, and are there now."""
+        """The number of files that are available now: they have been read or were in the cache."""
         return self.read + self.cached
 
     def want(self, files: int) -> None:
@@ -63,9 +63,9 @@ class Progress:
 def is_milestone(files: int, total: int, before: int | None = None) -> bool:
     """Return whether an analyzer should give a partial answer after `files` of its `total` files.
 
-    It should after `FIRST_FILES`, 32, and then after 64, 128 and so on, so that all partial answers together cost
-    about as much as the final one; `before` is how many files had been read when this was last asked (None: one
-    less). The final answer is no milestone, and an analysis of few files has none.
+    Partial answers come after `FIRST_FILES`, 32, and then after 64, 128 and so on, so that all of them together cost
+    about as much as the final one. `before` is the number of files at the previous question (None: one less). The final
+    answer is no milestone, and an analysis of few files has none.
     """
     before = files - 1 if before is None else before
     return total > MANY_FILES and FIRST_FILES <= files < total and files.bit_length() > before.bit_length()

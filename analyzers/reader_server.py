@@ -1,13 +1,13 @@
 """Read artefacts in forks of a small server process, for a process that must not fork because it has several threads.
 
-Starting a Python interpreter and importing a reader takes a few hundred milliseconds of processor time, reading a
-small file a few. The server is one interpreter that imports each reader once and has no second thread, so that it can
-fork for each file: first a handler, which then runs the task in a fork of itself (`child.run_forked`).
+Starting a Python interpreter and importing a reader takes a few hundred milliseconds of processor time; reading a small
+file takes only a few. The server is one interpreter that imports each reader once. It has no second thread, so it can
+fork for each file: first a *handler*, which then runs the task in a fork of itself (`child.run_forked`).
 
-For each task the client, the process that started the server, makes a pair of connected sockets. It sends one of them
-to the server, with the name of the reader. Through this pair the handler gets the task and sends back how the child
-ended. The server ends as soon as the client has ended, in whatever way, because no other process holds the other end
-of its control socket.
+For each task the client (the process that started the server) makes a pair of connected sockets. It sends one of them
+to the server, with the name of the reader. The handler gets the task through this pair, and sends back how the child
+ended. The server ends as soon as the client has ended, in whatever way, because no other process holds the other end of
+its control socket.
 """
 
 import atexit
@@ -73,9 +73,9 @@ class ReaderServer:
             return answer_of_handler(here, task)
 
     def has_ended(self) -> bool:
-        """Return whether the server has been stopped, or has closed its end of the control socket because it ended.
+        """Return whether the server has been stopped, or has ended and so closed its end of the control socket.
 
-        This is known before the process is dead: the processes that read are killed a moment later.
+        This shows even before the process is dead: the processes that read are killed a moment later.
         """
         if self.control.fileno() < 0:
             return True
@@ -96,8 +96,8 @@ class ReaderServer:
 def answer_of_handler(connection: socket.socket, task: Task) -> ChildExit:
     """Send a task to its handler, and return how the handler's child, which reads the files, ended.
 
-    A handler is a fork of the server for one request; `connection` is the socket to it. If it ends without an answer,
-    its child counts as killed. The result is `TIMED_OUT` if it is silent for longer than the task may take.
+    A handler is a fork of the server for one request; `connection` is the socket to it. If the handler ends without an
+    answer, its child counts as killed. If it is silent for longer than the task may take, the result is `TIMED_OUT`.
     """
     with contextlib.suppress(BrokenPipeError):  # killed before it had read the task
         connection.sendall(encode(task))
@@ -112,7 +112,7 @@ def answer_of_handler(connection: socket.socket, task: Task) -> ChildExit:
 
 
 def read_to_end(connection: socket.socket) -> bytes:
-    """Return all that comes through a socket until its other end is closed."""
+    """Return all bytes that arrive at a socket until its other end is closed."""
     parts = []
     with contextlib.suppress(ConnectionResetError):
         while part := connection.recv(1 << 16):
@@ -155,7 +155,7 @@ def run_by_server(task: Task) -> ChildExit:
 
 
 def discard_if_ended(server: ReaderServer) -> bool:
-    """Return whether a server has ended; if so, forget it, so that the next task starts another."""
+    """Return whether a server has ended; in this case, forget it, so that the next task starts another one."""
     with LOCK:
         ended = server.has_ended()
         if ended and [server] == STARTED:
@@ -196,9 +196,9 @@ def main(control: socket.socket) -> None:
 
 
 def collect_handlers() -> None:
-    """Wait for the handler processes that have ended, so that the processor time of all that they read counts here.
+    """Wait for the handler processes that have ended, so that their processor time counts for this process.
 
-    With SIGCHLD ignored the system would remove them as well, but their time would be lost.
+    With SIGCHLD ignored the system would also remove them, but their time would be lost.
     """
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -206,7 +206,7 @@ def collect_handlers() -> None:
 
 
 def handle(connection: socket.socket) -> NoReturn:
-    """Run the task of one request in a fork of this handler process, send how that fork ended, and exit.
+    """Run the task of one request in a fork of this handler process, send how the fork ended, and exit.
 
     The task is read from `connection`, and the answer is written to it.
     """

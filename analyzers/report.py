@@ -20,7 +20,7 @@ EVIDENCE_AT_MOST = 8
 
 
 class Severity(StrEnum):
-    """How much a finding matters.
+    """The importance of a finding.
 
     ERROR ends or spoils a run, WARNING costs time or memory, INFO is only worth knowing.
     """
@@ -87,7 +87,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One result of an analysis: what happened (`title`), the evidence in words (`why`) and what to do (`next`).
 
     `id` is stable between runs and versions; `confidence` is from 0 to 1. A title begins with a capital letter and has
-    no full stop; `why` and `next` are full sentences. The object adds capital letters and full stops that are missing.
+    no full stop; `why` and `next` are full sentences. Missing capital letters and full stops are added automatically.
     """
 
     id: str
@@ -132,7 +132,7 @@ class Report(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
     def lead(self) -> Finding | None:
-        """Return the first finding, which matters most; None if it is only worth knowing (INFO) or absent."""
+        """Return the first finding, which matters most; None if it is absent or only worth knowing (INFO)."""
         first = self.findings[0] if self.findings else None
         return first if first and first.severity is not Severity.INFO else None
 
@@ -152,7 +152,7 @@ def tool_version() -> str:
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings in the order in which to look at them: the most severe first, then the most certain."""
+    """Return the findings in order of importance: the most severe first, then the most certain."""
     return sorted(findings, key=lambda f: (-f.severity.weight, -f.confidence, f.id))
 
 
@@ -165,10 +165,10 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def merge(same: Sequence[Finding]) -> Finding:
-    """Return one finding for several that have the same id.
+    """Return one finding for several findings that have the same id.
 
-    It is the latest of the most severe ones, with the ranks of all, and a sentence on the ranks that it did not name.
-    Evidence of the others is added if it differs in more than the rank.
+    It is the latest of the most severe ones, with the ranks of all of them, and with a sentence on the ranks that it
+    did not name. Evidence of the others is added if it differs in more than the rank.
     """
     first = max(same, key=lambda finding: (finding.severity.weight, finding.step or 0))
     others = [finding for finding in same if finding is not first]
@@ -187,13 +187,13 @@ def merge(same: Sequence[Finding]) -> Finding:
 
 
 def numbers_in(finding: Finding) -> list[str]:
-    """Return the texts of a finding's evidence without the rank at their beginning, to compare them across ranks."""
+    """Return the texts of a finding's evidence without the leading rank, to compare findings across ranks."""
     rank = f"rank {finding.ranks[0]}, " if len(finding.ranks) == 1 else ""
     return [fact.text.removeprefix(rank) for fact in finding.evidence]
 
 
 def evidence_with_rank(finding: Finding, several: bool) -> list[Evidence]:
-    """Return the evidence of a finding; if it is combined with that of others (`several`), each text names its rank."""
+    """Return the evidence of a finding; if several findings are combined (`several`), each text has its rank."""
     rank = f"rank {finding.ranks[0]}" if len(finding.ranks) == 1 and several else ""
     return [
         fact if fact.text.startswith(rank) else msgspec.structs.replace(fact, text=f"{rank}: {fact.text}")

@@ -1,10 +1,10 @@
-"""Find the artefacts in a folder, with the kind, rank and step of each, in every layout that PyTorch jobs leave behind.
+"""Find the artefacts in a folder, with the kind, rank and step of each, for every folder layout of PyTorch jobs.
 
     run = discover(Path("outputs"))
     run.of(Kind.SNAPSHOT)  # the memory snapshots, ordered by step and rank
 
-An artefact is a file of a known kind. File names are only hints, because trainers rename their folders (torchtitan
-did three times). So every file is opened, and the keys near the beginning of a pickle or JSON file decide its kind.
+An artefact is a file of a known kind. File names are only hints, because trainers rename their folders (torchtitan did
+so three times). So every file is opened, and the keys near the beginning of a pickle or JSON file decide its kind.
 """
 
 import errno
@@ -63,8 +63,8 @@ TIMED = (Kind.STEPS, Kind.STRUCTURED_LOG, Kind.GANTT, Kind.TENSORBOARD, Kind.MET
 class Artefact:
     """A file that an analyzer can read, such as a memory snapshot or a profiler trace (`kind`).
 
-    `rank` and `step` are those that wrote it, by its name or content (None: unknown); `bytes` is its size. `exit` says
-    that the file was written because the job died; `step` is then the last finished step.
+    `rank` and `step` are the rank and the step at which it was written, from its name or content (None: unknown);
+    `bytes` is its size. `exit`: the file was written because the job died; `step` is then the last finished step.
     """
 
     path: Path
@@ -88,7 +88,7 @@ class Unreadable(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """The files of a run below `root` (a folder or one file): those to analyse, and those that cannot be read."""
+    """The files of a run below `root` (a folder or one file): those to analyze, and those that cannot be read."""
 
     root: Path
     artefacts: tuple[Artefact, ...]
@@ -122,7 +122,7 @@ def discover(path: Path) -> Run:
     """Return every artefact of a known kind at `path`, a run folder or a single file.
 
     Raises:
-        InputError: There is no such path, nothing of a known kind, or too many files to look at.
+        InputError: There is no such path, no file of a known kind, or too many files.
     """
     try:
         path.stat()
@@ -177,8 +177,8 @@ def hint_for(path: Path) -> str:
 def files_below(root: Path, unreadable: list[Unreadable]) -> Iterator[Path]:
     """Yield every file at or below `root`, except for hidden files, checkpoints and links to folders.
 
-    Folders with a problem are added to `unreadable`: those that cannot be listed, those that are nested too deeply,
-    and those with the name of an artefact, which should be a file.
+    Three kinds of folders are added to `unreadable`: those that cannot be listed, those that are nested too deeply, and
+    those with the name of an artefact, which should be a file.
 
     Raises:
         InputError: There are more than FILES_AT_MOST files.
@@ -263,7 +263,7 @@ def step_of(path: Path) -> tuple[int | None, bool]:
 
 
 def newest_step(artefacts: Sequence[Artefact]) -> list[Artefact]:
-    """Return the artefacts of the last step; those that were written when the job died are later than all others."""
+    """Return the artefacts of the last step; artefacts written when the job died count as later than all others."""
     if not artefacts:
         return []
     # A job that ran out of memory in step 7 leaves an exit folder named after step 6.

@@ -1,10 +1,10 @@
-"""Load artefacts as columns: read each in a child process under limits, cache the columns, and map them from there.
+"""Load artefacts as columns: read each in a child process under limits, store its columns in a cache, and map them.
 
 An artefact is a file that a training run left behind; columns are arrays by name. A reader is a module with `VERSION:
-int` and `read(paths: list[Path]) -> tuple[dict[str, ndarray], dict]`: the columns and a JSON-able `meta`. It is named
-by its dotted path because this module must not import the analyzers. Artefacts can be hostile and huge. The child
-process limits itself before it opens a file, and executes nothing in it. The columns are cached under the identity of
-the files (path, size, time of change) and the reader's version.
+int` and `read(paths: list[Path]) -> tuple[dict[str, ndarray], dict]`, which returns the columns and `meta`, a dict for
+JSON. A reader is given as a dotted path, because this module must not import the analyzers. Artefacts can be hostile
+and huge. The child process limits itself before it opens a file, and executes nothing in it. The columns are cached
+under the identity of the files (path, size, time of change) and the reader's version.
 """
 
 import contextlib
@@ -48,10 +48,10 @@ class Options:
 
     `rank` and `step` select what is analysed (None: everything). `jobs` is how many child processes read at the same
     time; `max_memory` (bytes) limits all of them together (None: each is limited by its file's size). `cache=False`
-    leaves nothing on the disk. `peak_flops` is the floating-point operations per second of a device that no table of
-    this project lists. `columns` says which column of another trainer's log has which quantity: pairs such as
-    ("loss", "train/nll"). `workers` are processes, perhaps on other machines, that read artefacts in place of child
-    processes. `progress` counts the files that have been read.
+    leaves nothing on the disk. `peak_flops` is the peak of the device in floating-point operations per second, for
+    devices that are in no table of this project. `columns` are pairs such as ("loss", "train/nll"): which column of
+    another trainer's log has which quantity. `workers` are processes, perhaps on other machines, that read artefacts in
+    place of child processes. `progress` counts the files that have been read.
     """
 
     rank: int | None = None
@@ -76,8 +76,8 @@ class Options:
 def load(paths: Sequence[Path], reader: str, options: Options | None = None, read: Read | None = None) -> Columns:
     """Return the content of an artefact as columns (arrays by name), from the cache or by reading its files.
 
-    An artefact is what a run left behind for an analyzer to read: `paths` has its file, or its files if they belong
-    together. `reader` is the module that reads these, such as "analyzers.traces.digest", and `read` the function that
+    An artefact is something that a run left behind for an analyzer: `paths` has its file, or its files if they belong
+    together. `reader` is the module that reads them, such as "analyzers.traces.digest", and `read` the function that
     runs this module (None: it runs in a child process).
 
     Raises:
@@ -101,9 +101,9 @@ def load(paths: Sequence[Path], reader: str, options: Options | None = None, rea
 
 
 def load_through(entry: Path, paths: list[Path], reader: str, options: Options, read: Read | None) -> Columns:
-    """Return the content of an artefact from the cache entry `entry`; if that is missing, create it from the files.
+    """Return the content of an artefact from the cache entry `entry`; create a missing entry from the files.
 
-    `paths`, `reader` and `read` are those of `load`.
+    `paths`, `reader` and `read` are the arguments of `load`.
 
     Raises:
         InputError: As for `load`.
@@ -131,8 +131,8 @@ def read_columns(
 ) -> Iterator[Path]:
     """Read the files with `read` (None: in a child process), and yield a new folder in `folder` with their columns.
 
-    The new folder is deleted afterwards. If a child is killed from outside, another one gets another folder, because
-    the first may still be writing while it ends.
+    The new folder is deleted afterwards. If a child is killed from outside, the next child gets another folder, because
+    the first one may still be writing.
 
     Raises:
         InputError: As for `load`; `ReaderKilled` if each of `ATTEMPTS` children was killed, or each of
@@ -194,7 +194,7 @@ def load_in_threads(
 ) -> Iterator[Columns | WorkbenchError]:
     """Yield, for each artefact, its columns or its error; `count` of them are read at the same time.
 
-    Each thread waits for a child process, or for a worker of `options.workers`, that reads an artefact by `reader`.
+    Each thread waits for a child process, or for a worker of `options.workers`, which reads an artefact with `reader`.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -212,9 +212,9 @@ def load_in_threads(
 def are_small(artefacts: Sequence[Sequence[Path]]) -> bool:
     """Return whether all files are so small that reading a few of them one after the other is fastest.
 
-    Many files, or large ones, are read by threads. A process with threads cannot fork, so a server process must do so
-    for it, and starting that takes a third of a second. This pays for many files, as a fork of the server is cheaper
-    than one of a process that has already loaded the columns of hundreds of files.
+    Otherwise they are read by threads. A process with threads cannot fork, so a server process forks in its place;
+    starting the server takes a third of a second. This pays for many files, because a fork of the server is cheaper
+    than a fork of a process that has already loaded the columns of hundreds of files.
     """
     sizes = [bytes_on_disk(path) for paths in artefacts for path in paths if path.exists()]
     return all(size <= SMALL_FILE for size in sizes)
@@ -240,9 +240,9 @@ Numbered = tuple[list[int], Columns | WorkbenchError]
 def load_set(paths: Sequence[Path], reader: str, options: Options | None = None, parts: int = 1) -> Iterator[Numbered]:
     """Yield (indexes in `paths`, columns of these files or error) for many small files, in the order of the files.
 
-    The files are divided evenly into so many `parts`, each of which one child process reads; if there are several,
+    The files are divided evenly into `parts` parts, and one child process reads each part; if there are several parts,
     `options.workers` read them. Readers of sets report damaged files in `meta`. If a file makes the child fail, its
-    part is halved until that file is alone, so that one bad file of 1000 costs about 20 more child processes.
+    part is halved until this file is alone, so one bad file of 1000 costs about 20 more child processes.
     """
     options = options or Options()
     if parts == 1:
@@ -258,9 +258,9 @@ def load_set(paths: Sequence[Path], reader: str, options: Options | None = None,
 def in_halves(
     numbers: list[int], paths: Sequence[Path], reader: str, options: Options, result: Columns | WorkbenchError
 ) -> Iterator[Numbered]:
-    """Yield (indexes in `paths`, columns or error) for the files with these `numbers`, of which one child read all.
+    """Yield (indexes in `paths`, columns or error) for the files with these `numbers`, which one child read together.
 
-    `result` is what that child returned. If it is an error, two children read a half of the files each, and so on,
+    `result` is the result of this child. If it is an error, two children read a half of the files each, and so on,
     until the file that caused the error is alone.
     """
     if len(numbers) == 1 or not isinstance(result, WorkbenchError):

@@ -1,7 +1,7 @@
 """Read pickles as data only: with builtin containers, and without imports and calls.
 
-A pickle is a program, and `pickle.load` on a pickle from an unknown source runs it. Memory snapshots and Flight
-Recorder dumps are pickles of plain dicts, lists, numbers and texts, so refusing everything else loses nothing.
+A pickle is a program: `pickle.load` runs it, even if it comes from an unknown source. Memory snapshots and Flight
+Recorder dumps are pickles of plain dicts, lists, numbers and texts, so nothing is lost if everything else is refused.
 """
 
 import gc

@@ -82,8 +82,8 @@ def sign(difference: float) -> str:
 def tick_durations(ticks_ns: Sequence[float], distance_ns: float, length_ns: float) -> list[str]:
     """Return the labels of ticks on a time axis, all in the unit that fits the axis: `571.0 ms`, `571.5 ms`.
 
-    They have as many decimals as are needed to tell ticks `distance_ns` apart: with three digits, 571.5 and 572.0 would
-    be equal. A larger unit is taken where it needs two decimals at most: `13.4 s` rather than `13400 ms`. `length_ns`
+    They have enough decimals to distinguish ticks that are `distance_ns` apart: with three digits, 571.5 and 572.0
+    would be equal. A larger unit is used if it needs two decimals at most: `13.4 s` rather than `13400 ms`. `length_ns`
     is the length of the axis.
     """
     longest = max(length_ns, min(max(map(abs, ticks_ns), default=0), distance_ns * 100))
@@ -148,8 +148,8 @@ def share(part: float, whole: float) -> str:
 def signed_percent(change: float) -> str:
     """Return a relative change with its sign: `+140 %` for 1.4, `-3 %` for -0.03; `0 %` if it rounds to zero.
 
-    Ten times the value before and more is written as a multiple, `512 times as much` for 511, because nobody reads
-    `+51083 %` as that.
+    If the new value is ten times the old one or more, the text is a multiple: `512 times as much` for 511, because
+    nobody understands `+51083 %`.
     """
     if change >= AS_MULTIPLE_FROM:
         return f"{multiple(change)} as much"
@@ -202,9 +202,9 @@ def rank_ranges(ranks: Iterable[int]) -> str:
 
 
 def rank_pattern(ranks: Sequence[int]) -> str:
-    """Return the ranks of a process group as text: `0-504, every 8th` where many are equally far apart.
+    """Return the ranks of a process group as text: `0-504, every 8th` if many ranks are equally far apart.
 
-    Other ranks are as `rank_ranges` writes them.
+    Other ranks are written as by `rank_ranges`.
     """
     ordered = sorted(set(ranks))
     distances = {b - a for a, b in pairwise(ordered)}
@@ -215,7 +215,7 @@ def rank_pattern(ranks: Sequence[int]) -> str:
 
 
 def ordinal_ending(number: int) -> str:
-    """Return the letters that make a number an ordinal: `th` for 8 and 12, `nd` for 2 and 32."""
+    """Return the letters that turn a number into an ordinal: `th` for 8 and 12, `nd` for 2 and 32."""
     return "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
 
 

@@ -1,8 +1,8 @@
-"""Read artefacts by the workers of an executor, which may be on other machines without a disk shared with this one.
+"""Read artefacts with the workers of an executor, which may be on other machines that share no disk with this one.
 
-A worker returns the files of a cache entry as bytes, which are put into the cache here. If a worker is lost, lacks
-this version of the reader, or cannot read an artefact for whatever reason, the artefact is read here. So columns and
-errors are always those of a local run.
+A worker returns the files of a cache entry as bytes, which are put into the cache here. If a worker is lost, does not
+have this version of the reader, or cannot read an artefact for any reason, the artefact is read here. So columns and
+errors are always the same as those of a local run.
 """
 
 import importlib
@@ -33,7 +33,7 @@ GIVEN_UP_S = 60.0
 
 
 class Refusal(Enum):
-    """Why a worker has not read an artefact."""
+    """The reason why a worker has not read an artefact."""
 
     OTHER_FILES = auto()
     """The worker does not see these files, or sees different files at their paths."""
@@ -43,10 +43,10 @@ class Refusal(Enum):
 
 @dataclass(frozen=True)
 class Order:
-    """What a worker is asked to read: files, with a reader module of a certain version, under a memory limit in bytes.
+    """A request to a worker: files, with a reader module of a certain version, under a memory limit in bytes.
 
-    `identities` has the size and the time of change of each file, by which a worker checks that it sees the same
-    files. If `contents` is given, it is read in place of the files.
+    `identities` has the size and the time of change of each file, by which a worker checks that it sees the same files.
+    If `contents` is given, it is read in place of the files.
     """
 
     paths: tuple[Path, ...]
@@ -58,10 +58,10 @@ class Order:
 
 
 def read_order(order: Order) -> EntryFiles | Refusal:
-    """Read the files that `order`, one unit of work for a worker, names; this runs in the worker.
+    """Read the files of `order`, one unit of work for a worker; this function runs in the worker.
 
     Return the names and contents of the files of the resulting cache entry, because the worker may share no disk with
-    the caller; a `Refusal` if the worker cannot read the files.
+    the caller. If the worker cannot read the files, return a `Refusal`.
     """
     if order.version != importlib.import_module(order.reader).VERSION:
         return Refusal.OTHER_VERSION
@@ -118,10 +118,10 @@ class Stopped(Exception):  # never seen by a user
 class WorkerPool:
     """The workers of an executor, as readers of artefacts.
 
-    `size` is how many artefacts the workers are asked to read at the same time, and `jobs` how many are read in this
-    process's children at the same time if workers cannot read them. `has_workers` says whether the executor has any
-    workers now, and raises an error if the executor is lost. `report` is called once for each kind of failure, with
-    the failure, because of which artefacts are read here.
+    `size` is how many artefacts the workers read at the same time. `jobs` is how many artefacts this process's own
+    children read at the same time if workers cannot read them. `has_workers` is a function that returns whether the
+    executor has any workers now, and raises an error if the executor is lost. `report` is a function that is called
+    once for each kind of failure that makes artefacts be read here.
     """
 
     def __init__(
@@ -143,8 +143,8 @@ class WorkerPool:
     def read(self, paths: Sequence[Path], reader: str, target: Path, max_memory: int | None) -> None:
         """Let a worker read `paths` with the module `reader`, and write the columns to the folder `target`.
 
-        If no worker can, a child process of this one does, limited to `max_memory` bytes (None: by the size of the
-        files).
+        If no worker can read them, a child process of this process does, limited to `max_memory` bytes (None: by the
+        size of the files).
 
         Raises:
             InputError: As for `read_in_child`.
@@ -160,12 +160,12 @@ class WorkerPool:
             read_in_child(paths, reader, target, max_memory)
 
     def cancel(self) -> None:
-        """Cancel all orders; artefacts that are not yet read are not read any more."""
+        """Cancel all orders; artefacts that have not been read yet stay unread."""
         self._stopped.set()
         self._executor.shutdown(wait=False)
 
     def _ordered(self, paths: Sequence[Path], reader: str, max_memory: int | None) -> EntryFiles | None:
-        """Return (name, content) of each file of the cache entry that a worker made of an artefact; None without one.
+        """Return (name, content) of each file of the cache entry that a worker made of an artefact; None if none did.
 
         In the second case the artefact must be read here. A worker that does not see the files gets their contents if
         these are small.
@@ -220,7 +220,7 @@ class WorkerPool:
     def _look_for_workers(self) -> None:
         """Raise TimeoutError if there has been no worker for too long.
 
-        The time is one for all artefacts: the first waits, and the next are read here at once.
+        The waiting time is shared by all artefacts: the first one waits, and the next ones are read here at once.
         """
         if self._has_workers():
             self._seen = time.monotonic()

@@ -1,9 +1,9 @@
 """Write and read the files of one cache entry: a folder with a file for each long column, and `meta.json`.
 
-The short columns share one file: a file of its own for each would cost more time than reading a small artefact.
+The short columns share one file, because a separate file for each would cost more time than reading a small artefact.
 
 A disk may be full or read-only, lose power in the middle of a write, or be cleaned by other programs. So an entry is
-used only if its `meta.json` is complete and each column has the length and the checksum that are recorded there; any
+used only if its `meta.json` is complete, and each column has the length and the checksum that are recorded there. Any
 other entry is deleted, and the artefact is read again.
 """
 
@@ -34,8 +34,8 @@ SHORT_COLUMNS = "short.bin"
 class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
     """The columns of one cached artefact by name, and the contents of its `meta.json` (`meta`).
 
-    A column's file is memory-mapped and checked when the column is first used. `reread` is called to read the
-    artefact again if a file turns out to be damaged.
+    A column's file is memory-mapped and checked at the first use of the column. If a file turns out to be damaged, the
+    function `reread` is called to read the artefact again.
 
     Raises:
         DamagedEntry: `meta.json` is incomplete, or a column file is missing or has the wrong length.
@@ -97,14 +97,14 @@ class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
 
 
 class Written(NamedTuple):
-    """How a long column is stored: the length of its file in bytes and its CRC-32."""
+    """The storage of a long column: the length of its file in bytes, and its CRC-32."""
 
     size: int
     checksum: int
 
 
 class Short(NamedTuple):
-    """How a short column is stored: its type and shape, its place in the common file, and its CRC-32."""
+    """The storage of a short column: its type and shape, its position in the common file, and its CRC-32."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -239,9 +239,9 @@ PUBLISHING_ATTEMPTS = 5
 
 
 def publish(scratch: Path, entry: Path, reread: Callable[[], Columns]) -> Columns:
-    """Make the folder `scratch`, which a child process has written, the cache entry `entry`, and return its columns.
+    """Make the folder `scratch`, written by a child process, the cache entry `entry`; return its columns.
 
-    If another process has made this entry first, the columns of that one are returned.
+    If another process has made this entry first, the columns of the existing entry are returned.
 
     Raises:
         CacheFailure: The entry can be neither written nor replaced.

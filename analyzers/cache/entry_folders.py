@@ -1,4 +1,4 @@
-"""Make, trust and delete the folders of cache entries, and describe what went wrong with one.
+"""Make, trust and delete the folders of cache entries, and define the errors about them.
 
 This module needs no NumPy, so that a program that only looks for an entry need not load it.
 """

@@ -1,4 +1,4 @@
-"""Find the folder of the cache: one of the user, or a temporary one if that cannot be written."""
+"""Find the folder of the cache: the user's folder, or a temporary one if it cannot be written."""
 
 import atexit
 import functools

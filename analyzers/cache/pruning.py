@@ -57,10 +57,11 @@ PARTS_OF_LIMIT = 64
 
 
 def prune_if_grown(entry: Path) -> None:
-    """Prune the cache if this process has added more than a part of its limit since it last did; `entry` is the newest.
+    """Prune the cache if this process has added enough to it since the last pruning; `entry` is the newest entry.
 
-    Pruning looks at every file of the cache, so that pruning after each of many small entries would cost more than
-    all else. The first entry of a process always counts as enough, so that the cache cannot grow beyond that part.
+    Enough is a fixed part of the cache's limit. Pruning looks at every file of the cache, so pruning after each of many
+    small entries would cost more than everything else. The first entry of a process always counts as enough, so that
+    the cache cannot grow beyond this part.
     """
     added, limit = entry_of(entry), limit_bytes(entry.parent)
     grown = GROWN.get(entry.parent, math.inf) + (added.size if added else 0)
@@ -83,7 +84,7 @@ def prune(folder: Path, limit: int) -> None:
 
 
 def clear(folder: Path) -> list[Entry]:
-    """Delete all entries of a cache and return them; what another process is writing stays.
+    """Delete all entries of a cache and return them; entries that another process is writing stay.
 
     Raises:
         CacheFailure: An entry could not be deleted.
@@ -101,8 +102,8 @@ def clear(folder: Path) -> list[Entry]:
 def remove_scratch(folder: Path, older_than_s: float) -> None:
     """Delete the scratch folders in a cache folder that have not changed for more than `older_than_s` seconds.
 
-    Their processes were killed before they could delete them. Only the age is checked, so it must be longer than the
-    reading of any file takes.
+    Their processes were killed before they could delete them. Only the age is checked, so `older_than_s` must be longer
+    than the reading of any file takes.
     """
     for path in folder.glob(f"{SCRATCH}*"):
         try:

@@ -1,1 +1,1 @@
-"""The nodes of a job: which of them sent their files to the run folder (`received`, `gaps`), and their `health`."""
+"""Read what is known about the nodes of a job: which of them sent their files (`received`, `gaps`), their `health`."""

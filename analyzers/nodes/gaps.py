@@ -1,7 +1,7 @@
 """Find out which nodes of a job did not send all of their files to the run folder, and which ranks ran there.
 
-The receiver of `workbench collect` hears of each node every second or so, whatever its ranks do. A node that fell
-silent before it reported its end has died, or lost its network.
+The receiver of `workbench collect` gets a message from each node every second or so, whatever its ranks do. If the
+messages of a node stop before it reported its end, the node has died or lost its network.
 """
 
 import time
@@ -22,7 +22,7 @@ MOST_NODES, MOST_FILES = 20, 3
 
 @dataclass(frozen=True)
 class LostNode:
-    """A node of which nothing has been heard since `last_ns` (Unix nanoseconds), and its ranks, as far as known."""
+    """A node whose last message was at `last_ns` (Unix nanoseconds), and its ranks, as far as known."""
 
     name: str
     ranks: tuple[int, ...]
@@ -30,16 +30,16 @@ class LostNode:
 
     @property
     def last_time(self) -> str:
-        """The time of its last message as text, by the clock of the receiver."""
+        """The time of the node's last message as text, by the clock of the receiver."""
         return time.strftime("%H:%M:%S UTC", time.gmtime(self.last_ns / 1e9))
 
 
 @dataclass(frozen=True)
 class NodeGaps:
-    """Which nodes did not send everything.
+    """The nodes that did not send everything.
 
-    `lost` nodes fell silent, `sending` ones had not finished when the receiver ended, `absent` is the number of nodes
-    that never sent anything, and `refused` has the files that were not accepted, with the reason, by node.
+    `lost` nodes stopped sending messages. `sending` nodes had not finished when the receiver ended. `absent` is the
+    number of nodes that never sent anything. `refused` is {node: {file that was not accepted: reason}}.
     """
 
     lost: tuple[LostNode, ...] = ()
@@ -65,7 +65,7 @@ def named(node: LostNode) -> str:
 
 
 def refusals(node: str, files: Mapping[str, str]) -> str:
-    """Return a phrase on which files of a node were not accepted, and why; `files` maps each to the reason."""
+    """Return a phrase on the files of a node that were not accepted; `files` maps each file to the reason."""
     first = "; ".join(f"{path}: {reason}" for path, reason in list(files.items())[:MOST_FILES])
     verb = "was" if len(files) == 1 else "were"
     return f"{quantity(len(files), 'file')} of node {node} {verb} not accepted: {first}"
@@ -101,12 +101,12 @@ def find_gaps(run: Run, world_size: int = 0) -> NodeGaps:
 
 
 def heard_until(nodes: NodeList) -> int:
-    """Return until when the receiver listened, in Unix nanoseconds: until its end, or the last message of any node."""
+    """Return when the receiver stopped listening, in Unix ns: its end, or else the last message of any node."""
     return nodes.closed_ns or max((node.last_ns for node in nodes.nodes.values()), default=0)
 
 
 def ranks_by_node(run: Run) -> dict[str, set[int]]:
-    """Return the ranks of each node, by the names of its files; the run folder's own files are under an empty name."""
+    """Return {node: its ranks}, from the names of its files; the run folder's own files are under an empty name."""
     ranks: dict[str, set[int]] = {}
     for artefact in run.of(*OF_RANKS):
         if artefact.rank is not None:

@@ -1,6 +1,6 @@
 """Read what nodes said when dumps were taken: NCCL's RAS, errors of GPUs in the kernel's log, `nvidia-smi -q`.
 
-RAS (reliability, availability, serviceability) is a thread of NCCL in each process. It knows the processes of the job
+RAS (reliability, availability, serviceability) is a thread of NCCL in each process. It lists the processes of the job
 that no longer answer on its network, under the headings DEAD and INCOMPLETE:
 
     DEAD
@@ -47,7 +47,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class NodeHealth:
-    """What nodes said: ranks that RAS calls `dead`, ranks that do not answer it, and faults of GPUs by host."""
+    """The health of nodes: ranks that RAS calls `dead`, ranks that do not answer RAS, and faults of GPUs by host."""
 
     dead: frozenset[int] = frozenset()
     silent: frozenset[int] = frozenset()
@@ -60,7 +60,10 @@ class NodeHealth:
 
 
 def read_health(run: Run, folders: Sequence[Path], processes: Mapping[int, Process]) -> NodeHealth:
-    """Return what nodes said; `folders` are those of the set of dumps, and `processes` has that of each rank."""
+    """Return the health of the nodes when dumps were taken.
+
+    `folders` are the folders of the set of dumps; `processes` has the process of each rank.
+    """
     ras = [a.path for a in run.of(Kind.RAS) if a.path.parent in folders]
     states = [state for path in ras for state in processes_in(read_text(path))]
     by_state = {
@@ -96,7 +99,7 @@ def processes_in(text: str) -> list[tuple[str, int, str]]:
 def rank_of_process(processes: Mapping[int, Process], pid: int, node: str) -> int | None:
     """Return the rank of a process; None if no rank has this process id, or ranks of several nodes do.
 
-    RAS names nodes by address, so the host decides only where it happens to be the name.
+    RAS names nodes by address, so the host is used only if the address happens to be its name.
     """
     ranks = [rank for rank, process in processes.items() if process.pid == pid]
     if len(ranks) > 1:

@@ -1,6 +1,6 @@
-"""Read the list of nodes that sent their files to a run folder, which the receiver of `workbench collect` writes.
+"""Read the list of nodes that sent their files to a run folder; the receiver of `workbench collect` writes this list.
 
-The files of a node are in `nodes/<node>/` below the folder, laid out as in a run folder.
+The files of a node are in `nodes/<node>/` below the folder, arranged as in a run folder.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ ENDED_WELL = ("running", "completed", "interrupted", "failed")
 
 
 class Node(msgspec.Struct):
-    """A node that has sent files: its host, when it was first and last heard of (Unix ns), and what came.
+    """A node that has sent files: its host, the times of its first and last message (Unix ns), and what it sent.
 
-    `ended` says that its job has ended and that all of its files came. `refused` has files that were not accepted,
-    with the reason. The files of a node `at_home` are in the run folder itself. `session` is a random name of the
-    node's own run folder, by which a sender that was started again is recognised.
+    `ended`: its job has ended, and all of its files arrived. `refused` has files that were not accepted, with the
+    reason. The files of a node `at_home` are in the run folder itself. `session` is a random name of the node's own run
+    folder, by which a restarted sender is recognised.
     """
 
     session: str = ""
@@ -51,7 +51,7 @@ class NodeList(msgspec.Struct):
 
 
 def node_of(path: Path, root: Path) -> str | None:
-    """Return the name of the node that sent the file `path` to the run folder `root`; None if no other node did."""
+    """Return the name of the node that sent the file `path` to the run folder `root`; None if the file was not sent."""
     parts = path.relative_to(root).parts if path.is_relative_to(root) else ()
     return parts[1] if len(parts) > 2 and parts[0] == NODES else None
 
@@ -65,9 +65,9 @@ def read_node_list(folder: Path) -> NodeList | None:
 
 
 def merged_manifest(own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the manifest (run.json) of a run whose launchers each wrote one.
+    """Return the manifest (run.json) of a run, merged from those of its launchers.
 
-    `own` is that in the run folder, `others` are those that nodes sent. Exit codes and launches are those of all
+    `own` is the one in the run folder, `others` are those that nodes sent. Exit codes and launches are those of all
     nodes, and the cause is the earliest one. The job failed if it failed on any node. Other fields are taken from
     `own`, then from the first of `others` that has them.
     """
