@@ -13,7 +13,7 @@ IGNORED = {"job.dump_folder"}
 def setting_rows(a: Mapping[str, object], b: Mapping[str, object]) -> list[Row]:
     """Return a table row for each setting that differs between two runs, sorted by name.
 
-    `a` and `b` are the contents of the runs' run.json; a setting that one of them lacks is shown as empty.
+    `a` and `b` are the contents of the runs' run.json; a setting that is missing in one of them is shown as empty.
     """
     first, second = dict(settings(a)), dict(settings(b))
     names = sorted({*first, *second} - IGNORED)

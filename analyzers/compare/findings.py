@@ -1,6 +1,6 @@
 """Write the findings and the verdict of a comparison of two runs.
 
-They say which measures (such as step time) became worse, how certain that is, and whether it breaks a limit.
+They say which measures (such as step time) became worse, how certain this is, and whether a limit is exceeded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ NEXT: Mapping[Measure, str] = {
 
 
 class Doubt(StrEnum):
-    """Why it cannot be judged whether a measure became worse."""
+    """The reason why it cannot be judged whether a measure became worse."""
 
     NOT_IN_BOTH = "not in both"
     FEW_STEPS = "few steps"
@@ -62,9 +62,9 @@ class Doubt(StrEnum):
 
 
 def regressions(changes: Sequence[MeasureChange], gate: Mapping[str, float], causes: list[Evidence]) -> list[Finding]:
-    """Return a finding for each measure whose growth is certain to exceed what is allowed.
+    """Return a finding for each measure that certainly grew by more than the allowed increase.
 
-    That is certain if the lower end of the 95 % interval of the relative change is above the allowed increase. `gate`
+    It is certain if the lower end of the 95 % interval of the relative change is above the allowed increase. `gate`
     maps measures to allowed increases that replace the defaults; its `step_time` also applies to the mean step time.
     `causes` are added as evidence to findings about step time. If the median step time is a finding, the mean is not
     reported again.
@@ -82,7 +82,7 @@ def regressions(changes: Sequence[MeasureChange], gate: Mapping[str, float], cau
 
 
 def nonfinite_loss(a: Steps | None, b: Steps | None) -> list[Finding]:
-    """Return a list with a finding if the loss or gradient norm becomes NaN or infinite for good in run `b` only.
+    """Return a list with a finding if the loss or gradient norm stays NaN or infinite in run `b` but not in run `a`.
 
     The list is empty otherwise.
     """
@@ -106,9 +106,9 @@ def nonfinite_loss(a: Steps | None, b: Steps | None) -> list[Finding]:
 
 
 def waiting_fact(changes: Sequence[MeasureChange]) -> list[Evidence]:
-    """Return a list with evidence that longer steps are waiting, not work: processor time per step did not grow.
+    """Return a list with evidence that longer steps are due to waiting, not work: processor time per step did not grow.
 
-    The list is empty if it grew as well, or is not among `changes`, the measures that both runs have.
+    The list is empty if it grew, or if it is not among `changes`, the measures that both runs have.
     """
     allowed = ALLOWED_CHANGES[Measure.STEP_TIME]
     same = [c for c in changes if c.measure is Measure.PROCESSOR_TIME and c.is_sufficient and c.change < allowed]
@@ -138,12 +138,12 @@ def regression(change: MeasureChange, allowed: float, evidence: list[Evidence]) 
 
 
 def growth_text(change: float) -> str:
-    """Return a relative increase to stand before what it is relative to: `42 % higher than`, `512 times`."""
+    """Return a relative increase, to be followed by what it is relative to: `42 % higher than`, `512 times`."""
     return multiple(change) if change >= AS_MULTIPLE_FROM else f"{percent(change)} higher than"
 
 
 def certainty(change: MeasureChange) -> str:
-    """Return the relative change and how certain it is, such as `+140 %; 95 % interval +83 % to +175 %, 9 steps`.
+    """Return the relative change and its certainty, such as `+140 %; 95 % interval +83 % to +175 %, 9 steps`.
 
     A value that was read once, such as a peak of memory, has no interval and is called exact.
     """
@@ -165,7 +165,7 @@ def undecided(changes: Sequence[MeasureChange], gate: Mapping[str, float]) -> li
     """Return a finding for each measure that has a limit in `gate` but too little data in the two runs to be judged.
 
     `gate` maps the names of measures to the relative increase that the user allows; `changes` are the measures that
-    both runs have. A gate passes only on evidence, so a missing measure is reported.
+    both runs have. Without evidence a limit does not count as met, so a missing measure is also reported.
 
     Raises:
         ValueError: The gate names an unknown measure.
@@ -213,14 +213,14 @@ def doubt_text(change: MeasureChange | None) -> str:
 
 
 def needed_text(change: MeasureChange) -> str:
-    """Return what would decide a measure that both runs have: `at least 5 steps in both runs`, or calmer steps."""
+    """Return what is needed to judge a measure that both runs have: `at least 5 steps in both runs`, or less noise."""
     if doubt(change) is Doubt.FEW_STEPS:
         return f"at least {STEPS_AT_LEAST} comparable steps in both runs"
     return "more steps, or steps that vary less"
 
 
 def is_open(change: MeasureChange) -> bool:
-    """Return whether a measure may have grown by more than the default allows, but too few or too noisy steps show it.
+    """Return whether a measure may have grown by more than the default limit, but its steps are too few or too noisy.
 
     The result is False for a measure without a default limit.
     """
@@ -233,7 +233,7 @@ def is_open(change: MeasureChange) -> bool:
 
 
 def time_causes(a: MeasuredRun, b: MeasuredRun) -> list[Evidence]:
-    """Return evidence for why run `b` is slower: the ranks that are late only in `b`, and the phases that grew most."""
+    """Return evidence for why run `b` is slower: ranks that are late only in `b`, and the phases that grew most."""
     before, after = a.measures.phases, b.measures.phases
     extra_s = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
     largest = sorted(extra_s, key=lambda name: -extra_s[name])[:NAMED_AT_MOST]
@@ -295,7 +295,7 @@ def unsure_text(change: MeasureChange) -> str:
 
 
 def parity_text(parity: LossParity | None) -> list[str]:
-    """Return a list with a phrase on whether the losses of the runs are identical, or from which step on they diverge.
+    """Return a list with a phrase: the losses of the runs are identical, or from which step on they diverge.
 
     The list is empty if neither is known.
     """

@@ -1,4 +1,4 @@
-"""Compute the measures of one run, such as its step time and peak memory, and list the files behind them."""
+"""Compute the measures of one run, such as its step time and peak memory, and list the files that they come from."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 
 @dataclass
 class MeasuredRun:
-    """One of the two runs: its measures, the files behind them, and its steps (None if it logged none)."""
+    """One of the two runs: its measures, the files that they come from, and its steps (None if it logged none)."""
 
     measures: Measures
     inputs: list[Input]
@@ -42,11 +42,11 @@ class MeasuredRun:
 
 
 def measured_pair(a: Run, b: Run, options: store.Options) -> tuple[MeasuredRun, MeasuredRun]:
-    """Return the measures of both runs, with the memory of both taken from the same kind of file.
+    """Return the measures of both runs; the memory of both comes from the same kind of file.
 
-    Memory comes from the snapshots if both runs have some, or else from the step logs: on a CPU these log the
-    resident set of the process, which is far more than its tensors. A column that the user named in `options` needs
-    to be in only one of the runs, as trainers name their columns differently.
+    Memory comes from the snapshots if both runs have some, or else from the step logs: on a CPU these log the resident
+    set of the process, which is far more than its tensors. A column that the user named in `options` needs to be in
+    only one of the runs, because trainers name their columns differently.
 
     Raises:
         UnknownColumn: A column that the user named is in neither run.
@@ -62,7 +62,7 @@ def measured_pair(a: Run, b: Run, options: store.Options) -> tuple[MeasuredRun, 
 
 
 def steps_of(logs: Sequence[Artefact], options: store.Options, unknown: list[UnknownColumn]) -> Steps:
-    """Return the steps in these logs; for each column in `options` that the logs lack, add an error to `unknown`."""
+    """Return the steps in these logs; for each column of `options` that they do not have, add an error to `unknown`."""
     while True:
         try:
             return load(logs, options)
@@ -72,7 +72,7 @@ def steps_of(logs: Sequence[Artefact], options: store.Options, unknown: list[Unk
 
 
 def measured(source: Run, options: store.Options, unknown: list[UnknownColumn]) -> MeasuredRun:
-    """Return the measures of one run; for each column in `options` that its logs lack, add an error to `unknown`."""
+    """Return the measures of one run; for each column of `options` that it does not have, add an error to `unknown`."""
     result = MeasuredRun(Measures(), [])
     if logs := source.of(*run.TIMED):
         result.steps = answer_or_none(lambda: steps_of(logs, options, unknown))
@@ -89,7 +89,7 @@ def measured(source: Run, options: store.Options, unknown: list[UnknownColumn]) 
 def answer_or_none(question: Callable[[], Answer]) -> Answer | None:
     """Return the result of `question()`, or None if it cannot read its files.
 
-    So one unreadable kind of file does not prevent the comparison of other measures.
+    In this way one unreadable kind of file does not prevent the comparison of other measures.
     """
     try:
         return question()
@@ -100,8 +100,8 @@ def answer_or_none(question: Callable[[], Answer]) -> Answer | None:
 def medians_over(ranks: Sequence[RankSteps]) -> Measures:
     """Return the measures of a run, each as the median over its ranks, except for three.
 
-    Memory is the maximum over the ranks, the number of timed steps the minimum, and the loss that of the first rank
-    that logged one.
+    Memory is the maximum over the ranks, the number of timed steps is the minimum, and the loss is that of the first
+    rank that logged one.
     """
     names = {name for rank in ranks for name in rank.phases}
     return Measures(

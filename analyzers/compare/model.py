@@ -25,9 +25,9 @@ class Row(msgspec.Struct, frozen=True):
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
     """The measures of one run: for most of them the median over its ranks.
 
-    Memory is that of the rank with most, `timed_steps` that of the rank with fewest, and the loss that of one rank.
-    Times are in seconds, memory is in bytes, and `tokens_per_s` is of one rank. What was not recorded is None, 0 or
-    {}.
+    Memory is that of the rank with most memory, `timed_steps` that of the rank with fewest, and the loss that of one
+    rank. Times are in seconds, memory is in bytes, and `tokens_per_s` is of one rank. A value that was not recorded is
+    None, 0 or {}.
     """
 
     step_s: float | None = None
@@ -39,7 +39,7 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompareData(msgspec.Struct, frozen=True, kw_only=True):
-    """The measures of both runs and how these differ; fields for which a run lacks the files are None or empty."""
+    """The measures of both runs and their differences; fields are None or empty if a run does not have the files."""
 
     a: Measures
     b: Measures

@@ -77,7 +77,7 @@ def analyze(
 
 
 def step_differences(a: MeasuredRun, b: MeasuredRun) -> tuple[LossParity | None, list[PhaseChange]]:
-    """Return whether the losses of both runs agree, and how the durations of their step phases changed.
+    """Return the comparison of the losses of both runs, and the changes of the durations of their step phases.
 
     The result is (None, []) unless both runs logged steps.
     """
@@ -87,7 +87,7 @@ def step_differences(a: MeasuredRun, b: MeasuredRun) -> tuple[LossParity | None,
 
 
 def memory_diff(a: Run, b: Run, options: store.Options) -> tuple[Diff | None, list[Finding]]:
-    """Return how memory at the peak differs between two runs, and the findings on that.
+    """Return the difference of memory at the peak between two runs, and the findings on it.
 
     The result is (None, []) unless both runs left readable snapshots.
     """

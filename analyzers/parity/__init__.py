@@ -2,11 +2,11 @@
 
     report = parity.analyze([parity.NamedRun("dp_shard=4", "run_1"), parity.NamedRun("tp=2", "run_2")])
 
-Losses and gradient norms by step, here called curves, are compared; so are tensors, if the runs recorded some.
+The runs are compared by their *curves* (losses and gradient norms by step), and by tensors if they recorded some.
 `reading` adds up the parts of each tensor that the ranks recorded, `answers` compares the runs, `findings` writes the
-sentences, and `views` has the tables for charts. A folder that `workbench parity` wrote lists its runs (`folder`).
-The modules that begin with `bisect` compare two runs which recorded the inputs of their modules, too; `jumps` finds
-where a spike of the loss began.
+sentences, and `views` has the tables for charts. A folder written by `workbench parity` lists its runs (`folder`). The
+modules that begin with `bisect` compare two runs that also recorded the inputs of their modules; `jumps` finds where a
+spike of the loss began.
 """
 
 from analyzers.parity.bisect_model import BisectData

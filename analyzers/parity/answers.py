@@ -26,8 +26,8 @@ def curve_difference(
 ) -> CurveDifference | None:
     """Return how a logged quantity (`curve`, such as the loss) differs between two runs; None without a common step.
 
-    `before` and `after` map steps to its values in the first and the second run. `tolerance` is the relative
-    difference that is allowed.
+    `before` and `after` map steps to the values in the first and the second run. `tolerance` is the relative difference
+    that is allowed.
     """
     steps = sorted(before.keys() & after.keys())
     if not steps:
@@ -43,7 +43,7 @@ def curve_difference(
 def relative_difference(a: float, b: float) -> float:
     """Return the absolute difference of two numbers, divided by the larger of their absolute values.
 
-    If a number is NaN or infinite, the result is 0 if both are the same, else infinite.
+    If one of the numbers is NaN or infinite, the result is 0 if both are the same, else infinite.
     """
     if not (math.isfinite(a) and math.isfinite(b)):
         # By text, because NaN is not equal to itself.
@@ -54,9 +54,9 @@ def relative_difference(a: float, b: float) -> float:
 def value_table(columns: Columns) -> pd.DataFrame:
     """Return a table of the recorded tensors of a run, with one row per tensor and step.
 
-    `columns` is what `reading.read` returned for the run. The table has the step, kind (index in `KINDS`), name and
-    dtype of the tensor, and sums over its values: `sum`, `absolute` and `square`. Sorted by `phase`, `file` and
-    `row`, the rows of a step are in the order in which the step computes the tensors.
+    `columns` is the result of `reading.read` for the run. The table has the step, kind (index in `KINDS`), name and
+    dtype of the tensor, and sums over its values: `sum`, `absolute` and `square`. Sorting by `phase`, `file` and `row`
+    puts the rows of a step into the order in which the step computes the tensors.
     """
     names = np.array(columns.meta["names"], dtype=object)
     table = pd.DataFrame({name: np.asarray(columns[name]) for name in columns})
@@ -89,9 +89,9 @@ def common_values(a: pd.DataFrame, b: pd.DataFrame, columns: Sequence[str] = ())
 def differences(both: pd.DataFrame) -> Floats:
     """Return, for each row of `both`, the relative difference of a tensor between the two runs.
 
-    It is the largest of three: that of its norm, of the sum of its absolute values, and of its sum. The sum is
-    compared relative to the sum of absolute values, because it may itself be close to zero if positive and negative
-    values cancel. It is infinite if the tensor is finite in only one run, and 0 if in neither.
+    It is the largest of three differences: of the norm, of the sum of absolute values, and of the sum. The sum may
+    itself be close to zero if positive and negative values cancel, so its difference is relative to the sum of absolute
+    values. The result is infinite if the tensor is finite in only one run, and 0 if it is finite in neither.
     """
     norms = [np.sqrt(both[f"square_{side}"].to_numpy(np.float64)) for side in "ab"]
     sizes = [both[f"absolute_{side}"].to_numpy(np.float64) for side in "ab"]

@@ -1,4 +1,4 @@
-"""Write the findings on the first difference of two recorded runs: what got the same and returned something else."""
+"""Write the findings on the first difference of two runs: which code got the same input but returned something else."""
 
 import math
 from collections.abc import Sequence
@@ -59,8 +59,8 @@ DIFFERENCE = (
 def findings_of(data: BisectData) -> list[Finding]:
     """Return the finding on the first difference of two runs.
 
-    If that is a difference of dtypes, a finding on the first difference of values follows. Runs without a difference
-    that are not identical get a note instead.
+    If only dtypes differ there, a finding on the first difference of values follows. Runs without a difference that are
+    not identical get a note instead.
     """
     different = [one for one in (data.first, data.value if data.value != data.first else None) if one]
     findings = [finding(one, data) for one in different]
@@ -108,7 +108,7 @@ def rounding(one: Divergence) -> Finding:
 
 
 def margin(one: Divergence) -> str:
-    """Return how many times as large as the difference the tolerance is, if it is at least twice as large."""
+    """Return a text on how many times larger the tolerance is than the difference; empty if less than twice."""
     ratio = one.tolerance / one.difference if one.difference else 0.0
     return f", which is {ratio:.0f} times as much" if ratio >= 2 else ""
 
@@ -139,7 +139,7 @@ def words(one: Divergence) -> dict[str, object]:
 
 
 def why(one: Divergence) -> str:
-    """Return a text with the numbers behind a difference: norms, the relative difference, and what is allowed."""
+    """Return a text with the numbers behind a difference: norms, the relative difference, and the tolerance."""
     name = value_name_of(one.kind, SETTINGS.get(one.tensor, one.tensor))
     tensor = capitalised(name)
     if one.elements_a != one.elements_b:
@@ -180,12 +180,12 @@ def allowed_text(one: Divergence) -> str:
 
 
 def after(one: Divergence) -> str:
-    """Return a phrase that names the tensor computed just before the one that differs; empty if there is none."""
+    """Return a phrase that names the tensor computed just before the differing one; empty if there is none."""
     return value_name_of(one.after_kind, one.after) if one.after_kind else ""
 
 
 def evidence(one: Divergence, data: BisectData) -> list[str]:
-    """Return sentences on what else is known about a difference, such as how many other tensors differ."""
+    """Return sentences with further facts about a difference, such as how many other tensors differ."""
     texts = []
     if one.of > 1:
         verb = "differs" if one.alike == 1 else "differ"
@@ -228,7 +228,7 @@ def verdict(data: BisectData, findings: Sequence[Finding]) -> Verdict:
 
 
 def equal_sentence(data: BisectData) -> str:
-    """Return a sentence on how closely two runs agree, which differ nowhere by more than the tolerance."""
+    """Return a sentence on how closely two runs agree that differ nowhere by more than the tolerance."""
     tensors, steps = quantity(data.compared, "tensor"), quantity(data.steps, "step")
     if data.is_same_layout and data.inexact is None:
         return f"both runs compute the same: {tensors} of {steps} are identical by norm, sums and projection"

@@ -8,12 +8,12 @@ from analyzers.parity.model import ValueKind
 
 
 class Cause(StrEnum):
-    """The kind of the first difference of two runs: what got the same input in both and returned something else.
+    """The kind of the first difference of two runs: the part that got the same input but returned something else.
 
     `DATA`: the batch. `WEIGHTS`: the weights before the first step. `BETWEEN`: code between two modules.
     `WEIGHT_GRADIENT`: summing or clipping the gradients of parameters. `UPDATE`: the weights after an optimizer step.
-    `BUFFER`: a buffer after a step, such as the running mean of a BatchNorm, which forward passes update.
-    `PRECISION`: only the dtypes differ. `DRIFT`: there is no single origin, differences have grown little by little.
+    `BUFFER`: a buffer after a step, such as the running mean of a BatchNorm, which forward passes update. `PRECISION`:
+    only the dtypes differ. `DRIFT`: there is no single origin, differences have grown little by little.
     """
 
     DATA = "data"
@@ -31,12 +31,12 @@ class Cause(StrEnum):
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
-    """The first tensor that differs between two runs, and the module that got the same input and computed it otherwise.
+    """The first tensor that differs between two runs, and the module that computed it from the same input.
 
     `tensor` and `kind` are the tensor's name and kind; `module` is the module's name (empty: none) and `module_type`
     its class. `after` is the tensor before it, which agrees, and `after_kind` its kind. `a` and `b` are the norms in
     both runs (NaN: not finite). `difference` is relative, and infinite if only one run is finite or the sizes differ;
-    `tolerance` is what is allowed. The `agreed` tensors before it differ by at most `agreed_to`.
+    `tolerance` is the allowed difference. The `agreed` tensors before this one differ by at most `agreed_to`.
     """
 
     step: int
@@ -83,9 +83,9 @@ class BisectData(msgspec.Struct, frozen=True, kw_only=True):
     `first` is the first difference, which may be one of dtypes only. `value` is the first difference of values beyond
     the tolerance. `inexact` is the first tensor that is not identical, if both runs have the same mesh
     (`is_same_layout`). `only_a` and `only_b` are the first names of tensors that only one run has in a common step.
-    `tolerance` is the relative difference that the user allows; if it is None, `tolerances` has those used, by dtype.
-    `longest_sum` is the number of terms of the longest sum in the model, which decides how much rounding can do.
-    `not_finite` counts tensors that are not finite in both runs.
+    `tolerance` is the relative difference that the user allows; if it is None, `tolerances` has the tolerance used for
+    each dtype. `longest_sum` is the number of terms of the longest sum in the model; the longer it is, the larger
+    rounding errors can be. `not_finite` counts tensors that are not finite in both runs.
     """
 
     a: RecordedRun

@@ -1,4 +1,4 @@
-"""Bisect two recorded runs: `bisect` returns a report on the first operation that computes something else."""
+"""Compare two recorded runs: `bisect` returns a report on the first operation with equal input and another result."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ BisectReport = Report[BisectData]
 
 @dataclass(frozen=True)
 class Recording:
-    """What a run recorded: facts about the run, a table of its tensors (see `value_table`), and its modules' classes.
+    """The records of a run: facts about the run, a table of its tensors (see `value_table`), and its modules' classes.
 
     `types` maps the name of a module's input or output to the class of the module.
     """
@@ -53,7 +53,8 @@ def bisect(
 ) -> Report[BisectData]:
     """Return a report on the first operation that gets the same input in both runs and returns something else in `b`.
 
-    `tolerance` is the relative difference that is allowed; None: what rounding in the dtype of a tensor can cause.
+    `tolerance` is the relative difference that is allowed; None: the difference that rounding in the dtype of a tensor
+    can cause.
 
     Raises:
         InputError: One of the folders holds no recorded tensors.
@@ -74,9 +75,10 @@ def bisect(
 def compared_runs(
     a: Run, b: Run, options: store.Options, tolerance: float | None
 ) -> tuple[Recording, Recording, Compared]:
-    """Return (what `a` recorded, what `b` recorded, their common tensors with the differences).
+    """Return (records of `a`, records of `b`, their common tensors with the differences).
 
-    `tolerance` is the relative difference that is allowed; None: what rounding in the dtype of a tensor can cause.
+    `tolerance` is the relative difference that is allowed; None: the difference that rounding in the dtype of a tensor
+    can cause.
 
     Raises:
         InputError: One of the runs has no recorded tensors.
@@ -90,10 +92,10 @@ def compared_runs(
 
 
 def recording(source: Run, options: store.Options) -> Recording:
-    """Return what a run recorded.
+    """Return the records of a run.
 
     Raises:
-        InputError: It recorded no tensors.
+        InputError: The run recorded no tensors.
     """
     files = source.of(Kind.VALUES)
     if not files:
@@ -114,10 +116,10 @@ def recording(source: Run, options: store.Options) -> Recording:
 
 
 def computed_steps(table: pd.DataFrame) -> list[int]:
-    """Return the steps that a table of tensors has, without a last step that has only weights.
+    """Return the steps in a table of tensors, without a last step that has only weights.
 
-    The weights that a step starts with are recorded too, and are the result of the update in the step before: a run
-    that ends after three steps has the weights of a fourth.
+    The weights at the start of each step are recorded, too. They are the result of the update in the previous step, so
+    a run that ends after three steps has the weights of a fourth.
     """
     computed = table.loc[~table["kind"].isin((PARAMETER, BUFFER)), "step"]
     return sorted(map(int, (computed if len(computed) else table["step"]).unique()))
@@ -163,7 +165,7 @@ def data_of(a: Recording, b: Recording, compared: Compared, tolerance: float | N
 
 
 def only(table: pd.DataFrame, other: pd.DataFrame, steps: set[int]) -> list[str]:
-    """Return the first few names of tensors in `table` that `other` lacks, in the steps that both runs recorded."""
+    """Return the first few names of tensors in `table` that are not in `other`, in the steps that both runs have."""
     rows = table[table["step"].isin(steps)]
     missing = ~pd.MultiIndex.from_frame(rows[KEY]).isin(pd.MultiIndex.from_frame(other[KEY]))
     return [str(name) for name in dict.fromkeys(rows[missing].sort_values(["step", "phase", "row"])["name"])][

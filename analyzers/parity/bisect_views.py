@@ -67,7 +67,7 @@ def module_of(name: str, kind: ValueKind) -> str:
 def around(table: pd.DataFrame, first: Divergence) -> pd.DataFrame:
     """Return the rows of `table`, the result of `operation_table`, that show the first difference.
 
-    These are, in the step of the difference, the tensors of the module that returned something else, and the
+    These are rows of the step of the difference: the tensors of the module that returned something else, and the
     `NEIGHBOURS` tensors before and after the tensor that differs.
     """
     step = table[table["step"] == first.step]
@@ -91,7 +91,7 @@ def step_table(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def first_step(data: BisectData, table: pd.DataFrame) -> int:
-    """Return the step to show first: that of the first difference, or else the first common step (0: there is none)."""
+    """Return the step to show first: that of the first difference, else the first common step (0: there is none)."""
     if data.first:
         return data.first.step
     return int(table["step"].min()) if len(table) else 0

@@ -1,4 +1,4 @@
-"""Find the first tensor of a run that differs from that of another run, and the module that computed it."""
+"""Find the first tensor that differs between two runs, and the module that computed it."""
 
 import math
 from dataclasses import dataclass
@@ -40,11 +40,11 @@ ACTIVATION, OPTIMIZER = KINDS.index(ValueKind.ACTIVATION), KINDS.index(ValueKind
 
 @dataclass(frozen=True)
 class Compared:
-    """The tensors that two runs have in common, compared.
+    """The comparison of the tensors that two runs have in common.
 
-    `both` has a row for each, in the order of computation, with its `difference` and `tolerance`. `types` has the
-    classes of modules, `longest_sum` the number of terms of the longest sum in the model. `not_compared` counts
-    common tensors that cannot be compared. `is_same_layout` says whether the runs have the same ranks and mesh.
+    `both` has a row for each tensor, in the order of computation, with its `difference` and `tolerance`. `types` has
+    the classes of modules, `longest_sum` the number of terms of the longest sum in the model. `not_compared` is the
+    number of common tensors that cannot be compared. `is_same_layout`: the runs have the same ranks and mesh.
     """
 
     both: pd.DataFrame
@@ -59,8 +59,8 @@ def tolerance_of(dtype: str, length: int) -> float:
 
     It is 4 (u + sqrt(n) v): u is the unit roundoff of the dtype, n is `length`, and v is the unit roundoff in which
     sums are computed, which is float32's for shorter dtypes. Errors of a sum are random, so n roundings give an error
-    of about sqrt(n) v, and four times that is exceeded less than once in a thousand cases (Higham and Mary, 2019,
-    theorem 2.4: with probability 2 exp(-8) at most). Whole numbers are exact.
+    of about sqrt(n) v. An error above four times this value occurs less than once in a thousand cases (Higham and Mary,
+    2019, theorem 2.4: with probability 2 exp(-8) at most). Whole numbers are exact.
     """
     if dtype in EXACT:
         return 0.0
@@ -75,8 +75,8 @@ def compare_values(
 
     `a` and `b` are tables as `value_table` returns them, and `types` maps names of modules' inputs and outputs to
     classes. `tolerance` replaces the tolerances that follow from the dtypes. If the runs have different meshes
-    (`is_same_layout` is False), only tensors with equally many elements can be compared, and no gradients of inputs,
-    because a rank may have only one term of the sum that such a gradient is.
+    (`is_same_layout` is False), only tensors with equally many elements can be compared. Gradients of inputs cannot:
+    such a gradient is a sum, of which a rank may have only one term.
     """
     a, b = with_absent_state(a, b), with_absent_state(b, a)
     both = common_values(a, b, EXTRA)
@@ -94,9 +94,9 @@ def compare_values(
 
 
 def with_absent_state(table: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Return `table` with rows of zeros for states of the optimizer that only `other` has in a common step.
+    """Return `table` with rows of zeros for optimizer states that only `other` has in a common step.
 
-    An optimizer creates some states, such as momentum, only when it first needs them; until then they count as zero.
+    An optimizer creates some states, such as momentum, only at their first use; until then they count as zero.
     """
     wanted = other[(other["kind"] == OPTIMIZER) & other["step"].isin(table["step"])]
     present = pd.MultiIndex.from_frame(table[KEY])
@@ -110,9 +110,9 @@ def with_absent_state(table: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 def projected_difference(both: pd.DataFrame) -> Floats:
     """Return the difference of the projections relative to the norm, for each row of `both`.
 
-    A projection is the scalar product of a tensor with a fixed random vector; it shows elements that changed places,
-    which sums do not. The result is 0 where the runs cannot be compared: another number of microbatches gives each
-    element another random factor.
+    A projection is the scalar product of a tensor with a fixed random vector. It shows if elements changed places,
+    which sums do not show. The result is 0 if the runs cannot be compared: with another number of microbatches each
+    element has another random factor.
     """
     squares, projections = ([both[f"{name}_{side}"].to_numpy(np.float64) for side in "ab"] for name in PROJECTED)
     norm = np.sqrt(np.maximum(*squares))
@@ -124,11 +124,11 @@ def projected_difference(both: pd.DataFrame) -> Floats:
 
 
 def allowed(both: pd.DataFrame, length: int, tolerance: float | None) -> Floats:
-    """Return the tolerance of each tensor: the largest of its own and of those before it, whose errors are passed on.
+    """Return the tolerance of each tensor: the largest of its own and of those before it, because errors are passed on.
 
-    `both` has the tensors in the order of computation, and `length` is the number of terms of the longest sum.
-    `tolerance` replaces these tolerances if it is not None. Whole numbers must be equal, and settings of the
-    optimizer nearly so.
+    `both` has the tensors in the order of computation, and `length` is the number of terms of the longest sum. If
+    `tolerance` is not None, it replaces these tolerances. Whole numbers must be equal, and settings of the optimizer
+    nearly equal.
     """
     pairs = zip(both["dtype_a"], both["dtype_b"], strict=True)
     own = np.array([max(tolerance_of(a, length), tolerance_of(b, length)) for a, b in pairs], dtype=np.float64)
@@ -164,7 +164,7 @@ def first_precision(compared: Compared) -> Divergence | None:
 def divergence(compared: Compared, index: int, cause: Cause | None = None) -> Divergence:
     """Return the `Divergence` at row `index` of the compared tensors, with the module that computed the tensor there.
 
-    `cause` says what kind of difference it is; without it, it is derived from the phase of the step.
+    `cause` is the kind of the difference; if it is None, it is derived from the phase of the step.
     """
     both = compared.both
     row = both.iloc[index]
@@ -197,7 +197,7 @@ def divergence(compared: Compared, index: int, cause: Cause | None = None) -> Di
 
 
 def cause_of(compared: Compared, index: int) -> Cause:
-    """Return the kind of the first difference, which is at row `index`, from the phase of the step in which it is."""
+    """Return the kind of the first difference, at row `index`, from the phase of the step in which the row is."""
     both = compared.both
     row = both.iloc[index]
     phase, kind = int(row["phase"]), int(row["kind"])
@@ -218,9 +218,9 @@ def cause_of(compared: Compared, index: int) -> Cause:
 
 
 def is_drift(compared: Compared, index: int) -> bool:
-    """Return whether the difference at row `index` has grown out of those before it, as rounding does.
+    """Return whether the difference at row `index` has grown out of earlier differences, as rounding errors do.
 
-    A difference that is much larger than all before it, or than its tolerance, did not grow little by little: it has
+    A difference that is much larger than all earlier ones, or than its tolerance, did not grow little by little: it has
     an origin at this row.
     """
     row = compared.both.iloc[index]
@@ -237,7 +237,7 @@ def first_of(both: pd.DataFrame, index: int, kind: int) -> int:
 def culprit(compared: Compared, index: int, cause: Cause) -> str:
     """Return the name of the module that computed the tensor at row `index` differently in both runs.
 
-    It is empty if no module did, as for the batch, the loss and the optimizer.
+    The name is empty if no module computed it, for example for the batch, the loss and the optimizer.
     """
     both, row = compared.both, compared.both.iloc[index]
     name, kind = str(row["name"]), KINDS[int(row["kind"])]
@@ -261,9 +261,9 @@ def type_of(types: dict[str, str], module: str) -> str:
 
 
 def caller(types: dict[str, str], module: str) -> str:
-    """Return the innermost recorded module that contains `module`, and so computes its input.
+    """Return the innermost recorded module that contains `module` and so computes its input.
 
-    Without one, it is the first recorded module, which is the model. `types` has the recorded modules.
+    If there is none, the result is the first recorded module, which is the model. `types` has the recorded modules.
     """
     recorded = {base(name) for name in types}
     while module:
@@ -274,10 +274,10 @@ def caller(types: dict[str, str], module: str) -> str:
 
 
 def taker(both: pd.DataFrame, index: int) -> str:
-    """Return the innermost module that gets the tensor at row `index` as its input, and so computes its gradient.
+    """Return the innermost module that gets the tensor at row `index` as its input and so computes its gradient.
 
-    The input of a nested module is the same tensor: it is recorded after the tensor in the forward pass, with the
-    same sums. Among such inputs the last is that of the innermost module.
+    The input of a nested module is the same tensor: it is recorded after this tensor in the forward pass, with the same
+    sums. The last of such inputs belongs to the innermost module.
     """
     row = both.iloc[index]
     kind = INPUT if KINDS[int(row["kind"])] is ValueKind.INPUT_GRADIENT else ACTIVATION

@@ -1,4 +1,4 @@
-"""Write the findings on runs whose training differs from that of the first run, with the tensor to look at first."""
+"""Write the findings on runs whose training differs from that of the first run, with the first tensor that differs."""
 
 import math
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ def difference_finding(first: RunParity, run: RunParity, tolerance: float) -> Fi
 
 
 def curve_title(first: RunParity, run: RunParity, curve: CurveDifference) -> str:
-    """Return the title of the finding on a curve: the first step that differs from the first run, and both values."""
+    """Return the title of the finding on a curve: the first step that differs from the first run, with both values."""
     before, after = (math.nan if value is None else value for value in (curve.a, curve.b))
     # Two values that look the same would contradict the sentence.
     digits = 6 if f"{before:.6g}" != f"{after:.6g}" else 10
@@ -143,9 +143,10 @@ def why(value: ValueDifference, tolerance: float) -> str:
 
 
 def agreed_text(tensors: int, largest: float) -> str:
-    """Return a sentence on how closely the tensors agree that were compared before the first one that differs.
+    """Return a sentence on how closely the tensors before the first differing one agree.
 
-    `tensors` is their number (for 0 the text is empty), `largest` the largest relative difference among them.
+    `tensors` is the number of these tensors (for 0 the text is empty), `largest` the largest relative difference among
+    them.
     """
     if not tensors:
         return ""
@@ -175,7 +176,7 @@ def curve_text(curve: CurveDifference) -> str:
 
 
 def closeness(largest: float) -> str:
-    """Return a phrase on how closely values agree whose relative differences are at most `largest`."""
+    """Return a phrase on how closely values agree; `largest` is their largest relative difference."""
     if not largest:
         return "identical"
     return f"differs by at most {relative(largest)}" if math.isfinite(largest) else "not finite in one of the two runs"
@@ -231,5 +232,5 @@ def equal_sentence(data: ParityData) -> str:
 
 
 def agreement(largest: float) -> str:
-    """Return a phrase on values whose relative differences are at most `largest`, such as `agree within 1 %`."""
+    """Return a phrase for a largest relative difference, such as `agree within 1 %`."""
     return f"agree within {relative(largest)}" if largest else "are identical"

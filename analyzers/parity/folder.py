@@ -41,7 +41,7 @@ def write_runs(folder: Path, runs: Sequence[NamedRun], tolerance: float) -> None
 
 
 def read_runs(folder: Path) -> tuple[list[NamedRun], float]:
-    """Return (runs, relative difference allowed between them), as `parity.json` in a folder lists them.
+    """Return (runs, relative difference allowed between them) from the `parity.json` in a folder.
 
     Raises:
         InputError: There is no such file, or it is damaged, or it names folders outside of `folder`.

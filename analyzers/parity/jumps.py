@@ -25,7 +25,7 @@ PHASES = {"forward": Phase.FORWARD, "backward": Phase.BACKWARD, "gradient": Phas
 
 
 class Jump(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor whose norm jumped: `norm` in `step`, and `before`, its largest norm in the recorded steps before.
+    """A tensor whose norm jumped: `norm` is its norm in `step`, `before` its largest norm in earlier recorded steps.
 
     `norm` is infinite if the tensor is not finite.
     """
@@ -38,7 +38,7 @@ class Jump(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def factor(self) -> float:
-        """How many times larger the norm is than the largest before; infinite if that was 0."""
+        """How many times larger the norm is than the largest norm before; infinite if the latter was 0."""
         return self.norm / self.before if self.before else math.inf
 
 
@@ -98,8 +98,8 @@ def jumps_in(table: pd.DataFrame, last_step: int) -> Jumps | None:
 def with_norms(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with three columns added, which compare a tensor with earlier steps.
 
-    They are the `norm` of each tensor (infinite if it is not finite), its largest norm in the recorded steps before
-    (`before`), and how many such steps there are (`steps_before`).
+    `norm` is the norm of the tensor (infinite if it is not finite), `before` its largest norm in the earlier recorded
+    steps, and `steps_before` the number of these steps.
     """
     square = table["square"].to_numpy(np.float64)
     table = table.assign(norm=np.where(np.isfinite(square), np.sqrt(np.abs(square)), np.inf))
@@ -111,10 +111,10 @@ def with_norms(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def is_jump(rows: pd.DataFrame) -> "pd.Series[bool]":
-    """Return, for each row of `with_norms`, whether the norm of its tensor jumps in that step.
+    """Return, for each row of `with_norms`, whether the norm of its tensor jumps in this step.
 
-    It jumps if it is more than `FACTOR` times the largest norm in the recorded steps before, of which there must be
-    at least `STEPS_BEFORE`.
+    It jumps if it is more than `FACTOR` times the largest norm in the earlier recorded steps, and there are at least
+    `STEPS_BEFORE` of these.
     """
     return (rows["steps_before"] >= STEPS_BEFORE) & (rows["norm"] > FACTOR * rows["before"])
 

@@ -8,7 +8,7 @@ import msgspec
 
 
 class NamedRun(NamedTuple):
-    """A run and its name, which says how its settings differ from those of the other runs, such as `tp=2`."""
+    """A run and its name; the name shows how its settings differ from those of the other runs, such as `tp=2`."""
 
     name: str
     folder: str | PathLike[str]
@@ -17,8 +17,8 @@ class NamedRun(NamedTuple):
 class ValueKind(StrEnum):
     """The kind of a recorded tensor, in the order in which a step computes them.
 
-    `DATA` is the batch; `INPUT` and `ACTIVATION` are the input and the output of a module; `GRADIENT` is that of a
-    parameter; `OPTIMIZER` has states and settings of the optimizer.
+    `DATA` is the batch. `INPUT` and `ACTIVATION` are the input and the output of a module. `GRADIENT` is the gradient
+    of a parameter. `OPTIMIZER` has states and settings of the optimizer.
     """
 
     DATA = "data"
@@ -59,18 +59,18 @@ OF_PARAMETERS = (ValueKind.PARAMETER, ValueKind.BUFFER, ValueKind.GRADIENT)
 
 
 class Curve(StrEnum):
-    """A quantity that is logged in each step; its values by step, the curve, are compared between runs."""
+    """A quantity that is logged in each step; its values by step (the curve) are compared between runs."""
 
     LOSS = "loss"
     GRAD_NORM = "grad_norm"
 
 
 class CurveDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run's curve (loss or gradient norm by step) differs from that of the first run.
+    """The difference of a run's curve (loss or gradient norm by step) from that of the first run.
 
-    `steps` is the number of common steps, `largest` the largest relative difference. `step` is the first step in
-    which the difference is beyond the tolerance; `a` and `b` are the values of the first and of this run there.
-    `step`, `a` and `b` are None if there is no such step.
+    `steps` is the number of common steps, `largest` the largest relative difference. `step` is the first step in which
+    the difference exceeds the tolerance; `a` and `b` are the values of the first run and of this run in it. `step`, `a`
+    and `b` are None if there is no such step.
     """
 
     curve: Curve

@@ -1,7 +1,7 @@
 """Read `values/rank_R.jsonl` of all ranks of a run into one row per tensor and step, with sums over the whole tensor.
 
 Each line of a file has sums over the part of a tensor that one rank holds, and how many ranks hold the same part
-(`copies`). The sums are divided by this number before they are added, so that equal parts count once.
+(`copies`). The sums are divided by `copies` before they are added, so that equal parts count once.
 """
 
 import math
@@ -49,7 +49,7 @@ class Line(msgspec.Struct):
 
     @property
     def is_possible(self) -> bool:
-        """Whether a recorder can have written these numbers; a damaged or hostile file may have others."""
+        """Whether a recorder can have written these numbers; a damaged or hostile file may have impossible ones."""
         counts = (self.elements, self.calls, self.length)
         return (
             max(len(self.name), len(self.dtype), len(self.type)) <= NAME_AT_MOST
@@ -62,9 +62,9 @@ class Line(msgspec.Struct):
 class Merged:
     """The sums of each recorded tensor over all ranks, in the order of the files.
 
-    `sums` is keyed by (step, kind, name). `places` has, for each key in the same order, the (file number, line
-    number) of its first occurrence, and `facts` has (calls, length, dtype) of that line. `types` maps the names of
-    modules' inputs and outputs to the class of the module. `damaged` counts lines that could not be read.
+    The keys of `sums` are (step, kind, name). For each key, in the same order, `places` has the (file number, line
+    number) of its first occurrence, and `facts` has (calls, length, dtype) of this line. `types` maps the names of
+    modules' inputs and outputs to the class of the module. `damaged` is the number of lines that could not be read.
     """
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
 
 
 def dtypes_of(merged: Merged) -> list[str]:
-    """Return the dtypes of all recorded tensors, each once; an empty text stands for one that is not recorded."""
+    """Return the dtypes of all recorded tensors, each once; an empty text stands for a dtype that is not recorded."""
     return list(dict.fromkeys(dtype for _, _, dtype in merged.facts))
 
 
@@ -124,10 +124,10 @@ def names_of(merged: Merged) -> list[str]:
 
 
 def columns_of(merged: Merged) -> dict[str, Column]:
-    """Return {name of a column: values} with a row for each tensor and step; sums are those over all ranks.
+    """Return {name of a column: values} with a row for each tensor and step; sums are over all ranks.
 
-    `name`, `dtype` and `kind` are indexes in `names_of`, `dtypes_of` and `KINDS`. `file` and `row` are where the
-    tensor first occurs.
+    `name`, `dtype` and `kind` are indexes in `names_of`, `dtypes_of` and `KINDS`. `file` and `row` are the position at
+    which the tensor first occurs.
     """
     numbers = {name: number for number, name in enumerate(names_of(merged))}
     sums = np.array(list(merged.sums.values()), dtype=np.float64).reshape(-1, len(SUMS))

@@ -31,9 +31,9 @@ Two meshes that compute the same in float32 differ by about 1e-7, which grows sl
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a run recorded: its curves (`parity`), the sums of its tensors, and the files that they were read from.
+    """The records of a run: its curves (`parity`), the sums of its tensors, and the files that they were read from.
 
-    `sums` is a table as `value_table` returns it; None if no tensors were recorded.
+    `sums` is a table made by `value_table`; None if no tensors were recorded.
     """
 
     parity: RunParity
@@ -70,7 +70,7 @@ def analyze(
 
 
 def recorded(named: NamedRun, options: store.Options) -> Recorded:
-    """Return the curves, the sums of tensors, and the files of a run, as far as it recorded them."""
+    """Return the curves, the sums of tensors, and the files of a run; records that the run does not have are empty."""
     source = run.as_run(named.folder)
     manifest, logs = source.manifest(), source.of(Kind.STEPS)
     curves: dict[Curve, dict[int, float]] = {curve: {} for curve in Curve}
@@ -142,6 +142,6 @@ def whole_number(value: Any) -> int | None:
 
 
 def mesh_of(value: Any) -> dict[str, int]:
-    """Return {mesh dimension: degree} from the field `mesh` of `run.json`; what is no integer is left out."""
+    """Return {mesh dimension: degree} from the field `mesh` of `run.json`; values that are no integers are left out."""
     pairs = value.items() if isinstance(value, dict) else ()
     return {str(name): degree for name, degree in pairs if isinstance(degree, int)}
