@@ -1,8 +1,8 @@
 """Build the causal chain of a run: from the first cause to the last effect.
 
-Several analyzers may describe one incident. If rank 3 runs out of memory, the memory analyzer reports that, the hang
+Several analyzers may describe one incident. If rank 3 runs out of memory, the memory analyzer reports this, the hang
 analyzer reports that rank 3 exited and that the others wait for it, and the other ranks report broken connections.
-`chain_of` tries possible causes in a fixed order, causes before consequences, and returns the chain of the first one
+`chain_of` tries possible causes in a fixed order, causes before consequences, and returns the chain of the first cause
 that applies:
 
     rank 3 ran out of memory at step 6  ->  ranks 0-2 wait in all_gather #91 of process group default_pg for it
@@ -102,7 +102,8 @@ def chain_of(reports: AnalyzerReports, crash: Crash | None, manifest: Mapping[st
 def crashed(crash: Crash) -> Event:
     """Return the event of an uncaught exception.
 
-    If another rank's failure caused the exception, the event blames no rank: the rank that raised it is a victim.
+    If another rank's failure caused the exception, the event blames no rank: the rank that raised the exception is a
+    victim.
     """
     if crash.is_symptom:
         return Event(IncidentClass.UNKNOWN, findings=[CRASHED], crash=crash)
@@ -112,7 +113,7 @@ def crashed(crash: Crash) -> Event:
 def lost_launcher(manifest: Mapping[str, object]) -> list[Event]:
     """Return, in a list, the event that the launcher was killed, after which its watchdog process ended the ranks.
 
-    The list is empty if that did not happen; `manifest` is the content of `run.json`.
+    The list is empty if the launcher was not killed; `manifest` is the content of `run.json`.
     """
     launcher = manifest.get("launcher")
     if not isinstance(launcher, dict) or not launcher_is_lost(manifest):
@@ -121,7 +122,7 @@ def lost_launcher(manifest: Mapping[str, object]) -> list[Event]:
 
 
 def out_of_memory(reports: AnalyzerReports) -> list[Event]:
-    """Return the event that a rank ran out of memory, then those of ranks that wait for it; empty if none did."""
+    """Return the event that a rank ran out of memory, then the events of ranks that wait for it; empty without one."""
     culprits = reports.hang.data.culprits if reports.hang else []
     dead = [c for c in culprits if c.out_of_memory]
     if reports.memory and reports.memory.verdict.kind == IncidentClass.OOM:
@@ -139,9 +140,9 @@ def out_of_memory(reports: AnalyzerReports) -> list[Event]:
 
 
 def hung(reports: AnalyzerReports, *, undecided: bool = False) -> list[Event]:
-    """Return the events of a hang: for each culprit, one for it and one for its victims; empty without a hang.
+    """Return the events of a hang: for each culprit, one event for it and one for its victims; empty without a hang.
 
-    With `undecided`, culprits are also returned if the verdict on the hang is unknown. The list is empty, too, if the
+    With `undecided`, culprits are also returned if the verdict on the hang is unknown. The list is also empty if the
     step log explains a slow rank better.
     """
     if reports.hang is None or is_explained_by_steps(reports):
@@ -157,7 +158,7 @@ def hung(reports: AnalyzerReports, *, undecided: bool = False) -> list[Event]:
 
 
 def blame(reports: AnalyzerReports, culprit: Culprit) -> Event:
-    """Return the event of a hang's culprit; a rank that an exception ended counts as crashed."""
+    """Return the event of a hang's culprit; a rank ended by an exception counts as crashed."""
     kind = IncidentClass.CRASHED if culprit.kind is HangClass.DEAD and culprit.error else culprit.kind
     findings = [f"hang.{culprit.kind}", *count_findings(reports, culprit)]
     return Event(kind, culprit.ranks, culprit.step, findings, title=culprit.title, culprit=culprit)
@@ -171,17 +172,17 @@ def is_explained_by_steps(reports: AnalyzerReports) -> bool:
 
 
 def count_findings(reports: AnalyzerReports, culprit: Culprit) -> list[str]:
-    """Return the ids of findings on step logs which say that `culprit` issued fewer collectives than other ranks."""
+    """Return the ids of findings on step logs about fewer collectives on `culprit` than on other ranks."""
     findings = reports.steps.findings if reports.steps else []
     count = f"steps.{Problem.COLLECTIVE_COUNT}"
     return [f.id for f in findings if f.id == count and set(f.ranks) & set(culprit.ranks)]
 
 
 def printed_failure(reports: AnalyzerReports, kinds: Collection[LogClass] | None = None) -> list[Event]:
-    """Return the event of the failure that the text logs show, then those of ranks that wait for the failed ranks.
+    """Return the event of the failure that the text logs show, then the events of ranks that wait for the failed ranks.
 
-    The list is empty if the logs show no failure. With `kinds`, it is also empty if the failure is of another class,
-    or if the confidence of the finding on it is below `SURE`.
+    The list is empty if the logs show no failure. With `kinds`, it is also empty if the failure is of another class, or
+    if the confidence of the finding on it is below `SURE`.
     """
     if reports.logs is None or reports.logs.verdict.status not in (Status.ERROR, Status.WARNING):
         return []
@@ -194,11 +195,11 @@ def printed_failure(reports: AnalyzerReports, kinds: Collection[LogClass] | None
 
 
 def printed_reason(reports: AnalyzerReports) -> list[Event]:
-    """Return the events of a failure in the text logs that explains why ranks ended, where the dumps do not.
+    """Return the events of a failure in the text logs that explains why ranks ended, if the dumps do not explain it.
 
-    It is one of five: an error that a rank caught before it skipped collectives; a stack in the log that shows a rank
-    outside of the collective; a loss that is not finite, after which a rank called `sys.exit`; an exception that a
-    collective in a `finally` block hides; an exception that a rank printed and could not record.
+    There are five kinds: an error that a rank caught before it skipped collectives; a stack in the log that shows a
+    rank outside of the collective; a loss that is not finite, after which a rank called `sys.exit`; an exception hidden
+    by a collective in a `finally` block; an exception that a rank printed and could not record.
     """
     if reports.hang is None or reports.logs is None:
         return []
@@ -222,18 +223,18 @@ def printed_reason(reports: AnalyzerReports) -> list[Event]:
 def swallowed_failure(reports: AnalyzerReports) -> list[Event]:
     """Return the events of a rank that left the others in a collective although all ranks ended with exit code 0.
 
-    A program may handle an error by ending the rank as if nothing had happened. The collective of the other ranks
-    then fails, and they end in the same way; but their logs say that they lost a connection in the middle of the job.
+    A program may handle an error by ending the rank as if nothing had happened. The collective of the other ranks then
+    fails, and they end in the same way. But their logs show that they lost a connection in the middle of the job.
     """
     is_left = reports.logs is not None and reports.logs.verdict.kind == LogClass.EARLY_EXIT
     return printed_failure(reports) if is_left else []
 
 
 def is_hidden(data: LogsData, ranks: Collection[int]) -> bool:
-    """Return whether each of `ranks` failed in a collective while it handled an earlier error that its log shows.
+    """Return whether each of `ranks` failed in a collective while it handled an earlier error that is in its log.
 
     A `finally` block with a collective leads to this: Python then ends with the failure of the collective, and the
-    error that came first is only its context. `data` has the events of the logs.
+    first error is only its context. `data` has the events of the logs.
     """
     events = [event for event in data.events if event.rank in ranks]
     waits = [e for e in events if e.kind in WAITS and e.facts.operation]
@@ -243,8 +244,8 @@ def is_hidden(data: LogsData, ranks: Collection[int]) -> bool:
 def waiting(reports: AnalyzerReports, culprit: Culprit) -> list[Event]:
     """Return, in a list, the event that the victims of a hang's culprit wait, with an operation that some are in.
 
-    The operation that the culprit lacks comes first, then one that waits for the culprit itself, then one that waits
-    for another victim. The list is empty if the culprit has no victims.
+    The operation that the culprit did not join is preferred, then one that waits for the culprit itself, then one that
+    waits for another victim. The list is empty if the culprit has no victims.
     """
     if not culprit.victims or reports.hang is None:
         return []
@@ -267,7 +268,7 @@ def waiting(reports: AnalyzerReports, culprit: Culprit) -> list[Event]:
 def broken_loss(reports: AnalyzerReports) -> list[Event]:
     """Return the events of values and losses that are not finite (NaN or infinite).
 
-    The first is that of the operation that made the first such value, if it is known; then follows one for each
+    The first event is the operation that produced the first such value, if it is known. Then follows one event for each
     finding about the loss.
     """
     findings = reports.steps.findings if reports.steps else []
@@ -281,7 +282,7 @@ def broken_loss(reports: AnalyzerReports) -> list[Event]:
 def warnings(reports: AnalyzerReports) -> list[Event]:
     """Return an event for each bad verdict on a run that neither hung nor died, the most severe first.
 
-    Traces only show how a step could be faster, which is no incident, so they count only for a run without a step
+    Traces only show how a step could be faster, which is not an incident. So they count only for a run without a step
     log.
     """
     asked: list[AnalyzerReport | None] = [reports.steps or reports.trace, reports.memory]
@@ -295,7 +296,7 @@ def warnings(reports: AnalyzerReports) -> list[Event]:
 
 
 def lead_of(report: AnalyzerReport) -> Finding | None:
-    """Return the first finding of a report whose verdict is a warning or an error; None if it only informs."""
+    """Return the first finding of a report whose verdict is a warning or an error; None for other verdicts."""
     first = report.findings[0] if report.findings else None
     is_bad = report.verdict.status in (Status.WARNING, Status.ERROR)
     return first if first and is_bad and first.severity is not Severity.INFO else None

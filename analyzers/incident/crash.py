@@ -51,7 +51,10 @@ class Crash:
 
 
 def first_crash(run: Run) -> Crash | None:
-    """Return the earliest exception that no other rank's failure caused, else the earliest of all; None without one."""
+    """Return the earliest exception that was not caused by another rank's failure, else the earliest of all.
+
+    The result is None if there is none.
+    """
     crashes = sorted((Crash(*error) for error in hangs.read_errors(run)), key=lambda crash: crash.exit_file.time_ns)
     cause = launchers_cause(run.manifest().get("cause"))
     if cause and not any(crash.message == cause.message for crash in crashes):
@@ -64,7 +67,7 @@ def first_crash(run: Run) -> Crash | None:
 def launchers_cause(cause: object) -> Crash | None:
     """Return the error that the launcher recorded in the field `cause` of `run.json`; None if it names no error.
 
-    It has no traceback.
+    The error has no traceback.
     """
     if not isinstance(cause, dict) or not (cause.get("error") or cause.get("message")):
         return None

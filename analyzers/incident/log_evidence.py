@@ -26,7 +26,7 @@ TEXT_LENGTH = 240
 
 
 def with_log_evidence(findings: Iterable[Finding], reports: AnalyzerReports) -> list[Finding]:
-    """Return all findings; those on hangs, memory and crashes have lines of the text logs added to their evidence.
+    """Return all findings; those on hangs, memory and crashes get lines of the text logs as further evidence.
 
     The lines are about the ranks or the operation of the finding.
     """

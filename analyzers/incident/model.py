@@ -1,4 +1,4 @@
-"""Define the structs of the JSON document `workbench.incident/1`, and the verdict classes that only a whole run has."""
+"""Define the structs of the JSON document `workbench.incident/1`, and the classes of verdicts on a whole run."""
 
 from enum import StrEnum
 
@@ -12,10 +12,10 @@ from analyzers.traces import TraceData
 
 
 class IncidentClass(StrEnum):
-    """Classes that only apply to a whole run, of its verdict and of the events (`Link`) that led to its end.
+    """The classes that only apply to a whole run: of its verdict, and of the events (`Link`) that led to its end.
 
-    Other verdicts and events have a class of a single analyzer, such as `HangClass`. `WAITING` is the class of an
-    event about ranks that only wait for a culprit.
+    Other verdicts and events have a class of a single analyzer, such as `HangClass`. `WAITING` is the class of an event
+    about ranks that only wait for a culprit.
     """
 
     OOM = "oom"
@@ -29,7 +29,7 @@ class IncidentClass(StrEnum):
 class Link(msgspec.Struct, frozen=True, kw_only=True):
     """One event in the chain from the first cause of an incident to its last effect, with its sentence (`text`).
 
-    `findings` are the ids of the findings that it is based on.
+    `findings` are the ids of the findings that the event is based on.
     """
 
     text: str
@@ -42,7 +42,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 class IncidentData(msgspec.Struct, frozen=True, kw_only=True):
     """The field `data` of the JSON document `workbench.incident/1`.
 
-    It has the `data` of each analyzer, None if the analyzer found nothing to read, and the chain of events, first
+    It has the `data` of each analyzer (None if the analyzer found nothing to read), and the chain of events, the first
     cause first.
     """
 

@@ -1,6 +1,6 @@
 """Report the operation, module and tensor at which values first became NaN or infinite.
 
-They are in each rank's file `not_finite/rank_R.json`, which `recorders.check_finite` writes.
+They are recorded in each rank's file `not_finite/rank_R.json`, which `recorders.check_finite` writes.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The first operation whose result is not finite, or the first tensor that is not.
+    """The first operation whose result is not finite, or the first tensor that is not finite.
 
     `kind` is `forward`, `backward` or `input`; `input` means that `tensor` was not written by any operation of the
     step. `line` is the user's line, `inputs` are the tensors that the operation read.
@@ -56,10 +56,10 @@ class LargestParameter(msgspec.Struct, frozen=True):
 
 
 class NotFinite(msgspec.Struct, frozen=True):
-    """The content of one rank's file; `origin` is None if no operation of this rank made the first bad value.
+    """The content of one rank's file; `origin` is None if no operation of this rank produced the first bad value.
 
-    A bad value is one that is not finite. `seen_in` says whether gradients or parameters were seen to be not finite,
-    and `seen_names` names some of these.
+    A bad value is one that is not finite. `seen_in` says whether gradients or parameters were found to be not finite,
+    and `seen_names` has some of their names.
     """
 
     rank: int
@@ -71,10 +71,10 @@ class NotFinite(msgspec.Struct, frozen=True):
 
 
 def not_finite_findings(artefacts: Sequence[Artefact]) -> list[Finding]:
-    """Return, in a list, the finding on the first operation whose result was not finite; empty without a readable file.
+    """Return, in a list, the finding on the first operation with a result that is not finite; empty without a file.
 
-    `artefacts` are the files of the ranks. Only the files with the earliest step count. Of these, ranks whose own
-    operation made the value count before ranks that received it.
+    `artefacts` are the files of the ranks. Only the files with the earliest step count. Among these, ranks whose own
+    operation produced the value are preferred to ranks that received it.
     """
     files = [(artefact, content) for artefact in artefacts if (content := read(artefact))]
     if not files:
@@ -94,7 +94,7 @@ def read(artefact: Artefact) -> NotFinite | None:
 
 
 def came_from_outside(content: NotFinite) -> bool:
-    """Return whether the value came from a tensor that no operation of the step wrote and that has no name.
+    """Return whether the bad value came from a tensor without a name that no operation of the step wrote.
 
     Such a tensor is the batch, or was received from another rank.
     """
@@ -148,7 +148,7 @@ def module_of(origin: Origin) -> str:
 
 
 def first_name(content: NotFinite) -> str:
-    """Return the name of the first tensor that was seen to be not finite."""
+    """Return the name of the first tensor that was found to be not finite."""
     return content.seen_names[0] if content.seen_names else "a tensor"
 
 
@@ -206,7 +206,7 @@ def advice(content: NotFinite) -> str:
 
 
 def fact(content: NotFinite) -> str:
-    """Return a phrase on what one rank recorded: the first operation or tensor that was not finite, and the step."""
+    """Return a phrase on the record of one rank: the first operation or tensor that was not finite, and the step."""
     origin = content.origin
     made = f"{operation_of(origin) or origin.tensor or 'an input'} ({origin.kind})" if origin else "no operation"
     return f"rank {content.rank}: {made} in step {content.step}"

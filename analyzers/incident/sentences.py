@@ -1,4 +1,4 @@
-"""Write the sentences about a whole run: those of the events in its chain, of its findings, and of its verdict."""
+"""Write the sentences about a whole run: on the events in its chain, in its findings, and in its verdict."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -22,7 +22,7 @@ from analyzers.words import (
 
 
 class Outcome(StrEnum):
-    """How a run ended for which no cause of a problem was found; `RUNNING` if it has not."""
+    """The end of a run for which no cause of a problem was found; `RUNNING` if it has not ended."""
 
     FAILED = "failed"
     INTERRUPTED = "interrupted"
@@ -50,7 +50,7 @@ NO_STEP_LOG = "a step log, which would show the steps"
 
 
 def link_of(event: Event) -> Link:
-    """Return an event with its sentence, in the form in which the chain of events in the JSON document lists it."""
+    """Return an event with its sentence as a `Link`, the form in which the JSON document lists it."""
     return Link(
         text=capitalised(text_of(event)), kind=event.kind, ranks=event.ranks, step=event.step, findings=event.findings
     )
@@ -79,8 +79,8 @@ def waiting_text(waiting: Waiting, *, with_operation: bool = True) -> str:
     """Return a phrase on victims that wait: `ranks 0-2 wait in all_reduce #412 of process group dp for it`.
 
     If only some of them wait in this operation, it is `ranks 0-2 wait for it, 1 of them in all_reduce #412 of ...`. The
-    culprit is only called `it` or `them`, as the text before names it. Without `with_operation` the operation is left
-    out.
+    culprit is only called `it` or `them`, because the text before the phrase names it. Without `with_operation` the
+    operation is left out.
     """
     victims, operation = waiting.culprit.victims, waiting.operation
     verb, whom = agree(victims, "waits", "wait"), agree(waiting.culprit.ranks, "it", "them")
@@ -160,10 +160,10 @@ def names_operation(root: Event, waiting: Waiting) -> bool:
 
 
 def outcome_sentence(outcome: Outcome, manifest: Mapping[str, object], analyzer_sentence: str = "") -> str:
-    """Return a sentence on how a run ended for which no cause of a problem was found.
+    """Return a sentence on the end of a run for which no cause of a problem was found.
 
     If the run failed or was interrupted, the sentence has the exit codes in `run.json` (`manifest`). Otherwise it has
-    `analyzer_sentence`, which is the verdict of one analyzer, such as that on memory, or empty.
+    `analyzer_sentence`, the verdict of one analyzer, such as the verdict on memory (may be empty).
     """
     codes = manifest.get("exit_codes") if outcome in (Outcome.FAILED, Outcome.INTERRUPTED) else None
     if isinstance(codes, dict) and codes:

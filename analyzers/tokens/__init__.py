@@ -1,11 +1,11 @@
-"""Read data sets of tokens, and find where labels and masks are wrong: is the assistant trained, and nothing else?
+"""Read data sets of tokens, and find where labels and masks are wrong: is only the text of the assistant trained?
 
     files = tokens.find_files([Path("train.jsonl")], Path("model/tokenizer.json"))
     report = tokens.analyze(files)
 
-A token is trained if the loss counts it, that is, if its label is not masked (-100). `reading` turns rows of any form
-into tokens, labels and numbers about each row (facts), `answers` finds which rows have which mistake, and `findings`
-writes the sentences.
+A token is trained if it counts in the loss, that is, if its label is not masked (-100). `reading` turns rows of any
+form into tokens, labels and numbers about each row (facts), `answers` finds which rows have which mistake, and
+`findings` writes the sentences.
 """
 
 from analyzers.tokens.files import DataFiles, find_files

@@ -51,12 +51,12 @@ def data_files(path: Path) -> list[Path]:
 
 
 def is_rows(path: Path) -> bool:
-    """Return whether a file in a folder may hold rows of data, rather than a description or a tokenizer."""
+    """Return whether a file in a folder may hold rows of data, and not a description or a tokenizer."""
     return path.is_file() and path.name not in (*OF_DATASETS, *BESIDE, "tokenizer.json", "config.json")
 
 
 def tokenizer_files(path: Path) -> list[Path]:
-    """Return the files of a tokenizer: a `tokenizer.json`, given itself or by its folder, and the files beside it.
+    """Return the files of a tokenizer: `tokenizer.json` (`path` is this file or its folder), and the files beside it.
 
     Raises:
         InputError: There is no such file.

@@ -36,8 +36,8 @@ def analyze(
 ) -> Report[TokensData]:
     """Return a report on the tokens and labels of a data set.
 
-    `shown` rows are shown token by token: first those that show the gravest findings, or, with `row`, the rows from
-    this number on. `seq_len` is the length to which the trainer truncates, `shifted_by` what moves the labels by one
+    `shown` rows are shown token by token: first those with the most serious findings, or, with `row`, the rows from
+    this number on. `seq_len` is the length to which the trainer truncates. `shifted_by` is what moves the labels by one
     position: `model` or `data`.
 
     Raises:
@@ -76,7 +76,7 @@ def analyze(
 
 
 def no_rows(files: DataFiles, damaged: Sequence[str]) -> NothingRecorded:
-    """Return the error for a data set without rows that can be read; `damaged` has what is wrong with its files."""
+    """Return the error for a data set without readable rows; `damaged` has the problems of its files."""
     reason = damaged[0] if damaged else "it is empty"
     return NothingRecorded(
         f"{files.data[0]}: no row can be read: {reason}", "see `workbench tokens --help` for what is read"
@@ -90,7 +90,7 @@ def inputs(files: DataFiles) -> list[Input]:
 
 
 def verdict(statistics: TokenStatistics, findings: Sequence[Finding], meta: dict[str, Any]) -> Verdict:
-    """Return the verdict: the gravest finding, no mistake, or unknown if there is no tokenizer to tell roles apart."""
+    """Return the verdict: the most serious finding, no mistake, or unknown if no tokenizer distinguishes the roles."""
     missing = [] if meta["has_tokenizer"] else [NO_TOKENIZER]
     if not meta["complete"]:
         missing.append(f"the rows after the first {statistics.rows}: the limit of processor time was reached")
@@ -121,8 +121,8 @@ def chosen_rows(
 ) -> list[int]:
     """Return the indexes, among the kept rows, of at most `shown` rows to show token by token.
 
-    The reader keeps the tokens of some rows only. Examples of the findings come first, found by the masks in
-    `problems`; then the other kept rows. If `first` is given, they are the kept rows from this row number on instead.
+    The reader keeps the tokens of some rows only. Examples of the findings come first (by the masks in `problems`),
+    then the other kept rows. If `first` is given, the result has the kept rows from this row number on instead.
     """
     numbers = columns["kept_row"]
     order = list(range(len(numbers)))

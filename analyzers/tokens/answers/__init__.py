@@ -1,1 +1,1 @@
-"""Find, from the numbers about each row of a data set, which rows have a mask mistake; sum these numbers up."""
+"""Find the rows of a data set with mistakes in their masks, from the numbers about each row, and compute statistics."""

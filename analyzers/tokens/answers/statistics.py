@@ -46,13 +46,13 @@ def lengths(values: Column) -> Lengths:
 
 
 def shift_name(shift: int) -> str:
-    """Return which token the labels are, for a shift of the labels: `the next token` for 1."""
+    """Return which token the labels stand for, given their shift: `the next token` for 1."""
     return SHIFT_NAMES.get(shift) or f"the token {abs(shift)} {'later' if shift > 0 else 'before'}"
 
 
 def by_role(counts: Column) -> dict[str, int]:
-    """Return the number of tokens by the name of their role, without roles that no token has.
+    """Return {name of a role: number of its tokens}, without roles that no token has.
 
-    `counts` has the number at the index of each `Role`.
+    `counts[role]` is the number of tokens of each `Role`.
     """
     return {ROLE_NAMES[Role(role)]: count for role, count in enumerate(counts.tolist()) if count}

@@ -1,1 +1,1 @@
-"""Read data sets of tokens, and what their tokenizer says about the tokens."""
+"""Read data sets of tokens, and the facts about these tokens in their tokenizer."""

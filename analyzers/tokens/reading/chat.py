@@ -75,7 +75,7 @@ def refuse_conversation(message: str) -> None:
 
 
 def generation_extension() -> Any:
-    """Return the jinja2 extension for `{% generation %}` blocks, which mark what the assistant writes."""
+    """Return the jinja2 extension for `{% generation %}` blocks, which mark the text of the assistant."""
     nodes, extension = importlib.import_module("jinja2.nodes"), importlib.import_module("jinja2.ext")
 
     def parse(self: Any, parser: Any) -> Any:

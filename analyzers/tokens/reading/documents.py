@@ -1,4 +1,4 @@
-"""Find where the documents that are packed into one row begin, from their text and from what the row declares."""
+"""Find where the documents packed into one row begin, from their text and from the other columns of the row."""
 
 from typing import NamedTuple
 
@@ -15,11 +15,11 @@ NEAR = 2
 
 
 class Documents(NamedTuple):
-    """Where the documents in one row begin: `starts` has the index of the first token of each document after the first.
+    """The beginnings of the documents in one row; `starts` has the first token's index of each document but the first.
 
-    `declares`: the row says in its columns (positions, document numbers, attention mask) where documents begin.
-    `undeclared` is how many documents begin in the text but not in these columns, `not_ended` how many begin without
-    an end token before them.
+    `declares`: columns of the row (positions, document numbers, attention mask) show where documents begin.
+    `undeclared` is the number of documents that begin in the text but not in these columns, `not_ended` the number of
+    documents without an end token before them.
     """
 
     starts: Column
@@ -66,7 +66,8 @@ def declared_starts(sample: Sample, real: Mask) -> Column:
 def text_starts(ids: Column, roles: Roles, vocabulary: Vocabulary) -> Column:
     """Return the indexes at which documents begin in the text.
 
-    This is at a token that begins a text, after a token that ends one, and where system text follows an answer.
+    A document begins at a token that begins a text, after a token that ends one, and where system text follows an
+    answer.
     """
     kinds = roles.roles
     result = np.zeros(len(ids), dtype=bool)
@@ -97,8 +98,7 @@ def is_near(start: int, declared: Column) -> bool:
 
 
 def has_end_before(start: int, roles: Roles) -> bool:
-    """Return whether an end token, or a mark of the chat format, stands shortly before the document that begins at
-    `start`.
+    """Return whether an end token, or a mark of the chat format, is shortly before the document at index `start`.
 
     `start` is the index of the document's first token; `roles` has the role of each token of the row.
     """

@@ -16,10 +16,10 @@ FEW = 3
 
 
 class Targets(NamedTuple):
-    """What the labels of a row mean: a mask of the trained tokens, and the shift of the labels.
+    """The meaning of a row's labels: a mask of the trained tokens, and the shift of the labels.
 
-    `mismatched` is how many labels are not the tokens at this shift, `ignored_values` how many are negative but not
-    -100.
+    `mismatched` is the number of labels that are not the tokens at this shift, `ignored_values` the number of negative
+    labels other than -100.
     """
 
     trained: Mask
@@ -47,7 +47,7 @@ def find_targets(ids: Column, labels: Column, padding: Mask, usual: int) -> Targ
 
 
 def best_shift(ids: Column, labels: Column, compared: Mask, usual: int) -> tuple[int, int]:
-    """Return the shift at which most labels equal tokens, and how many do; `UNKNOWN_SHIFT` if too few do.
+    """Return the shift at which most labels equal tokens, and the number of these; `UNKNOWN_SHIFT` if they are too few.
 
     Only the positions of the mask `compared` count. `usual` is preferred among shifts that are equally good.
     """

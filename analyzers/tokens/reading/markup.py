@@ -20,11 +20,11 @@ ROLES = {
 
 
 class Format(NamedTuple):
-    """The marks of a chat format: `openers` are what begins a turn, `ends` the texts that end one.
+    """The marks of a chat format: `openers` begin a turn, `ends` are the texts that end one.
 
     An opener is a regular expression with the role of its turn; if the role is empty, the group `role` of the
-    expression matches its name. Texts in braces are special tokens. A `weak` format has words that other texts may
-    have, too.
+    expression matches its name. Texts in braces are special tokens. A `weak` format consists of words that other texts
+    may contain, too.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True)
 class Markup:
-    """A chat format as regular expressions for one tokenizer's text: what begins a turn (opener), and what ends it."""
+    """A chat format as regular expressions for one tokenizer's text: the beginnings (openers) and the ends of turns."""
 
     name: str
     openers: "re.Pattern[str]"
@@ -129,8 +129,8 @@ def literal(text: str, vocabulary: Vocabulary) -> str:
 def compiled_format(form: Format, vocabulary: Vocabulary) -> Markup:
     """Return a chat format as regular expressions that find where turns begin and end in a tokenizer's texts.
 
-    In these texts special tokens are marked. A mark of the format is sought as a special token if the tokenizer has
-    one for it, or else as plain text.
+    Special tokens are marked in these texts. If the tokenizer has a special token for a mark of the format, this token
+    is searched, or else the mark as plain text.
     """
 
     def expanded(pattern: str) -> str:
@@ -175,10 +175,10 @@ USERS, ANSWERS, RULES = ("q7u", "q8u"), ("r7a", "r8a"), "s7y"
 def template_markup(vocabulary: Vocabulary) -> Markup | None:
     """Return the chat format that the tokenizer's chat template writes, found by rendering known messages.
 
-    These are a question, its answer and a second question with its answer. What the template writes between the first
-    question and its answer is the end of the question and the opener of the answer; what it writes between the answer
-    and the next question is the end of the answer and the opener of the question. The result is None if these cannot
-    be distinguished.
+    The messages are a question, its answer and a second question with its answer. The text that the template writes
+    between the first question and its answer is the end of the question and the opener of the answer. The text between
+    the answer and the next question is the end of the answer and the opener of the question. The result is None if
+    these parts cannot be distinguished.
     """
     try:
         template = ChatTemplate(vocabulary)
@@ -206,9 +206,9 @@ def template_markup(vocabulary: Vocabulary) -> Markup | None:
 
 
 def system_opener(template: ChatTemplate, end: str) -> dict[str, str]:
-    """Return the text that opens a system message as a dict {text: "system"}; empty if the template has none of its own.
+    """Return {text that opens a system message: "system"}; empty if the template has no such text of its own.
 
-    `template` is the tokenizer's chat template, from a rendering of which the text is taken. `end` is the text that
+    `template` is the tokenizer's chat template; the text is taken from one of its renderings. `end` is the text that
     ends a turn.
     """
     try:
@@ -220,9 +220,9 @@ def system_opener(template: ChatTemplate, end: str) -> dict[str, str]:
 
 
 def tool_opener(template: ChatTemplate, end: str) -> dict[str, str]:
-    """Return the text that opens a tool's result as a dict {text: "tool"}; empty if the template has none.
+    """Return {text that opens a tool's result: "tool"}; empty if the template has none.
 
-    `template` is the tokenizer's chat template, from a rendering of which the text is taken. `end` is the text that
+    `template` is the tokenizer's chat template; the text is taken from one of its renderings. `end` is the text that
     ends a turn.
     """
     asked = {"role": "user", "content": USERS[0]}, {"role": "assistant", "content": ANSWERS[0]}
@@ -236,7 +236,7 @@ def tool_opener(template: ChatTemplate, end: str) -> dict[str, str]:
 
 
 def literal_markup(openers: dict[str, str], end: str, vocabulary: Vocabulary) -> Markup:
-    """Return a chat format with the given openers, a dict {text: role}, and `end` as the text that ends an answer."""
+    """Return a chat format from `openers`, {text: role}, and `end`, the text that ends an answer."""
 
     def expression(text: str) -> str:
         # The longest comes first, because alternation takes the first match, and one token may begin like another.

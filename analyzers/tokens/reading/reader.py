@@ -1,6 +1,6 @@
 """Read a data set into numbers about each row (facts), and keep the tokens of some rows as examples.
 
-The rows stream through: whatever the size of the files, only the facts of each row stay in memory.
+The rows are read one after another: whatever the size of the files, only the facts of each row stay in memory.
 """
 
 import resource
@@ -99,7 +99,7 @@ def samples_of(paths: list[Path], collected: "Collected", sampler: Sampler) -> I
 
 
 class Collected:
-    """The facts of all rows that were read so far, and the rows that are kept as examples."""
+    """The facts of all rows read so far, and the rows that are kept as examples."""
 
     def __init__(self, vocabulary: Vocabulary | None) -> None:
         self.vocabulary = vocabulary
@@ -116,7 +116,7 @@ class Collected:
         self.complete = True
 
     def reject(self, number: int, reason: str) -> None:
-        """Count a row that cannot be read; the reasons for the first `DAMAGED_SHOWN` such rows are kept."""
+        """Count a row that cannot be read; the reasons are kept for the first `DAMAGED_SHOWN` such rows."""
         self.damaged_rows += 1
         if len(self.damaged) < DAMAGED_SHOWN:
             self.damaged.append(f"row {number}: {reason}"[:300])
@@ -195,7 +195,7 @@ class Collected:
 
 
 def shown_labels(row: Analysed) -> Column:
-    """Return the labels of a row as its file has them, else its tokens, with -100 where a token is not trained on."""
+    """Return the labels of a row from its file, or else its tokens, with -100 for each token that is not trained."""
     if row.sample.labels is not None:
         return row.sample.labels
     return np.where(row.trained, row.sample.ids, -100)

@@ -51,11 +51,9 @@ def pieces_of(ids: Column, vocabulary: Vocabulary) -> Pieces:
 def padding_of(sample: Sample, vocabulary: Vocabulary | None) -> Mask:
     """Return a mask of the padding tokens of a row.
 
-    They are the tokens that the attention mask leaves out. Where it leaves out none, or there is no such mask, they
-    are
-    the runs of the vocabulary's padding token at the two ends of the row; without a vocabulary, a long run of one
-    token
-    at its end.
+    They are the tokens that the attention mask leaves out. If it leaves out none, or is missing, they are the runs of
+    the vocabulary's padding token at the two ends of the row. Without a vocabulary, they are a long run of one token at
+    the end of the row.
     """
     ids = sample.ids
     if sample.attention is not None and not sample.attention.all():
@@ -106,8 +104,8 @@ def find_roles(sample: Sample, padding: Mask, vocabulary: Vocabulary | None, mar
 def mark_ends(roles: Column, turns: Column, is_end: Mask) -> None:
     """Give the role END to the tokens in the mask `is_end`, and assign each of them to a turn.
 
-    Tokens outside of turns go to the last turn; in a row without turns, each of them ends a turn of its own. `roles`
-    and `turns` are changed in place.
+    Tokens outside of turns are assigned to the last turn. In a row without turns, each of them ends a turn of its own.
+    `roles` and `turns` are changed in place.
     """
     roles[is_end] = Role.END
     without = is_end & (turns < 0)
@@ -120,9 +118,9 @@ def special_tokens(ids: Column, vocabulary: Vocabulary) -> Mask:
 
 
 def prompt_regions(text: str, sample: Sample) -> list[Region]:
-    """Return the regions of a row whose prompt and completion are known, in its text; empty if the text lacks them.
+    """Return the regions of a row whose prompt and completion are known; empty if its text does not contain them.
 
-    These are the prompt (role USER), the completion (role ANSWER) and what follows.
+    The regions are the prompt (role USER), the completion (role ANSWER) and the rest.
     """
     if not sample.completion.strip():
         return []
@@ -152,7 +150,7 @@ def roles_by_region(pieces: Pieces, regions: list[Region]) -> tuple[Column, Colu
 
 
 def free_edges(roles: Column, pieces: Pieces, regions: list[Region]) -> None:
-    """Give the role `EITHER` to blank tokens at the edges of a message, as they may belong to the marks around it.
+    """Give the role `EITHER` to blank tokens at the edges of a message, because they may belong to the marks around it.
 
     `roles` is changed in place.
     """

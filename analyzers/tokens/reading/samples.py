@@ -40,10 +40,10 @@ Span = tuple[str, bool]
 class Sample:
     """One row of a data set as tokens. `labels` are those of its file; None if it has none.
 
-    `spans` are the messages of a rendered conversation, which decide what is trained; `marked` says for each byte of
-    its text whether the chat template marks it as the assistant's. `attention`, `positions` and `segments` are
-    columns of the file with one value per token. `blocks`: the file has borders of documents in a form that is not
-    read. `facts` are numbers about the messages.
+    `spans` are the messages of a rendered conversation, which decide what is trained. `marked` says for each byte of
+    the text whether the chat template marks it as the assistant's. `attention`, `positions` and `segments` are columns
+    of the file with one value per token. `blocks`: the file has borders of documents in a form that is not supported.
+    `facts` are numbers about the messages.
     """
 
     form: Form
@@ -90,8 +90,8 @@ class Sampler:
     def conversation(self, messages: list[Raw], tools: Any, completion: int | None = None) -> Sample:
         """Return a conversation as tokens; with `completion`, only the messages from this index on may be trained.
 
-        `tools` are the descriptions of tools that the chat template writes, None without. Without a tokenizer the
-        result has no tokens, only facts.
+        `tools` are the descriptions of tools for the chat template (None: no tools). Without a tokenizer the result has
+        no tokens, only facts.
         """
         answers = [m for m in messages if m["role"] == "assistant"]
         # An answer without text is complete if it calls a tool.
@@ -113,8 +113,8 @@ class Sampler:
     def pair(self, prompt: Any, completion: Any, more: str) -> Sample:
         """Return a prompt with its completion and an end-of-text token, as tokens.
 
-        `more` is a further text of the prompt (such as the input for an instruction), which is added to it after an
-        empty line. If prompt and completion are lists of messages, the result is that of `conversation`.
+        `more` is a further text for the prompt (such as the input of an instruction), which is added after an empty
+        line. If prompt and completion are lists of messages, the result is that of `conversation`.
         """
         if isinstance(prompt, list) and isinstance(completion, list):
             return self.conversation(normal_messages([*prompt, *completion]), None, len(prompt))
@@ -230,7 +230,7 @@ def normal_messages(messages: list[Any]) -> list[Raw]:
 
 
 def is_trained(message: Raw) -> bool:
-    """Return whether a message is trained: an assistant's, unless its `weight` or `train` says otherwise."""
+    """Return whether a message is trained: if it is the assistant's, unless its `weight` or `train` says otherwise."""
     for key in ("weight", "train", "training"):
         if isinstance(message.get(key), (int, float)):
             return bool(message[key])

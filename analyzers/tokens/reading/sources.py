@@ -22,7 +22,7 @@ INSTALL_ARROW = "pip install pyarrow, or save the data set as .jsonl: dataset.to
 
 
 def rows_of(path: Path) -> Iterator[Raw | str]:
-    """Yield the rows of a file; for a row that cannot be read, yield a text that says why.
+    """Yield the rows of a file; in place of a row that cannot be read, yield a text with the reason.
 
     Raises:
         InputError: The file is of no known kind, damaged, or needs a package that is not installed.
@@ -57,7 +57,7 @@ def json_lines(path: Path) -> Iterator[Raw | str]:
 
 
 def json_row(text: bytes, number: int) -> Raw | str:
-    """Return the row in one line of JSON, or a text that says why it cannot be read; `number` is that of the line."""
+    """Return the row in one line of JSON, or a text on why it cannot be read; `number` is the line number."""
     try:
         row = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -82,7 +82,7 @@ def batch_rows(batch: Any) -> Iterator[Raw | str]:
     """Yield the rows of a saved batch: a dict of tensors, a list of rows, a pair of inputs and labels, or a tensor.
 
     Raises:
-        InputError: It is none of these.
+        InputError: The batch is none of these.
     """
     # torchtitan's loaders yield such pairs, with the inputs in a dict of their own.
     if isinstance(batch, (tuple, list)) and len(batch) == 2 and isinstance(batch[1], np.ndarray):
@@ -137,9 +137,9 @@ def arrow_rows(path: Path) -> Iterator[Raw | str]:
 
 
 def opened_stream(arrow: Any, source: Any) -> Iterator[Any]:
-    """Yield the record batches of an Arrow file in either of its two formats: stream or random access.
+    """Yield the record batches of an Arrow file in one of its two formats: stream or random access.
 
-    `arrow` is the module pyarrow, `source` the opened file. The package datasets writes streams.
+    `arrow` is the module pyarrow, `source` the opened file. The package datasets writes the stream format.
     """
     try:
         yield from arrow.ipc.open_stream(source)

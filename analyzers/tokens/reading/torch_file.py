@@ -38,7 +38,7 @@ class TensorUnpickler(pickle.Unpickler):
         self.archive, self.folder = archive, folder
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the replacement for a function or class that the pickle names; refuse all that tensors do not need."""
+        """Return the replacement for a function or class that the pickle names; refuse what tensors do not need."""
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
             return rebuilt
         if (module, name) == ("collections", "OrderedDict"):
@@ -71,7 +71,7 @@ def refuse(what: str) -> NoReturn:
 
 
 def rebuilt(storage: Column, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object) -> Column:
-    """Return a tensor as a read-only view of its storage, and refuse one that would reach beyond it."""
+    """Return a tensor as a read-only view of its storage; refuse a tensor that reaches beyond the storage."""
     numbers = (offset, *shape, *strides)
     if len(shape) != len(strides) or not all(isinstance(n, int) and n >= 0 for n in numbers):
         refuse("a tensor of an impossible shape")

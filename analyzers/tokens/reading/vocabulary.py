@@ -1,7 +1,7 @@
 """Read a tokenizer: the bytes of each token, the special tokens, the chat template, and how to encode text.
 
-Only encoding needs the package tokenizers; what a token stands for is read from `tokenizer.json` itself. The bytes of
-a token are kept as a text with a character for each byte (its piece).
+Only encoding needs the package tokenizers; the bytes of a token are read from `tokenizer.json` itself. They are stored
+as a text with a character for each byte (the *piece* of the token).
 """
 
 import functools
@@ -30,14 +30,14 @@ ENOUGH_IDS = 1 << 24
 
 @functools.cache
 def byte_characters() -> dict[str, int]:
-    """Return the byte for which each character of a byte-level vocabulary stands; printable ones stay as they are."""
+    """Return {character of a byte-level vocabulary: the byte that it stands for}; printable ones stay as they are."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
 def latin(text: str) -> str:
-    """Return the UTF-8 bytes of a text as a text with a character for each byte."""
+    """Return the UTF-8 bytes of a text, as a text with one character for each byte."""
     return text.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
@@ -112,8 +112,8 @@ class Vocabulary:
     def special_id(self, key: str, names: Sequence[str]) -> int | None:
         """Return the id of the special token for `key`, such as `eos_token`; None if there is none.
 
-        If the tokenizer's configuration has the key, its token counts; else the first of the usual `names` that is an
-        added token.
+        If the tokenizer's configuration has the key, the token there is used. Otherwise it is the first of the usual
+        `names` that is an added token.
         """
         # An entry without a value says that there is no such token; the usual names must not replace it.
         if key in self.config:
