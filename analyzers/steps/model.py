@@ -26,7 +26,7 @@ class Cause(StrEnum):
 
 
 class Pattern(StrEnum):
-    """When a straggler is late: in nearly all steps, in some steps, in turns with other ranks, or with its machine."""
+    """The pattern of a straggler's lateness: in nearly all steps, some steps, in turns with others, or by machine."""
 
     PERSISTENT = "persistent"
     """The rank is late in nearly all steps since the first late step."""

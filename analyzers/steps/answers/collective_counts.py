@@ -1,4 +1,4 @@
-"""Check whether all ranks had issued equally many collectives by the end of each step; else the job may hang soon."""
+"""Check whether all ranks had issued equally many collectives by the end of each step; if not, the job may hang."""
 
 from dataclasses import dataclass
 
