@@ -1,4 +1,4 @@
-"""Divide the memory of a device among its users (`account`), and compute that of NCCL's buffers (`nccl`)."""
+"""Divide the memory of a device among its users (`account`), and compute the memory of NCCL's buffers (`nccl`)."""
 
 from analyzers.device_memory.account import (
     FEWER_PROCESSES,

@@ -28,10 +28,10 @@ FEWER_CHANNELS, SMALLER_BUFFER = 8, 1 << 20
 
 
 class Holder(StrEnum):
-    """What uses a part of a device's memory.
+    """A user of a part of a device's memory.
 
-    `OUTSIDE` stands for libraries and other processes together, where the known sizes do not separate them. `NCCL` are
-    the buffers of NCCL's connections, where a log has them.
+    `OUTSIDE` stands for libraries and other processes together, if the known sizes do not separate them. `NCCL` are the
+    buffers of NCCL's connections, if a log has them.
     """
 
     TENSORS = "tensors"
@@ -113,9 +113,9 @@ class MemoryPart(msgspec.Struct, frozen=True, kw_only=True):
 class KnownMemory(NamedTuple):
     """The known sizes in a device's memory, in bytes.
 
-    `cached` is reserved by PyTorch's allocator but not allocated; `workspaces` and `communication` are parts of
-    `allocated`; `process` is all that this process uses, libraries included (None: unknown). `rounded` says that the
-    sizes were printed with two decimals.
+    `cached` is reserved by PyTorch's allocator but not allocated. `workspaces` and `communication` are parts of
+    `allocated`. `process` is the memory of this process, libraries included (None: unknown). `rounded`: the sizes were
+    printed with two decimals.
     """
 
     total: int
@@ -141,11 +141,11 @@ class Range(NamedTuple):
         return Range(max(low, 0), max(best, 0), max(high, 0))
 
     def within(self, other: "Range") -> "Range":
-        """Return this range, with each of its three numbers limited to that of `other`."""
+        """Return this range with each of its three numbers limited to the corresponding number of `other`."""
         return Range(*map(min, self, other))
 
     def part(self, holder: Holder, source: Source) -> MemoryPart:
-        """Return the part that `holder` uses, with this range as its size; `source` says where the size comes from."""
+        """Return the memory part of `holder` with this range as its size; `source` is the source of the size."""
         return MemoryPart(holder=holder, bytes=self.best, low_bytes=self.low, high_bytes=self.high, source=source)
 
 
@@ -182,11 +182,11 @@ def parts(known: KnownMemory) -> Iterator[MemoryPart]:
 
 
 def with_nccl(account: Sequence[MemoryPart], process: NcclProcess) -> list[MemoryPart]:
-    """Return a device's account with the buffers of NCCL as a part of their own, as the log of `process` shows them.
+    """Return a device's account with NCCL's buffers as a separate part, from the log of `process`.
 
-    They are taken from what the context and libraries use together; the context is estimated again from what remains.
-    Example: of 4 GiB outside the allocator 2.06 GiB are NCCL's buffers, so that the context (0.4 to 0.95 GiB) and other
-    libraries have 1.94 GiB.
+    The buffers are subtracted from the sum of the context and the libraries; then the context is estimated again from
+    the rest. Example: of 4 GiB outside the allocator 2.06 GiB are NCCL's buffers, so the context (0.4 to 0.95 GiB) and
+    other libraries have 1.94 GiB.
     """
     by_holder = {part.holder: part for part in account}
     context, rest = by_holder.get(Holder.CONTEXT), by_holder.get(Holder.LIBRARIES) or by_holder.get(Holder.OUTSIDE)
@@ -236,7 +236,7 @@ many bytes.
 
 
 def untracked(account: Sequence[MemoryPart]) -> int:
-    """Return how many bytes of a device's memory PyTorch's allocator does not manage.
+    """Return how many bytes of a device's memory are not managed by PyTorch's allocator.
 
     They belong to the CUDA context, to libraries and to other processes. `account` has all parts of the device's
     memory.
@@ -247,7 +247,8 @@ def untracked(account: Sequence[MemoryPart]) -> int:
 def is_large(account: Sequence[MemoryPart]) -> bool:
     """Return whether a device has unusually much memory outside PyTorch's allocator.
 
-    Usual is what the CUDA context and a communicator take. `account` has all parts of the device's memory.
+    The usual amount is the memory of the CUDA context and one communicator. `account` has all parts of the device's
+    memory.
     """
     total = sum(part.bytes for part in account)
     return untracked(account) >= max(LARGE_BYTES, LARGE_SHARE * total)
@@ -280,9 +281,10 @@ def untracked_title(account: Sequence[MemoryPart]) -> str:
 
 
 def untracked_reason(account: Sequence[MemoryPart], *, decisive: bool) -> str:
-    """Return what uses a device's memory outside PyTorch's allocator, as text, with the bounds of each size.
+    """Return a text on the users of a device's memory outside PyTorch's allocator, with the bounds of each size.
 
-    `account` has all parts of the device's memory. `decisive`: a request that failed would have fitted into it.
+    `account` has all parts of the device's memory. `decisive`: a request that failed would have fitted into this
+    memory.
     """
     parts = f"It consists of {'; '.join(in_words(part) for part in account if part.holder in UNTRACKED)}."
     request = " The request that failed would have fitted into the memory that libraries and other processes use."
@@ -295,7 +297,7 @@ def in_words(part: MemoryPart) -> str:
 
 
 def source_words(part: MemoryPart) -> str:
-    """Return where the size of a part of the memory comes from, as text; for a rest, of what it is the rest."""
+    """Return, as text, the source of the size of a part of the memory; for a rest, what it is the rest of."""
     if part.source is not Source.DIFFERENCE:
         return SOURCE_WORDS[part.source]
     if part.holder is Holder.LIBRARIES:
@@ -312,7 +314,7 @@ def bounds(part: MemoryPart) -> str:
 def untracked_advice(account: Sequence[MemoryPart], process: NcclProcess | None = None) -> str:
     """Return a sentence on how to reduce the largest part of a device's memory outside PyTorch's allocator.
 
-    `account` has all parts of the device's memory; `process` is what NCCL's log shows, if it is known.
+    `account` has all parts of the device's memory; `process` has the facts from NCCL's log, if they are known.
     """
     holder = largest_untracked(account).holder
     levers = nccl_levers(process) if process else []
@@ -326,7 +328,7 @@ def untracked_advice(account: Sequence[MemoryPart], process: NcclProcess | None 
 
 
 def nccl_levers(process: NcclProcess) -> list[str]:
-    """Return the settings that make NCCL's buffers smaller, with what each saves, the most effective first."""
+    """Return the settings that make NCCL's buffers smaller, with the bytes that each saves, the most saving first."""
     saved = savings(process, FEWER_CHANNELS, SMALLER_BUFFER)
     words = {
         "nvls": f"Set NCCL_NVLS_ENABLE=0: without NVLink SHARP its buffers of {size(saved['nvls'])} are not needed,"

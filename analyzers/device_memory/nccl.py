@@ -23,10 +23,10 @@ PEERS_AT_MOST = 4
 
 
 class Link(StrEnum):
-    """How a connection of NCCL transports data, as far as it decides where its buffers are.
+    """The way in which a connection of NCCL transports data, as far as it decides where its buffers are.
 
-    `P2P_READ` is P2P where the receiver reads from the sender's buffer. `HOST` has its buffers in host memory: shared
-    memory, or a network without GPUDirect RDMA.
+    `P2P_READ` is P2P in which the receiver reads from the sender's buffer. `HOST` has its buffers in host memory:
+    shared memory, or a network without GPUDirect RDMA.
     """
 
     P2P = "p2p"
@@ -38,10 +38,10 @@ class Link(StrEnum):
 
 
 class NcclBuffers(msgspec.Struct, frozen=True, kw_only=True):
-    """The bytes of the buffers of one connection for the protocols LL, LL128 and SIMPLE, and of a chunk of a send.
+    """The bytes of one connection's buffers for the protocols LL, LL128 and SIMPLE, and of one chunk of a send.
 
-    The first two are 8 steps x 512 threads x 8 lines x 16 bytes and 8 steps x 640 threads x 120 words x 8 bytes. The
-    environment variables NCCL_LL_BUFFSIZE, NCCL_LL128_BUFFSIZE and NCCL_BUFFSIZE replace the three sizes.
+    The sizes for LL and LL128 are 8 steps x 512 threads x 8 lines x 16 bytes and 8 steps x 640 threads x 120 words x 8
+    bytes. The environment variables NCCL_LL_BUFFSIZE, NCCL_LL128_BUFFSIZE and NCCL_BUFFSIZE replace the three sizes.
     """
 
     ll: int = 524288
@@ -53,9 +53,9 @@ class NcclBuffers(msgspec.Struct, frozen=True, kw_only=True):
 class NcclCommunicator(msgspec.Struct, frozen=True, kw_only=True):
     """An NCCL communicator, as one of its ranks logged it, with the device memory of its buffers.
 
-    `comm` is its address in the process, `rank` the rank in it and `ranks` how many it has. `channels` are those of
-    collectives, `p2p_channels` those of sends. `links` has the number of connections for each `Link`. `nvls_bytes` is
-    the buffer for NVLink SHARP. `bytes` lies between `low_bytes` and `high_bytes`.
+    `comm` is its address in the process, `rank` the rank within the communicator and `ranks` the number of its ranks.
+    `channels` are the channels of collectives, `p2p_channels` those of sends. `links` has the number of connections for
+    each `Link`. `nvls_bytes` is the buffer for NVLink SHARP. `bytes` lies between `low_bytes` and `high_bytes`.
     """
 
     comm: str
@@ -72,10 +72,10 @@ class NcclCommunicator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NcclProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """What the log of one process shows about NCCL's memory; `rank` is that in its largest communicator.
+    """The facts about NCCL's memory from the log of one process; `rank` is the rank within its largest communicator.
 
-    `other_links` are connections that may belong to any of several communicators. `path` and `line` are the position
-    of its first communicator in the logs. All communicators count that were created, also those destroyed since.
+    `other_links` are connections that may belong to any of several communicators. `path` and `line` are the position of
+    its first communicator in the logs. All communicators that were ever created count, including destroyed ones.
     """
 
     rank: int | None
@@ -95,8 +95,8 @@ class NcclProcess(msgspec.Struct, frozen=True, kw_only=True):
 def with_bytes(process: NcclProcess, *, is_complete: bool) -> NcclProcess:
     """Return the process and its communicators with their bytes filled in.
 
-    `is_complete` says whether the log reports connections at all: then a communicator without any has none yet, as
-    NCCL connects at the first use since 2.22. Otherwise the number of channels gives a range.
+    `is_complete` says whether the log reports connections at all. If it does, a communicator without any has none yet,
+    because NCCL connects at the first use since 2.22. Otherwise the number of channels gives a range.
     """
     measured = [with_range(comm, process.buffers, is_complete=is_complete) for comm in process.communicators]
     rest = link_bytes(process.other_links, process.buffers) + shared_bytes(process)
@@ -121,10 +121,10 @@ def with_range(comm: NcclCommunicator, buffers: NcclBuffers, *, is_complete: boo
 
 
 def link_bytes(links: Mapping[Link, int], buffers: NcclBuffers) -> int:
-    """Return the bytes on this device of connections, of which a rank logs those that it sends through.
+    """Return the bytes that connections use on this device; a rank logs only the connections through which it sends.
 
-    As many are assumed to arrive by P2P as leave, which is so in rings and trees. Those of the network are logged in
-    both directions; there the buffer of LL stays on the host at the sender.
+    By P2P as many connections are assumed to arrive as leave; this is so in rings and trees. Connections through the
+    network are logged in both directions; their buffer of LL stays on the host at the sender.
     """
     each = {
         Link.P2P: pair_bytes(buffers, is_read=False),
@@ -136,10 +136,10 @@ def link_bytes(links: Mapping[Link, int], buffers: NcclBuffers) -> int:
 
 
 def pair_bytes(buffers: NcclBuffers, *, is_read: bool) -> int:
-    """Return the bytes that one rank uses for a P2P connection to a peer and for the one that comes back.
+    """Return the bytes that one rank uses for two P2P connections: the one to a peer, and the one back.
 
-    The receiver has all three buffers; if it reads from the sender (`is_read`), that of SIMPLE is the sender's. By
-    default both give 12 MiB: 2 + 10, or 6 + 6.
+    The receiver has all three buffers; if it reads from the sender (`is_read`), the buffer of SIMPLE is at the sender.
+    By default both cases give 12 MiB: 2 + 10, or 6 + 6.
     """
     sent = buffers.simple * is_read
     received = buffers.ll + buffers.ll128 + buffers.simple - sent
@@ -181,7 +181,7 @@ def savings(process: NcclProcess, channels: int, simple: int) -> dict[str, int]:
 
 
 def process_of(processes: Sequence[NcclProcess], rank: int | None, device: int | None) -> NcclProcess | None:
-    """Return the process of a rank, the last one if it was started again; without a rank, the only one on `device`."""
+    """Return the process of a rank (the last one after a restart); without a rank, the only process on `device`."""
     if rank is not None:
         return next((one for one in reversed(processes) if one.rank == rank), None)
     on_device = [one for one in processes if one.device == device]

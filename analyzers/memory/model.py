@@ -25,10 +25,10 @@ class MemoryClass(StrEnum):
 
 
 class OomPattern(StrEnum):
-    """How the step that ran out of memory differs from those before it.
+    """The difference between the step that ran out of memory and the steps before it.
 
-    `GROWTH`: stacks whose live bytes rose step by step fill a good part of the memory. `SPIKE`: the step needed far
-    more than earlier steps. `STEADY`: it needed about as much. `UNKNOWN`: the trace has no earlier complete step.
+    `GROWTH`: stacks whose live bytes rose step by step fill a considerable part of the memory. `SPIKE`: the step needed
+    far more than earlier steps. `STEADY`: it needed about as much. `UNKNOWN`: the trace has no earlier complete step.
     """
 
     GROWTH = "growth"
@@ -55,7 +55,7 @@ class UnusualKind(StrEnum):
 
     `LATE_STATE`: optimizer state that only the first optimizer step allocated. `LOSS`: copies of the logits made for
     the loss. `KEPT`: activations that outlive the step that made them. `SPIKE`: a few steps that need far more memory
-    than all others. `ATTENTION_SCORES`: what attention that is written out keeps of its softmax.
+    than all others. `ATTENTION_SCORES`: softmax results that attention without a fused kernel keeps.
     """
 
     LATE_STATE = "late_state"
@@ -76,10 +76,10 @@ class Remedy(StrEnum):
 class Oom(msgspec.Struct, frozen=True, kw_only=True):
     """The last allocation that failed, at the trace entry `index`.
 
-    `categories` and `modules` have the bytes that were alive at that entry (only the largest modules). `pattern` says
-    how the failing step differs from those before; if it is `growth`, `since_step` is the step in which that began.
-    `usual_peak_bytes` is the highest peak of the complete steps before, `usual_inputs_bytes` the most bytes that inputs
-    had at the peaks of these steps; both are None if there are no such steps.
+    `categories` and `modules` have the bytes that were alive at this entry (only the largest modules). `pattern` is how
+    the failing step differs from earlier steps; for `growth`, `since_step` is the step in which the growth began.
+    `usual_peak_bytes` is the highest peak of the earlier complete steps, `usual_inputs_bytes` the most bytes that
+    inputs had at the peaks of these steps; both are None if there are no such steps.
     """
 
     requested_bytes: int
@@ -140,10 +140,10 @@ class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
     """How much of the reserved memory is allocated and how much is free, at the end of the trace.
 
     `segments` has the segments in use with the most free bytes. `inactive_split_bytes` are free in segments that live
-    blocks also use; `rounding_bytes` is what the allocator added to requests by rounding up. A CPU has no caching
-    allocator, so for its recordings only `allocated_bytes` is meaningful. `request_bytes` is the size of the request
-    that failed; None if none did. `decisive` is the free memory when that request failed, or at the peak; None
-    without a history, or if the segments of that time are not all known.
+    blocks also use. `rounding_bytes` are the bytes added to requests by rounding up. A CPU has no caching allocator, so
+    for its recordings only `allocated_bytes` is meaningful. `request_bytes` is the size of the failed request; None if
+    none failed. `decisive` is the free memory when that request failed, or at the peak; None without a history, or if
+    the segments of that time are not all known.
     """
 
     reserved_bytes: int
@@ -164,8 +164,8 @@ class TopStack(msgspec.Struct, frozen=True, kw_only=True):
     """The live bytes of one category that one stack allocated, in `count` blocks.
 
     `frames` begins with the user's innermost frame. `name` is a name for people that no other stack in the list has.
-    `operation` is what PyTorch or a library did inside the user's frame, such as `bmm` or `backward of softmax`;
-    empty if not known. `label` is the tensor's recorded name, if there is only one block.
+    `operation` is the operation of PyTorch or a library inside the user's frame, such as `bmm` or `backward of
+    softmax`; empty if not known. `label` is the tensor's recorded name, if there is only one block.
     """
 
     bytes: int
@@ -194,11 +194,11 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolUse(msgspec.Struct, frozen=True, kw_only=True):
-    """How one CUDA stream uses one memory pool: its segments at the end of the trace, its requested bytes over time.
+    """The use of one memory pool by one CUDA stream: its segments at the end of the trace, and its bytes over time.
 
-    `segments`, `reserved_bytes` and `allocated_bytes` are those at the end; the other sizes are requested bytes. In
-    files of torch before 2.12 the pool of a block is known only if its segment still exists at the end. The other
-    blocks have the pool `?`: as each may belong to any pool, the peaks of the named pools are then lower bounds.
+    `segments`, `reserved_bytes` and `allocated_bytes` are the values at the end; the other sizes are requested bytes.
+    In files of torch before 2.12 the pool of a block is known only if its segment still exists at the end. Other blocks
+    are in the pool `?`. Each of them may belong to any pool, so the peaks of the named pools are then lower bounds.
     """
 
     pool: str
@@ -236,8 +236,8 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
     """An estimate of how much memory a change would free, such as activation checkpointing (`remedy`).
 
     The change affects `of_bytes` of the memory, such as all activations, and would free about `frees_bytes` of them.
-    Both count the memory that was allocated when a request failed, or at the peak if none failed. `model` says in words
-    what the estimate assumes.
+    Both numbers are about the memory that was allocated when a request failed, or at the peak if none failed. `model`
+    is a text on the assumptions of the estimate.
     """
 
     remedy: Remedy = msgspec.field(name="what")
@@ -249,8 +249,8 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
 class CategoryBasis(msgspec.Struct, frozen=True, kw_only=True):
     """A rule for guessing the category of blocks, and the bytes and number of the blocks at the peak that it decided.
 
-    `because` is the evidence that the rule uses, in words. `category` is empty for the rule of blocks that the
-    recorder tagged, as each of these has its own category.
+    `because` is the evidence used by the rule, in words. `category` is empty for the rule of blocks tagged by the
+    recorder, because each of these blocks has a category of its own.
     """
 
     rule: str
@@ -265,9 +265,9 @@ class UnusualUse(msgspec.Struct, frozen=True, kw_only=True):
     """Memory use that is unusual without being a failure; `frames` is the stack that allocated most of it.
 
     `frees_bytes` is by how much a remedy would lower the peak; `step` is the step in which the memory was allocated
-    (None: unknown). For a spike, `bytes` is what its step needs beyond the highest peak of the other steps, and
-    `larger_steps` of `compared_steps` steps are spikes; `forward_only` is set if no stack shows a backward pass or an
-    optimizer in these steps.
+    (None: unknown). For a spike, `bytes` is the difference between the peak of its step and the highest peak of the
+    other steps, and `larger_steps` of `compared_steps` steps are spikes; `forward_only` is set if no stack shows a
+    backward pass or an optimizer in these steps.
     """
 
     kind: UnusualKind = msgspec.field(name="what")
@@ -298,11 +298,11 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     Allocated bytes are *requested* bytes, summed over the live blocks. `top_stacks` allocated most of the bytes alive
     at the peak, `end_stacks` most of those alive after the last trace entry. `steps` are the last complete steps; it is
     empty unless annotations such as `ProfilerStep#7` mark the steps. `listed_bytes` is the sum of the snapshot's list
-    of blocks, where it differs from `end_allocated_bytes`. `account` says how many bytes of the device's whole memory
-    PyTorch, libraries and other processes used when the snapshot was taken; empty if the device's total was not
-    recorded. `nccl_groups` is the number of process groups of this rank that use NCCL, `nccl` what its log shows of
-    their memory. `limit_name` says which limit of the process `limit_bytes` is, such as `RLIMIT_DATA`; empty for the
-    memory of a device, or if unknown.
+    of blocks, if it differs from `end_allocated_bytes`. `account` divides the device's whole memory among PyTorch,
+    libraries and other processes at the time of the snapshot; empty if the device's total was not recorded.
+    `nccl_groups` is the number of process groups of this rank that use NCCL, `nccl` what its log shows of their memory.
+    `limit_name` says which limit of the process `limit_bytes` is, such as `RLIMIT_DATA`; empty for the memory of a
+    device, or if unknown.
     """
 
     path: str
@@ -342,7 +342,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingChange(msgspec.Struct, frozen=True):
-    """A changed setting, such as batch = 2x; `model` says under which assumptions its effect was computed."""
+    """A changed setting, such as batch = 2x; `model` is a text on the assumptions for the computation of its effect."""
 
     name: str
     value: str

@@ -80,7 +80,7 @@ def analyze(
 
 
 def conclude(devices: Sequence[Device], lost: Sequence[Finding]) -> tuple[Verdict, list[Finding]]:
-    """Return the verdict on the devices and all findings in their order; `lost` are those on unreadable files."""
+    """Return the verdict on the devices, and all findings in order; `lost` are the findings on unreadable files."""
     findings = ranked(merged([*lost, *findings_of(devices)]))
     conclusion = verdict(devices, findings)
     # The finding that the verdict rests on comes first among those of its severity.
@@ -89,7 +89,7 @@ def conclude(devices: Sequence[Device], lost: Sequence[Finding]) -> tuple[Verdic
 
 
 def tell_first_answer(options: store.Options, number: int, devices: Sequence[Device]) -> None:
-    """Tell whoever waits for the answer what the first `number` snapshots show, which are those of `devices`."""
+    """Show a waiting user the verdict on the first `number` snapshots; `devices` are the devices in these snapshots."""
     if options.progress and options.progress.is_awaited:
         options.progress.answer(number, verdict(devices, ranked(merged(findings_of(devices)))).sentence)
 

@@ -90,7 +90,7 @@ def may_serve(replay: Replay, oom: Oom, addresses: Column, segment_bytes: Column
 
 
 def is_inactive_split(trace: DeviceTrace) -> Mask:
-    """Return a mask of the free blocks of the snapshot whose segments cannot be released, as other blocks use them."""
+    """Return a mask of the snapshot's free blocks whose segments cannot be released because other blocks use them."""
     segment = trace.block("segment")
     active: Mask = trace.block("state") != BlockState.INACTIVE
     return ~active & np.isin(segment, segment[active])
@@ -109,7 +109,7 @@ def free_by_pool(arenas: BlockArenas, split: Mask) -> list[FreeBlocks]:
 
 
 def free_by_segment(arenas: BlockArenas, split: Mask) -> list[FreeBlocks]:
-    """Return the free memory in each segment that live blocks use, for the segments with the most of it.
+    """Return the free memory in segments that also hold live blocks, for the segments with the most free memory.
 
     `split` is the mask of `is_inactive_split`.
     """

@@ -20,9 +20,9 @@ SHARE_AT_MOST = 0.25
 def larger_steps(replay: Replay, uses: Sequence[StepUse], loop: TrainingLoop) -> Iterator[UnusualUse]:
     """Yield the spike of a training loop, if a few of its steps peak far above all others.
 
-    The highest of them must be the peak of the whole trace. `uses` has the memory use of the steps of `loop`. Example:
-    steps peak at 4, 4, 5, 9, 4 and 5 GiB. In order of size the largest ratio of neighbours is 9 / 5, so the spike is
-    the step with 9 GiB, which needs 4 GiB more than any other.
+    The highest of these steps must be the peak of the whole trace. `uses` has the memory use of the steps of `loop`.
+    Example: steps peak at 4, 4, 5, 9, 4 and 5 GiB. Sorted by size, the largest ratio of neighbours is 9 / 5, so the
+    spike is the step with 9 GiB, which needs 4 GiB more than any other step.
     """
     order = sorted(range(len(uses)), key=lambda row: uses[row].peak_bytes)
     peaks = [uses[row].peak_bytes for row in order]
@@ -44,7 +44,7 @@ def larger_steps(replay: Replay, uses: Sequence[StepUse], loop: TrainingLoop) ->
 
 
 def stands_out(peaks: Sequence[int], count: int) -> bool:
-    """Return whether the last `count` of ascending peaks are far above the others, compared with how these differ."""
+    """Return whether the last `count` of ascending peaks are far above the others, relative to the others' spread."""
     lowest, usual, median = peaks[-count], peaks[-count - 1], peaks[(len(peaks) - count) // 2]
     return lowest >= SPIKE_RATIO * usual and lowest - usual >= SPREADS_AT_LEAST * (usual - median)
 

@@ -37,8 +37,8 @@ def growing_stacks(replay: Replay, guess: Guess, loop: TrainingLoop) -> list[Gro
     """Return the stacks whose live bytes grew over the last steps without a fall, the stack that grew most first.
 
     The list is empty for a training loop with fewer than five complete steps. Example: live bytes of a stack before the
-    first step and at the ends of five steps are 8, 8, 9, 10, 11, 12 MiB: 4 rises in a row, 4 MiB in all. It is a leak
-    if each of those 4 steps left a block of the same size (1 MiB) alive to the end.
+    first step and at the ends of five steps are 8, 8, 9, 10, 11, 12 MiB: 4 rises in a row, 4 MiB in all. This is a leak
+    if each of these 4 steps left a block of the same size (1 MiB) alive to the end.
     """
     steps = loop.steps[-STEPS_AT_MOST:]
     if len(steps) <= RISES_AT_LEAST:
@@ -128,10 +128,10 @@ def bytes_kept_every_time(replay: Replay, selected: Mask, starts: Sequence[int],
 
 
 def growing_steps(series: Integers) -> int:
-    """Return for how many steps live bytes have been growing at the end of a series, pauses of one step included.
+    """Return for how many steps live bytes have been growing at the end of a series, including pauses of one step.
 
-    There may be no fall among these steps. Example: for 5, 4, 6, 6, 7 the result is 3, as the last fall is before 4.
-    For 5, 4, 6, 6, 6 it is 0, as the pause at the end is too long.
+    There may be no fall among these steps. Example: for 5, 4, 6, 6, 7 the result is 3, because the last fall is before
+    4. For 5, 4, 6, 6, 6 it is 0, because the pause at the end is too long.
     """
     changes = np.diff(series)
     falls = np.flatnonzero(changes < 0)
@@ -180,7 +180,7 @@ def is_minor(rise: Growth, allocated: int) -> bool:
 def growth_between_snapshots(devices: Sequence[Device]) -> Growth | None:
     """Return the growth of the live bytes over the snapshots of one device, which are given in order of time.
 
-    The result is None if they do not grow, or if the growth slows down, as when a cache fills.
+    The result is None if the live bytes do not grow, or if their growth slows down (a cache that fills, for example).
     """
     ends = np.array([device.end_allocated_bytes for device in devices], np.int64)
     rises = trailing_rises(ends) if len(ends) > 1 else 0

@@ -34,7 +34,7 @@ def base_name(frames: Frames, stack: int, label: str, *, older: bool) -> str:
 def distinct_names(frames: Frames, stacks: Sequence[int], rows: Sequence[TopStack]) -> list[str]:
     """Return a distinct name for each row of a table of stacks; `stacks` has the index of each row's stack.
 
-    If two rows of one category have the same name, what differs between their stacks is added to it.
+    If two rows of one category have the same name, a difference between their stacks is added to the names.
     """
     names = [row.name for row in rows]
     paths = {stack: callers_and_operators(frames, stack) for stack in {*stacks}}
@@ -47,10 +47,10 @@ def distinct_names(frames: Frames, stacks: Sequence[int], rows: Sequence[TopStac
 
 
 def distinguish(names: Sequence[str], categories: Sequence[str], paths: Sequence[Sequence[str]]) -> list[str]:
-    """Return new names for the rows of a table of stacks: to equal names, a difference between the stacks is added.
+    """Return new names for the rows of a table of stacks: a difference between the stacks is added to equal names.
 
-    Only rows of the same category are told apart. `paths` has for each row the phrases in which its stack may differ,
-    such as its callers; the first phrase that differs is added. The result is empty if no name changes.
+    Only rows of the same category are distinguished. `paths` has for each row the phrases in which its stack may
+    differ, such as its callers; the first differing phrase is added. The result is empty if no name changes.
     """
     changed = list(names)
     for alike in same_names(names, categories):
@@ -104,13 +104,14 @@ def first_differences(stacks: Sequence[Sequence[str]]) -> list[str]:
 
 
 def freed_next(snapshot: Snapshot, lives: Lifetimes, rows: Integers, stack: int) -> str:
-    """Return, as a clause, which tensor is freed next after a block of a backward operation, and in which module.
+    """Return a clause on the tensor that is freed next after a block of a backward operation, and on its module.
 
-    The backward pass runs in a thread of its own, whose stacks have no line of the user's code. But when an operation
-    of it has run, autograd frees the tensors that the forward pass saved for it. Their stacks have the line that made
-    them: the operation itself, if it saves its result (exp, softmax), or the one before it, whose result was its input.
-    It is looked for after the largest block of `stack` among the `rows` of `lives`. The text is empty if the stack has
-    a line of its own or shows no backward operation, or if no tensor with a line is freed soon.
+    The backward pass runs in a thread of its own, whose stacks have no line of the user's code. But after an operation
+    of it has run, autograd frees the tensors that the forward pass saved for this operation. The stacks of these
+    tensors have the line that made them: the operation itself, if it saves its result (exp, softmax), or the operation
+    before it, whose result was its input. The search begins after the largest block of `stack` among the `rows` of
+    `lives`. The text is empty if the stack has a line of its own or shows no backward operation, or if no tensor with a
+    line is freed soon.
     """
     frames = snapshot.frames
     if frames.has_user_line(stack) or not runs_backward_node(frames.native_names(stack)):
@@ -137,7 +138,7 @@ def freed_next(snapshot: Snapshot, lives: Lifetimes, rows: Integers, stack: int)
 def module_line(user_frames: Sequence[Frame]) -> str:
     """Return the line of the innermost module that calls the first of these frames, which are innermost first.
 
-    A module is known by its `forward`. The text is empty if the first frame itself is a module's `forward` that no
-    other one calls, or if there is no module.
+    A module is recognised by its `forward`. The text is empty if the first frame itself is a `forward` that no other
+    module calls, or if there is no module.
     """
     return next((short_line(frame) for frame in user_frames[1:] if frame[0] == "forward"), "")

@@ -1,4 +1,4 @@
-"""Find the steps of a training loop: those that annotations mark, or else those that recurring stacks show."""
+"""Find the steps of a training loop: steps marked by annotations, or else steps inferred from recurring stacks."""
 
 from typing import NamedTuple
 
@@ -12,8 +12,9 @@ from analyzers.memory.replay.phases import Phase, StepSpan, whole_steps
 class TrainingLoop(NamedTuple):
     """The complete steps of a trace, in order.
 
-    If they are not annotated they were inferred, and their numbers count from the first complete step of the trace.
-    `is_forward_only`: no stack of an inferred step shows a backward pass or an optimizer, as in inference.
+    If the steps are not annotated, they were inferred, and their numbers count from the first complete step of the
+    trace. `is_forward_only`: no stack of an inferred step shows a backward pass or an optimizer; this is so in
+    inference.
     """
 
     steps: list[StepSpan]
@@ -22,7 +23,7 @@ class TrainingLoop(NamedTuple):
 
 
 def training_loop(replay: Replay) -> TrainingLoop:
-    """Return the complete steps of a trace; none if it neither marks steps nor shows a loop of at least five."""
+    """Return the complete steps of a trace; none if it has neither marked steps nor a loop of at least five."""
     annotated = whole_steps(replay.trace)
     return TrainingLoop(annotated, True) if annotated else inferred_loop(replay)
 
@@ -30,8 +31,8 @@ def training_loop(replay: Replay) -> TrainingLoop:
 def inferred_loop(replay: Replay) -> TrainingLoop:
     """Return the steps inferred from recurring stacks, if each has a forward or backward pass or an optimizer step.
 
-    If not, there are none: loading weights layer by layer also repeats stacks, and its memory stays allocated without
-    being a leak. Passes without a backward pass among others with one are evaluation, and no steps.
+    Otherwise there are none: loading weights layer by layer also repeats stacks, and its memory stays allocated without
+    being a leak. If some passes have a backward pass and others do not, the others are evaluation and not steps.
     """
     steps = inferred_steps(replay.trace, replay.live_bytes)
     if not steps:
@@ -45,5 +46,5 @@ def inferred_loop(replay: Replay) -> TrainingLoop:
 
 
 def part_of(phases: Column, step: StepSpan) -> Column:
-    """Return the phases of the trace entries in a step; `phases` has those of all entries, of which `NONE` is 0."""
+    """Return the phases of the trace entries in a step; `phases` has the phases of all entries (0: `NONE`)."""
     return phases[step.start : step.end]

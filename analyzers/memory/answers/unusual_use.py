@@ -32,7 +32,7 @@ Its own step may end late, and one more step may log it.
 
 
 def unusual_uses(replay: Replay, guess: Guess) -> list[UnusualUse]:
-    """Return the unusual uses of memory that are a good part of the peak, at most one of each kind."""
+    """Return the unusual uses of memory that are a considerable part of the peak, at most one of each kind."""
     steps = whole_steps(replay.trace)
     uses = [
         late_state(replay, guess, steps),
@@ -47,10 +47,10 @@ def unusual_uses(replay: Replay, guess: Guess) -> list[UnusualUse]:
 def late_state(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUse | None:
     """Return how much the optimizer's state grew in the first step that allocated some; None if most existed before.
 
-    The state that was alive before this step's first allocation of state is compared with the state alive at the
-    step's end. Counting allocations would be wrong: an optimizer that writes `state["m"] = beta * state["m"] + ...`
-    frees as much as it allocates, and a script may move state away and back. State that was allocated before the first
-    pass, such as in the optimizer's constructor, is not late.
+    The state alive before this step's first allocation of state is compared with the state alive at the end of the
+    step. Counting allocations would be wrong: an optimizer that writes `state["m"] = beta * state["m"] + ...` frees as
+    much as it allocates, and a script may move state away and back. State that was allocated before the first pass, for
+    example in the optimizer's constructor, is not late.
     """
     lives, last = replay.lifetimes, len(replay.trace) - 1
     state = np.flatnonzero(guess.category == Category.OPTIMIZER_STATE)
@@ -127,10 +127,11 @@ def loss(replay: Replay, guess: Guess) -> UnusualUse | None:
 
 
 def attention_scores(replay: Replay, guess: Guess) -> UnusualUse | None:
-    """Return the part of the peak that a softmax inside of attention made; None if it is less than a tenth.
+    """Return the part of the peak made by a softmax inside of attention; None if it is less than a tenth.
 
-    Fused attention has no such tensors (Dao et al. 2022, FlashAttention, arXiv:2205.14135). Their size is batch x
-    heads x the square of the sequence. The stack must show both: a softmax of a loss or of a router is no attention.
+    Fused attention has no such tensors (Dao et al. 2022, FlashAttention, arXiv:2205.14135). Their size is batch x heads
+    x the square of the sequence. The stack must show softmax and attention, because a softmax of a loss or of a router
+    is not attention.
     """
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
     texts = frame_texts(snapshot)
@@ -166,8 +167,8 @@ def saving_in_pieces(scenario: Scenario, selected: Mask) -> int:
 def kept(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUse | None:
     """Return the activations and temporary tensors that are still alive at the end, steps after their allocation.
 
-    Nothing uses them any more; the result is None if there are none. On a CPU some frees are not recorded, so
-    temporary tensors are left out.
+    Nothing uses them any more. The result is None if there are none. On a CPU some frees are not recorded, so temporary
+    tensors are left out.
     """
     if len(steps) <= KEPT_STEPS:
         return None

@@ -35,7 +35,7 @@ class Usage:
 
 
 class BlockKind(NamedTuple):
-    """What decides a block's group: its allocating stack (index in `frames`, 0: unknown), category and label."""
+    """The facts that decide a block's group: its allocating stack (index in `frames`, 0: unknown), category, label."""
 
     frames: Frames
     stack: int
@@ -81,8 +81,8 @@ def line_path(kind: BlockKind) -> GroupPath:
 def stack_path(kind: BlockKind) -> GroupPath:
     """Return the group by stack: the user's frames in the stack that allocated the block, outermost first.
 
-    A stack without such frames, as in the threads of the backward pass, is only its operation: `backward of bmm`. Its
-    dozens of frames in libraries, from the start of the thread on, would hide it.
+    A stack without such frames (in the threads of the backward pass, for example) has only its operation as its path:
+    `backward of bmm`. Its dozens of frames in libraries, from the start of the thread on, would hide the operation.
     """
     if not kind.frames.has_user_line(kind.stack) and (operation := kind.frames.operation(kind.stack)):
         return (operation,)
@@ -90,7 +90,7 @@ def stack_path(kind: BlockKind) -> GroupPath:
 
 
 def whole_stack_path(kind: BlockKind) -> GroupPath:
-    """Return the group by stack with the frames in libraries: all of its frames, outermost first."""
+    """Return the group by stack including the frames in libraries: all frames, outermost first."""
     return tuple(map(frame_label, reversed(kind.frames.whole_stack(kind.stack)))) or (NO_STACK,)
 
 

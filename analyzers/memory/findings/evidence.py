@@ -1,4 +1,4 @@
-"""Helpers for the sentences of this package: evidence, ranks, and the names of categories."""
+"""Make the parts that several sentences of this package share: evidence, ranks, and the names of categories."""
 
 from collections.abc import Mapping, Sequence
 
@@ -39,7 +39,7 @@ def rank_subject(ranks: Sequence[int]) -> str:
 
 
 def ranks_of(device: Device) -> list[int]:
-    """Return the rank of a device as a list, which is the form that findings have; empty if it is not known."""
+    """Return the rank of a device in a list, the form in which findings have ranks; empty if it is not known."""
     return [] if device.rank is None else [device.rank]
 
 

@@ -29,8 +29,8 @@ def fragmentation_findings(device: Device) -> Iterator[Finding]:
 def would_have_served(free: FreeMemory, request: int) -> bool:
     """Return whether a request fits into all free memory together, but into no single free block.
 
-    All free memory is that in segments that other blocks use, and that of the device: expandable segments could join
-    them.
+    All free memory is the free memory in segments that other blocks use, plus the free memory of the device: expandable
+    segments could join them.
     """
     return free.largest_bytes < request <= free.split_bytes + (free.device_free_bytes or 0)
 
@@ -95,7 +95,7 @@ def defragment(device: Device) -> str:
 
 
 def free_place(free: FreeBlocks) -> str:
-    """Return a phrase on the memory that is free in one pool or segment and cannot be released to the device."""
+    """Return a phrase on the free memory in one pool or segment that cannot be released to the device."""
     where = (
         f"segment {free.segment:#x}" if free.segment is not None else f"{pool_words(free.pool)}, stream {free.stream}"
     )

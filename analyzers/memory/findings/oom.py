@@ -51,7 +51,7 @@ def oom_finding(device: Device, oom: Oom) -> Finding:
 
 
 def what_tensors_held(oom: Oom) -> str:
-    """Return a sentence on how much memory tensors held when a request failed, and on the largest category of it."""
+    """Return a sentence on how much memory tensors used when a request failed, and on the largest category of them."""
     category, total = largest(oom.categories)
     if not oom.allocated_bytes:
         return "No tensor held any memory."
@@ -59,13 +59,13 @@ def what_tensors_held(oom: Oom) -> str:
 
 
 def memory_name(device: Device) -> str:
-    """Return the name of the memory that ran out: that of the host for a recording on a CPU, or that of the device."""
+    """Return the name of the memory that ran out: the host's for a recording on a CPU, or else the device's."""
     # Only recordings of a CPU have segments that are made up.
     return "host memory (CPU)" if device.fragmentation.made_up_segments else "device memory (GPU)"
 
 
 def free_memory(device: Device, oom: Oom) -> str:
-    """Return a sentence on how much memory was free when a request failed, and to what limit this refers."""
+    """Return a sentence on how much memory was free when a request failed, and which limit this refers to."""
     free = size(oom.device_free_bytes)
     if not device.fragmentation.made_up_segments:
         return f"{f'Only {free}' if oom.device_free_bytes else 'None'} of the device's memory was free."
@@ -113,7 +113,8 @@ def oom_evidence(device: Device, oom: Oom) -> Iterator[Evidence]:
 def owner_words(label: str) -> str:
     """Return a phrase for the owner of memory that the recorder labelled, such as `layers.0` or a parameter's name.
 
-    The label `input 0` is that of the first argument in a call of the model, `loss` that of operations outside of it.
+    The label `input 0` stands for the first argument in a call of the model, `loss` for operations outside of the
+    model.
     """
     if input_number := INPUT_LABEL.fullmatch(label):
         return f"argument {input_number[1]} of the model's forward()"
@@ -198,7 +199,7 @@ def large_request_finding(device: Device, oom: Oom) -> Finding:
 
 
 def part_of_allocated(oom: Oom) -> str:
-    """Return how large a failed request is, to precede what it is compared with: `31 % of`, or `2.3 times`."""
+    """Return the size of a failed request relative to what the text names next: `31 % of`, or `2.3 times`."""
     ratio = oom.requested_bytes / oom.allocated_bytes
     return f"{about(ratio)} times" if ratio > 1 else f"{share(oom.requested_bytes, oom.allocated_bytes)} of"
 

@@ -1,4 +1,4 @@
-"""Choose the advice on a failed request: first the change that would have satisfied it, by what the recording shows."""
+"""Choose the advice on a failed request: first the change that would have satisfied it, judged by the recording."""
 
 from analyzers.device_memory import FEWER_PROCESSES, Holder
 from analyzers.memory.findings.evidence import innermost
@@ -25,8 +25,8 @@ CHECK_BATCH = (
 def next_step(device: Device, oom: Oom, category: str) -> str:
     """Return what to do about a failed request, as sentences; `category` takes most of the memory.
 
-    A batch that is too large by mistake and memory that grows come before all others, as they would fill any memory.
-    Then come changes that alone would have served the request, and at last less of what fills the memory.
+    A batch that is too large by mistake, and memory that grows, come first, because they would fill any memory. Then
+    come changes that alone would have satisfied the request. Last comes a reduction of the largest category.
     """
     module = crowded_layer(oom) if category == "activations" else ""
     of_layer = ONE_LAYER.format(module=module, held=size(oom.modules[module])) if module else ""
@@ -40,7 +40,7 @@ def next_step(device: Device, oom: Oom, category: str) -> str:
 
 
 def serving_advice(device: Device, oom: Oom) -> str:
-    """Return the change that would have served the failed request as it is, in sentences; empty if none is known."""
+    """Return the change that would have satisfied the failed request as it is, in sentences; empty if none is known."""
     if is_served_by_pieces(device, oom):
         return f"{defragment(device)} The free memory together was enough for this request."
     others = sum(part.low_bytes for part in device.account if part.holder is Holder.OTHER_PROCESSES)
@@ -50,7 +50,7 @@ def serving_advice(device: Device, oom: Oom) -> str:
 
 
 def is_served_by_pieces(device: Device, oom: Oom) -> bool:
-    """Return whether free memory was enough but fragmented, and no estimate speaks against expandable segments."""
+    """Return whether free memory was enough but fragmented, and no estimate contradicts expandable segments."""
     free = device.fragmentation.decisive
     if free is None or not would_have_served(free, oom.requested_bytes):
         return False
@@ -73,9 +73,9 @@ def crowded_layer(oom: Oom) -> str:
 
 
 def abnormal_batch(oom: Oom) -> str:
-    """Return how many times as large as usual the inputs of the failing step are, as a text.
+    """Return a text on how many times larger than usual the inputs of the failing step are.
 
-    It is empty unless this step alone needed far more memory and its inputs are clearly larger.
+    It is empty unless only this step needed far more memory and its inputs are clearly larger.
     """
     return about(input_growth(oom)) if oom.pattern is OomPattern.SPIKE and input_growth(oom) else ""
 
@@ -87,6 +87,6 @@ def about(ratio: float) -> str:
 
 
 def input_growth(oom: Oom) -> float:
-    """Return how many times as large as in earlier steps the failing step's inputs are; 0 if not clearly larger."""
+    """Return how many times larger than in earlier steps the failing step's inputs are; 0 if not clearly larger."""
     now, usual = oom.categories["inputs"], oom.usual_inputs_bytes
     return now / usual if usual and now >= LARGER_INPUTS_RATIO * usual else 0.0

@@ -61,7 +61,7 @@ def activation_finding(device: Device, saving: Saving) -> Finding:
 
 
 def how_known(device: Device, category: str) -> list[Evidence]:
-    """Return evidence on how the blocks of a category were recognised: the rule that decided most of their bytes."""
+    """Return evidence on how the blocks of a category were recognised: by the rule that decided most of their bytes."""
     bases = [basis for basis in device.categories_bases if basis.category in ("", category)]
     return [fact(device, f"why these blocks count as {category}: {bases[0].because}")] if bases else []
 

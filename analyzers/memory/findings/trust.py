@@ -39,7 +39,7 @@ def trust_findings(device: Device) -> Iterator[Finding]:
 
 
 def inconsistent_finding(device: Device) -> Finding:
-    """Return the finding that the bytes at the end of the trace are not those of the snapshot's list of blocks."""
+    """Return the finding that the bytes at the end of the trace differ from those of the snapshot's list of blocks."""
     return Finding(
         id="memory.inconsistent",
         severity=Severity.WARNING,
@@ -57,7 +57,7 @@ def inconsistent_finding(device: Device) -> Finding:
 
 
 def sums(device: Device) -> str:
-    """Return a text with the bytes at the end of the history, those of the list of blocks, and their difference."""
+    """Return a text with the bytes at the end of the history, the bytes of the list of blocks, and the difference."""
     end = f"allocated at the end of the history: {size(device.end_allocated_bytes)}"
     if isinstance(device.listed_bytes, msgspec.UnsetType):
         return end
@@ -66,9 +66,9 @@ def sums(device: Device) -> str:
 
 
 def exceeds_segments(device: Device) -> bool:
-    """Return whether the trace has more bytes live at its peak than the allocator had reserved at most.
+    """Return whether the live bytes at the trace's peak exceed the largest number of bytes reserved by the allocator.
 
-    It is False if the segments are not recorded, or are not real, as on a CPU.
+    It is False if the segments are not recorded, or if they are not real (on a CPU).
     """
     made_up = device.fragmentation.made_up_segments or MissingEvidence.SEGMENTS in device.missing
     return not made_up and 0 < device.peak_reserved_bytes < device.peak_allocated_bytes
@@ -124,7 +124,7 @@ def listed(device: Device) -> str:
 def uncategorised_finding(device: Device, unknown: int) -> Finding:
     """Return the finding that most of the peak, `unknown` bytes, is of unknown category.
 
-    Without a history of allocations there is no peak: then it is about what is allocated at the snapshot.
+    Without a history of allocations there is no peak; the finding is then about the memory allocated at the snapshot.
     """
     peak = device.peak_allocated_bytes
     reason, advice = UNTOLD if has_stacks(device) else WITHOUT_STACK

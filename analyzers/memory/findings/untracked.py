@@ -41,9 +41,9 @@ def untracked_findings(device: Device) -> Iterator[Finding]:
 
 
 def communicators(device: Device) -> Iterator[Evidence]:
-    """Yield the communicators with their buffers if NCCL's log has them, else how many process groups there are.
+    """Yield the communicators with their buffers if NCCL's log has them, else the number of process groups.
 
-    With their number comes the most that one of them has on average.
+    The number comes with the largest size that one of them can have on average.
     """
     if device.nccl:
         yield from (fact(device, text) for text in nccl_words(device.nccl))

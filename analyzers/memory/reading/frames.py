@@ -61,9 +61,9 @@ class Frames:
     def user_stack(self, stack: int) -> list[Frame]:
         """Return the frames of a stack that are in the user's code, innermost first.
 
-        If none is, return a made-up frame that names the operation, such as `backward of bmm` (left out if the
-        operation is not known), followed by the frames of the stack without the innermost ones, in which the
-        allocator gets the memory and PyTorch captures the stack.
+        If there are none, return a made-up frame that names the operation, such as `backward of bmm` (left out if the
+        operation is not known), and then the frames of the stack. The innermost frames, in which the allocator gets the
+        memory and PyTorch captures the stack, are left out.
         """
         start, end = self._bounds(stack)
         numbers = self._stack_frames[start:end]
@@ -75,7 +75,7 @@ class Frames:
         return [(operation, "", 0), *native] if operation else native
 
     def whole_stack(self, stack: int) -> list[Frame]:
-        """Return all frames of a stack, those in libraries too, innermost first."""
+        """Return all frames of a stack, including those in libraries, innermost first."""
         start, end = self._bounds(stack)
         return [self.frame(number) for number in self._stack_frames[start:end].tolist()]
 
@@ -128,7 +128,7 @@ class Frames:
     def _allocator_frames(self, start: int, end: int) -> int:
         """Return how many of a stack's innermost frames belong to the allocator or to the code that captures stacks.
 
-        The result is 0 if all frames do. The stack's frames are at the positions `start` to `end` of the column
+        If all frames do, the result is 0. The stack's frames are at the positions `start` to `end` of the column
         `stack_frames`.
         """
         names = (self.frame(number)[0] for number in self._stack_frames[start:end].tolist())
@@ -144,6 +144,6 @@ class Frames:
         return np.array([not is_internal(self.text(file)) for file in files.tolist()], bool)[inverse]
 
     def _first_user(self, start: int, end: int) -> int:
-        """Return the first position from `start` on whose frame in `stack_frames` is the user's; `end` if none is."""
+        """Return the first position from `start` on whose frame in `stack_frames` is the user's; else `end`."""
         found = np.flatnonzero(self._is_user[self._stack_frames[start:end]])
         return start + int(found[0]) if len(found) else end
