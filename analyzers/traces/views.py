@@ -1,7 +1,7 @@
 """Make small tables about traces for the user interfaces.
 
-Times are in nanoseconds from the first event of their own trace. `axis` says how far to shift each trace so that all
-ranks are on one clock; `ranks_timeline` and `lateness` already use that common clock. A `window` is (start, end).
+Times are in nanoseconds from the first event of their own trace. `axis` returns by how much to shift each trace so that
+all ranks are on one clock; `ranks_timeline` and `lateness` already use this common clock. A `window` is (start, end).
 
 | function | one row of its table |
 |---|---|
@@ -97,7 +97,7 @@ def kernels(report: Report[TraceData]) -> pd.DataFrame:
 
 
 def of_accounts(report: Report[TraceData], name: str) -> pd.DataFrame:
-    """Return the items of one list field of `RankTrace`, its `name`, as rows of a table, over all devices and hosts.
+    """Return the items of the list field `name` of `RankTrace` as rows of a table, over all devices and hosts.
 
     The first columns are rank and device.
     """
@@ -184,7 +184,7 @@ def block_starts(trace: Trace, rows: Integers, column_ns: int) -> Integers:
     """Return the indices in `rows` at which a block begins; a block is drawn as one and has one event or several.
 
     `rows` are trace rows, sorted by lane, depth and time. A new block begins at another lane or depth, before and after
-    an event as wide as a column of the screen (`column_ns`), and after a gap that wide.
+    an event as wide as a column of the screen (`column_ns`), and after a gap of this width.
     """
     c = trace.columns
     start, end = c["start"][rows], c["end"][rows]
@@ -234,8 +234,8 @@ def memory(
     """Return the memory of each device in a window (default: everything), in `width` equal intervals of time.
 
     Columns: where ("cpu", "cuda 0"; hosts first), at_ns (the start of the interval, from the first event), allocated
-    and reserved (the highest in the interval, so that a short peak is kept). The table is empty if the trace has no
-    allocations.
+    and reserved (the maximum in the interval, so that a short peak stays visible). The table is empty if the trace has
+    no allocations.
     """
     trace = open_trace(artefact.path, options)
     at = trace.columns["memory_at"] - trace.origin
@@ -305,7 +305,7 @@ def tree(artefact: Artefact, options: store.Options | None = None, by: str = "op
     """Return the call tree of a trace as a table with a row per node.
 
     `by` is "operator", "module", "function" or "user_function" (functions outside libraries). Calls with the same path
-    of names are one node. The columns are node, parent, depth, name, count, host_ns, own_ns, device_ns and kernels, as
-    `call_tree.tree` explains them.
+    of names are one node. The columns are node, parent, depth, name, count, host_ns, own_ns, device_ns and kernels; the
+    docstring of `call_tree.tree` explains them.
     """
     return tree_of(open_trace(artefact.path, options), by)

@@ -15,10 +15,10 @@ COLUMNS = ("node", "parent", "depth", "name", "count", "host_ns", "own_ns", "dev
 def tree(trace: Trace, by: str) -> pd.DataFrame:
     """Return the call tree as a table with a row per node and the columns of COLUMNS; a parent precedes its children.
 
-    `by` says what the nodes are: "operator", "module", "function" or "user_function", of which none are in libraries.
-    `parent` is the parent's `node`, -1 at a root;
-    `count` is the number of calls. `device_ns` and `kernels` are the time and number of kernels launched inside the
-    node, `host_ns` is its host time, and `own_ns` the part of it outside its children.
+    `by` is the kind of the nodes: "operator", "module", "function" or "user_function" (functions outside libraries).
+    `parent` is the `node` of the parent, -1 at a root; `count` is the number of calls. `device_ns` and `kernels` are
+    the time and number of kernels launched inside the node, `host_ns` is its host time, and `own_ns` the part of it
+    outside its children.
 
     Example: linear calls mm twice, and mm is also called alone. That makes three nodes: linear, linear > mm with a
     count of 2, and mm with a count of 1.
@@ -55,7 +55,7 @@ def tree(trace: Trace, by: str) -> pd.DataFrame:
 
 
 def is_node(trace: Trace, by: str) -> Mask:
-    """Return, for each event of the trace, whether it is a node of the tree by `by`."""
+    """Return, for each event of the trace, whether it is a node of the call tree of kind `by`."""
     functions = trace.category_matches({"python_function"})
     if by == "operator":
         return trace.category_matches(OPS)

@@ -1,4 +1,4 @@
-"""Find problems that limit what a trace can say: unlinked kernels, disagreeing clocks, truncated or missing steps."""
+"""Find problems that limit what a trace can show: unlinked kernels, disagreeing clocks, truncated or missing steps."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -64,7 +64,7 @@ def step_problems(work: Work) -> Iterator[Problem]:
 
 
 def forward_only_steps(work: Work) -> int:
-    """Return how many marked steps with work have no backward pass, if others have one; else 0, as in inference."""
+    """Return how many marked steps with work have no backward pass although others have one; 0 for inference."""
     trace = work.trace
     of_backward = names_in_phases(trace, (BACKWARD, "forward and backward"))[trace.columns["name"]]
     starts = np.sort(trace.columns["start"][of_backward])

@@ -25,8 +25,8 @@ def account_finding(
 ) -> Finding:
     """Return a finding about one device or host.
 
-    The first evidence is its rank, device, steps and times, unless `with_times` is false because the
-    finding is not about time.
+    The first evidence is the rank, device, steps and times. It is left out with `with_times=False`, for findings that
+    are not about time.
     """
     about_time = [times_text(account)] if with_times else []
     return Finding(
@@ -56,23 +56,23 @@ def times_text(account: RankTrace) -> str:
 
 
 def is_amd(account: RankTrace) -> bool:
-    """Return whether the device is made by AMD: by its name, or because the host calls HIP."""
+    """Return whether the device is made by AMD: its name says so, or the host calls HIP."""
     return bool(re.search("AMD|Radeon|Instinct", account.device_name)) or any(
         call.name.startswith("hip") for call in account.synchronisations
     )
 
 
 def is_mtia(account: RankTrace) -> bool:
-    """Return whether the device is an MTIA, by the backend of its process group; it has no graphs of kernels."""
+    """Return whether the device is an MTIA, judged by the backend of its process group; it has no graphs of kernels."""
     return "mtia" in (account.backend or "")
 
 
 def less_fragmentation(account: RankTrace) -> str:
-    """Return the sentence on the allocator's setting against fragmentation that works on the device of a trace.
+    """Return the sentence that advises the allocator setting against fragmentation for the device of a trace.
 
-    For AMD devices PyTorch has expandable segments since 2.12 (pull request 177974), and only with ROCm 7; before, it
-    prints a warning and ignores the setting. `garbage_collection_threshold` is not advised: without a memory fraction
-    (`torch.cuda.set_per_process_memory_fraction`) it has no effect (pull request 76648).
+    For AMD devices PyTorch has expandable segments since 2.12 (pull request 177974), and only with ROCm 7; older
+    versions print a warning and ignore the setting. `garbage_collection_threshold` is not advised: without a memory
+    fraction (`torch.cuda.set_per_process_memory_fraction`) it has no effect (pull request 76648).
     """
     setting = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     if not is_amd(account):
@@ -84,5 +84,5 @@ def less_fragmentation(account: RankTrace) -> str:
 
 
 def recorded_time(account: RankTrace) -> str:
-    """Return a phrase for the time that a share refers to, such as `recorded time of rank 3`."""
+    """Return a phrase that names the time of which a share is given, such as `recorded time of rank 3`."""
     return "recorded time" if account.rank is None else f"recorded time of rank {account.rank}"

@@ -212,8 +212,8 @@ AMPERE = 8
 def advices(accounts: Sequence[RankTrace], others: Iterable[tuple[RankTrace, Opportunity]] = ()) -> list[Advice]:
     """Return an `Advice` for each kind of opportunity to save time, the largest first.
 
-    `others` are opportunities, as (device or host, opportunity), in addition to those of `accounts`, the numbers about
-    each device or host. The numbers in an advice are of the rank that can save most.
+    `accounts` are the results of all devices and hosts. `others` are further opportunities, as (device or host,
+    opportunity). The numbers in an advice are those of the rank that can save most.
     """
     by_kind: dict[OpportunityKind, list[tuple[RankTrace, Opportunity]]] = {}
     own = [(account, one) for account in accounts for one in account.opportunities]
@@ -247,7 +247,7 @@ def advice(same: Sequence[tuple[RankTrace, Opportunity]]) -> Advice:
 
 
 def check_of(account: RankTrace, one: Opportunity) -> str:
-    """Return how to check an opportunity; for an imbalance it depends on the cause with most of the excess work."""
+    """Return how to check whether a change helped; for an imbalance the check depends on its main cause."""
     usual = WORDS[one.kind].check
     if one.kind is not OpportunityKind.IMBALANCE or not one.names:
         return usual
@@ -257,7 +257,7 @@ def check_of(account: RankTrace, one: Opportunity) -> str:
 
 
 def device_advice(account: RankTrace, kind: OpportunityKind) -> str:
-    """Return the end of the advice on a kind of opportunity that depends on the device; empty for most kinds."""
+    """Return the last part of the advice on a kind of opportunity if it depends on the device; empty for most kinds."""
     match kind:
         case OpportunityKind.FLOAT32:
             return lower_precision(account)
@@ -273,7 +273,7 @@ def device_advice(account: RankTrace, kind: OpportunityKind) -> str:
 def lower_precision(account: RankTrace) -> str:
     """Return the end of the sentence that advises tensor cores: the number formats that the device supports.
 
-    NVIDIA devices have TF32 and bfloat16 since the A100; AMD's have bfloat16 longer than TF32.
+    NVIDIA devices have TF32 and bfloat16 since the A100. On AMD devices bfloat16 came before TF32.
     """
     if has_only_float16(account):
         return FLOAT16
@@ -282,14 +282,14 @@ def lower_precision(account: RankTrace) -> str:
 
 
 def has_only_float16(account: RankTrace) -> bool:
-    """Return whether the device, by its name, has tensor cores that support only float16."""
+    """Return whether the device has tensor cores only for float16, judged by its name."""
     return any(name in account.device_name for name in ("V100", "T4"))
 
 
 def stack_warning(account: RankTrace, one: Opportunity) -> str:
-    """Return the sentence that recording Python stacks slowed the host down; empty if it does not apply.
+    """Return the sentence that recording Python stacks slowed the host down; empty if stacks did not matter.
 
-    It applies if stacks were recorded and the opportunity `one` is about the device waiting for the host.
+    They matter if they were recorded and the opportunity `one` is about the device waiting for the host.
     """
     if one.kind not in WAITS or not account.python_stacks:
         return ""
@@ -300,7 +300,7 @@ def stack_warning(account: RankTrace, one: Opportunity) -> str:
 
 
 def stack_advice(account: RankTrace, one: Opportunity) -> str:
-    """Return the advice to record again without Python stacks first; empty if that would not matter."""
+    """Return the advice to record again without Python stacks first; empty if stacks did not matter."""
     again = "First record again without with_stack=True, and look whether the device still waits. "
     return again if stack_warning(account, one) else ""
 
@@ -322,7 +322,7 @@ def evidence(account: RankTrace, one: Opportunity) -> Iterator[str]:
 
 
 def counted(one: Opportunity) -> str:
-    """Return the number of events of an opportunity, such as `3 kernels` or `12 intervals without work`."""
+    """Return a text for the number of events of an opportunity, such as `3 kernels` or `12 intervals without work`."""
     noun, _, end = EVENTS.get(one.kind, "event").partition(" ")
     return f"{quantity(one.count, noun)} {end}".rstrip()
 
@@ -335,8 +335,8 @@ def name_with_time(name: NamedTime, steps: str) -> str:
 def opportunity_findings(rows: Sequence[Advice], host_bound: bool) -> Iterator[Finding]:
     """Yield a finding for each advice in `rows` that saves enough, unless another finding already reports it.
 
-    `host_bound` says that there is a finding `trace.host_bound`, which reports the opportunities in which the device
-    waits for the host.
+    `host_bound` says that the finding `trace.host_bound` exists. It already reports the opportunities in which the
+    device waits for the host.
     """
     elsewhere = REPORTED_ELSEWHERE | IN_HOST_BOUND if host_bound else REPORTED_ELSEWHERE
     for row in rows:
@@ -345,7 +345,7 @@ def opportunity_findings(rows: Sequence[Advice], host_bound: bool) -> Iterator[F
 
 
 def opportunity_finding(row: Advice) -> Finding:
-    """Return a finding about an opportunity; its title says how much time of each step can be saved at most."""
+    """Return a finding about an opportunity; its title gives the most time per step that can be saved."""
     return Finding(
         id=f"trace.{row.kind}",
         severity=Severity.WARNING if row.saved_share >= WARNING else Severity.INFO,
@@ -359,18 +359,18 @@ def opportunity_finding(row: Advice) -> Finding:
 
 
 def check_text(check: str) -> str:
-    """Return how to see whether an advice helped, as the last sentence of a finding.
+    """Return the last sentence of a finding: how to see whether the advice helped.
 
-    `check` is such a sentence already, if it begins with `It helped` or `To see`, or an instruction.
+    `check` is already such a sentence if it begins with `It helped` or `To see`; otherwise it is an instruction.
     """
     return check if check.startswith(("It helped", "To see")) else f"To check: {uncapitalised(check)}"
 
 
 def wait_advice(account: RankTrace, start_up: str) -> str | None:
-    """Return advice on what the host does while the device waits longest; None if that is not known.
+    """Return advice on what the host does while the device waits longest; None if this is not known.
 
-    `start_up` is the advice on the start of CUDA. It is returned if the host allocates memory meanwhile in a
-    recording without steps, because that is most likely the start of CUDA.
+    `start_up` is the advice on the start of CUDA. It is returned if the host allocates memory during this wait in a
+    recording without steps, because this is most likely the start of CUDA.
     """
     wait = largest_wait(account)
     if wait and wait.kind is OpportunityKind.ALLOCATION and not account.steps:
@@ -379,15 +379,15 @@ def wait_advice(account: RankTrace, start_up: str) -> str | None:
 
 
 def largest_wait(account: RankTrace) -> Opportunity | None:
-    """Return the opportunity in which the device waits longest for the host; None if there is none."""
+    """Return the opportunity with the longest waiting of the device for the host; None if there is none."""
     return next((one for one in account.opportunities if one.kind in WAITS), None)
 
 
 def wait_parts(account: RankTrace) -> list[str]:
-    """Return a list with a text on what the host did while the device waited for it; empty if that is not known.
+    """Return a list with a text on what the host did while the device waited for it; empty if this is not known.
 
-    The text has shares of the waiting instead of times: the waits before the first and after the last kernel of a
-    step are included, which do not belong to the idle time between kernels.
+    The text has shares of the waiting instead of times. The reason: the waits before the first and after the last
+    kernel of a step are included, but do not belong to the idle time between kernels.
     """
     waits = [one for one in account.opportunities if one.kind in WAITS]
     total = sum(one.taken_ns for one in waits)
