@@ -13,10 +13,11 @@ Format = Callable[[float], str]
 
 @dataclass(frozen=True)
 class Line:
-    """One quantity with its value in each run (None if a run lacks it).
+    """One quantity with its value in each run (None if a run does not have it).
 
-    `write` formats a value as text. `interval` has the lower and upper 95 % bound of the relative change (None: not
-    known). `difference` formats b - a, for quantities whose difference says more than the relative change.
+    `write` is a function that formats a value as text. `interval` has the lower and upper 95 % bound of the relative
+    change (None: not known). `difference` is a function that formats b - a, for quantities for which the difference is
+    more useful than the relative change.
     """
 
     what: str
@@ -54,7 +55,7 @@ def interval_text(low: float, high: float) -> str:
 def measure_lines(a: Measures, b: Measures, changes: Sequence[MeasureChange]) -> list[Line]:
     """Return a `Line` for each measured quantity that at least one of the runs has.
 
-    `a` and `b` are the measures of the runs. `changes` has the values and the interval where both runs can be
+    `a` and `b` are the measures of the runs. `changes` has the values and the interval of each measure that can be
     compared; an interval from too few steps is left out.
     """
     by_measure = {change.measure: change for change in changes}

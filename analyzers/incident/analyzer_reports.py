@@ -26,11 +26,10 @@ MOST_SNAPSHOTS = 32
 
 @dataclass
 class AnalyzerReports:
-    """The report of each analyzer; None if it had nothing to read, or failed.
+    """The report of each analyzer; None if the analyzer had nothing to read, or failed.
 
-    `problems` has the errors of analyzers that failed, and `unreadable` the findings on analyzers that could read
-    none of their files. `not_finite` has the finding on the operation that first returned NaN or infinity, if there
-    is one.
+    `problems` has the errors of analyzers that failed, and `unreadable` the findings on analyzers that could read none
+    of their files. `not_finite` has the finding on the operation that first returned NaN or infinity, if there is one.
     """
 
     memory: Report[MemoryData] | None = None
@@ -111,8 +110,8 @@ def has_failed_rank(manifest: Mapping[str, object]) -> bool:
 def is_foreign_end(run: Run) -> bool:
     """Return whether all ranks marked a clean end in a run whose training script is not this project's trainer.
 
-    There is then either no `run.json`, or one by this project's launcher, which has the field `command`. In such a
-    run only these marks, which recorders write, show that it ended well.
+    There is then no `run.json`, or one written by this project's launcher (it has the field `command`). In such a run
+    only these marks, which recorders write, show that the run ended well.
     """
     manifest = run.manifest()
     is_foreign = not manifest or "command" in manifest

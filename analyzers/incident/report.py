@@ -142,8 +142,8 @@ def reports_behind(reports: AnalyzerReports, chain: Sequence[Event]) -> list[Ana
 def uneventful(reports: AnalyzerReports, manifest: Mapping[str, object], missing: list[str]) -> Verdict:
     """Return the verdict on a run for which no cause of a problem was found.
 
-    It is healthy, unknown, or the verdict of the text logs. `missing` lists the evidence that the analyzers lacked,
-    and becomes part of the verdict. `manifest` is the content of `run.json`.
+    The verdict is healthy, unknown, or the verdict of the text logs. `missing` lists the evidence that was missing for
+    the analyzers; it becomes part of the verdict. `manifest` is the content of `run.json`.
     """
     outcome = outcome_of(reports, manifest)
     # Whether the job hangs or ended is said before what its steps or memory were like.
@@ -177,9 +177,9 @@ def uneventful(reports: AnalyzerReports, manifest: Mapping[str, object], missing
 
 
 def is_text_alone(reports: AnalyzerReports) -> bool:
-    """Return whether everything that is known of a run, including its steps, comes from printed text.
+    """Return whether everything that is known about a run, including its steps, comes from printed text.
 
-    Text shows no state of the ranks, so such a run may hang although nothing in it says so.
+    Text does not show the state of the ranks, so such a run may hang although no line says so.
     """
     others = set(reports.by_name()) - {"logs", "steps"}
     return not others and all(
@@ -188,7 +188,7 @@ def is_text_alone(reports: AnalyzerReports) -> bool:
 
 
 def is_known(report: AnalyzerReport) -> bool:
-    """Return whether a report says how its part of the run went; a snapshot without a history does not."""
+    """Return whether a report shows how its part of the run went; a snapshot without a history does not."""
     return report.verdict.status is not Status.UNKNOWN
 
 
@@ -198,15 +198,15 @@ def is_open(logs: Report[LogsData]) -> bool:
 
 
 def of_logs(logs: Report[LogsData], missing: list[str]) -> Verdict:
-    """Return the verdict on the text logs as that on the run, because no other analyzer shows how the run went.
+    """Return the verdict of the text logs as the verdict on the run, because no other analyzer shows how the run went.
 
-    `missing` lists the evidence that was lacking so far; it is put before the list of the logs' own verdict.
+    `missing` lists the evidence that has been missing so far; it is put before the list of the logs' own verdict.
     """
     return msgspec.structs.replace(logs.verdict, missing=[*missing, *logs.verdict.missing])
 
 
 def outcome_of(reports: AnalyzerReports, manifest: Mapping[str, object]) -> Outcome:
-    """Return how a run ended, by the status in `run.json` and what the hang analyzer found.
+    """Return how a run ended, by the status in `run.json` and the findings of the hang analyzer.
 
     A run that completed without any step has an outcome of its own.
     """

@@ -25,10 +25,10 @@ FILES_OF_A_CHILD = 256
 
 @dataclass
 class Logs:
-    """The events of a run's logs in order, and what the logs show about its ranks.
+    """The events of a run's logs in order, and the facts that the logs show about its ranks.
 
     `files_of` has, for each event, the index of its log in `files`. `ranks` has the last step and line of each rank.
-    `left_out` counts events that are not kept.
+    `left_out` is the number of events that were not stored.
     """
 
     events: list[LogEvent] = field(default_factory=list)
@@ -80,7 +80,7 @@ def add_exit_codes(loaded: Logs, manifest: Mapping[str, object]) -> None:
     """Add the exit codes in `run.json` to `loaded` as events, if a timer of Python's fault handler printed stacks.
 
     Such a timer (`faulthandler.dump_traceback_later`) can also end its process with exit code 1; the exit codes show
-    whether it did. `manifest` is the content of `run.json`.
+    whether this happened. `manifest` is the content of `run.json`.
     """
     codes = manifest.get("exit_codes")
     if not isinstance(codes, dict) or not any(e.kind is EventKind.STACKS for e in loaded.events):
@@ -118,8 +118,8 @@ def is_of_one_rank(path: str) -> bool:
 def rank_of_file(artefact: run.Artefact, first: Mapping[str, int]) -> int | None:
     """Return the rank whose output a file holds; None if neither its folder nor its name shows the rank.
 
-    For a file in a worker's folder of torchrun (`<launch>/attempt_0/3/`), that is the local rank (3) plus the rank of
-    the first worker of that launch in `first`.
+    In a worker's folder of torchrun (`<launch>/attempt_0/3/`), the rank is the local rank (3) plus the rank of the
+    launch's first worker in `first`.
     """
     match = WORKER.fullmatch(str(artefact.path))
     if match:
@@ -165,7 +165,7 @@ def add(loaded: Logs, artefacts: Sequence[run.Artefact], columns: store.Columns,
 def nccl_processes(
     columns: store.Columns, artefacts: Sequence[run.Artefact], ranks: Sequence[int | None]
 ) -> list[NcclProcess]:
-    """Return what the log files `artefacts`, read into `columns`, show about NCCL's memory in each process.
+    """Return the facts about NCCL's memory in each process, from the log files `artefacts`, read into `columns`.
 
     `ranks` has the rank of each file, or None if its path shows none.
     """
@@ -178,10 +178,10 @@ def nccl_processes(
 
 
 def with_certain_ranks(processes: Sequence[NcclProcess]) -> list[NcclProcess]:
-    """Return the processes; a rank that several devices claim is None.
+    """Return the processes; a rank that several devices claim becomes None.
 
-    A rank in the largest communicator is that of the job only if this communicator has all ranks. A process that was
-    started again has the same device.
+    A rank in the largest communicator is the rank in the job only if this communicator has all ranks. A process that
+    was started again has the same device.
     """
     devices: dict[int | None, set[tuple[str, int]]] = {}
     for process in processes:
@@ -271,9 +271,9 @@ def add_roster(
 
 
 def number_ranks(loaded: Logs) -> None:
-    """Set the rank of those events in `loaded` that lack one, from the table of failed workers that torchrun prints.
+    """Set the missing ranks of events in `loaded`, from the table of failed workers that torchrun prints.
 
-    An event is matched to a worker by process id, or by local rank if there is one node; without a table, the local
+    An event is matched to a worker by process id, or by local rank if there is one node. Without a table, the local
     rank is taken for the rank. A rank in the table also becomes a known rank of the job.
     """
     table = [e for e in loaded.events if e.kind in (EventKind.TORCHRUN_FAILURE, EventKind.TORCHRUN_ROOT_CAUSE)]

@@ -13,7 +13,7 @@ LOGGER = re.compile(r"^(?:\[\w+\]:\s?)*\[?[IWEF]\d{3,4} [\d:.]+ +(?:\d+ )?\S+\] 
 
 
 class EventKind(StrEnum):
-    """The kind of an event, which is what a line or a block of lines of a log reports."""
+    """The kind of an event; an event is what one line or a block of lines of a log reports."""
 
     EXCEPTION = "exception"
     OUT_OF_MEMORY = "out_of_memory"
@@ -53,7 +53,7 @@ class EventKind(StrEnum):
 
 
 class LogClass(StrEnum):
-    """The class of a verdict on logs: how the job ended (`healthy`, `time_limit`), or what made it fail (`oom`)."""
+    """The class of a verdict on logs: how the job ended (`healthy`, `time_limit`), or why it failed (`oom`)."""
 
     OOM = "oom"
     HOST_OOM = "host_oom"
@@ -209,8 +209,8 @@ class LogEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     `path` and `line` are its position in the log, `source` is the line of the user's code (`file:line`). `time_ns` is
     the printed time in ns since 1970, taken as UTC; a missing year is taken from the time of the log file. `count` is
-    how often the same event was reported. `attempt` is the number of restarts before. `chain` has the texts of the
-    exceptions that led to the reported exception, the first one first.
+    how often the same event was reported. `attempt` is the number of restarts of the job before the event. `chain` has
+    the texts of the exceptions that led to the reported exception, the earliest one first.
     """
 
     kind: EventKind
@@ -252,7 +252,7 @@ class RankLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A log file of the run, and how much of it was read; `problem` says why it could not be read (empty: it was)."""
+    """A log file of the run, and how much of it was read; `problem` is why it could not be read (empty: it could)."""
 
     path: str
     bytes: int

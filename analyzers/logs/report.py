@@ -23,7 +23,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
     `run` is a log, a folder of logs such as torchrun's `--log-dir`, or the result of `analyzers.run.discover` for one.
     These kinds of logs are read, of any size: stdout and stderr of ranks (one file each, or one for all with `[rank3]:`
     before each line), torchrun's table of failures and `error.json`, Slurm's output, and kernel logs. The rules are
-    fixed: the same log gives the same answer. Times are as printed, taken as UTC.
+    fixed: the same log always gives the same answer. Printed times are taken as UTC.
 
     Example:
         report = analyze("slurm-1234.out")
@@ -54,7 +54,7 @@ def analyze(run: Run | str | PathLike[str], options: store.Options | None = None
 
 
 def data_of(logs: Logs) -> LogsData:
-    """Return the data of the report: the events, and what the logs show about each rank and device."""
+    """Return the data of the report: the events, and the facts that the logs show about each rank and device."""
     ranks = [logs.ranks[rank] for rank in sorted(logs.ranks)]
     return LogsData(
         world_size=logs.world_size,

@@ -104,7 +104,7 @@ def problem_finding(rows: Rows, problem: Problem, mask: Mask) -> Finding:
 
 
 def title_of(rows: Rows, problem: Problem, mask: Mask, where: str) -> str:
-    """Return the title of a finding; it names the tokens by the name that the table of roles gives them.
+    """Return the title of a finding; it names the tokens in the same way as the table of roles.
 
     `mask` marks the rows with the mistake; `where` says how many they are, such as `12 of 40 rows`.
     """
@@ -162,9 +162,9 @@ def example(one: Position) -> Evidence:
 
 
 def shift_title(rows: Rows, mask: Mask, where: str) -> str:
-    """Return the title for labels that are shifted wrongly; it names the token that a label is.
+    """Return the title for labels that are shifted wrongly; it names the token that the labels actually are.
 
-    `mask` marks the rows with this mistake, of which the most frequent shift counts; `where` says how many they are,
+    `mask` marks the rows with this mistake; the most frequent shift among them counts. `where` says how many they are,
     such as `12 of 40 rows`.
     """
     # The offset makes negative shifts valid indices of the counts.
@@ -205,7 +205,7 @@ def why(rows: Rows, problem: Problem, mask: Mask) -> str:
 
 
 def one_length_text(rows: Rows, mask: Mask) -> str:
-    """Return that rows without labels (`mask`) may be packed or truncated, if all rows have one length; else empty."""
+    """Return a text that rows without labels (`mask`) may be packed or truncated; empty if their lengths differ."""
     if not rows.is_one_length or rows["answer"][mask].any():
         return ""
     return (
@@ -215,7 +215,7 @@ def one_length_text(rows: Rows, mask: Mask) -> str:
 
 
 def limit_source(rows: Rows) -> str:
-    """Return a phrase on where the length comes from to which rows are truncated: an option, or the rows themselves."""
+    """Return a phrase on the source of the length to which rows are truncated: an option, or the rows themselves."""
     if rows.seq_len:
         return "given by --seq-len"
     return f"the largest length, which {np.count_nonzero(rows['length'] == rows.limit)} rows have"
@@ -232,10 +232,10 @@ def user_text(sums: Mapping[str, int]) -> str:
 
 
 def end_text(sums: Mapping[str, int], ends: int, learned: int) -> str:
-    """Return how many answers end with a token that is masked, as sentences.
+    """Return sentences on how many answers end with a token that is masked.
 
     `sums` has each fact, added up over the rows with the mistake; `ends` is the number of end tokens in all rows,
-    `learned` the number of those that are trained.
+    `learned` the number of trained ones.
     """
     often = f"In all rows together, {learned} of {quantity(ends, 'answer')} have a label there"
     where = often if learned else "No end token of any row has a label, so the model does not learn to stop"
@@ -243,7 +243,7 @@ def end_text(sums: Mapping[str, int], ends: int, learned: int) -> str:
 
 
 def padding_text(sums: Mapping[str, int]) -> str:
-    """Return how much of what is trained is padding, as a sentence.
+    """Return a sentence on how much of the trained tokens is padding.
 
     `sums` has each fact, added up over the rows with the mistake.
     """
@@ -263,7 +263,7 @@ def masked_text(sums: Mapping[str, int]) -> str:
 
 
 def template_text(sums: Mapping[str, int]) -> str:
-    """Return how many tokens of the chat template are trained, as a sentence: those that start an answer, and others.
+    """Return a sentence on how many tokens of the chat template are trained: those that start an answer, and others.
 
     `sums` has each fact, added up over the rows with the mistake.
     """

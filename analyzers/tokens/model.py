@@ -55,7 +55,7 @@ class Form(StrEnum):
 
 
 class Shifter(StrEnum):
-    """What moves the labels by one position: the model, as in Hugging Face, or the data, as in torchtitan."""
+    """The part that moves the labels by one position: the model, as in Hugging Face, or the data, as in torchtitan."""
 
     MODEL = "model"
     DATA = "data"
@@ -79,8 +79,8 @@ the assistant does not write.
 class Position(msgspec.Struct, frozen=True):
     """A token of a sequence, and the label at its position.
 
-    `trained` says whether the model learns to predict this token, `role` which part of a conversation it belongs to,
-    and `document` is the number of its document among those packed into the sequence.
+    `trained` says whether the model learns to predict this token. `role` is the part of a conversation that it belongs
+    to, `document` the number of its document among those packed into the sequence.
     """
 
     sequence: int
@@ -95,7 +95,7 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Lengths(msgspec.Struct, frozen=True):
-    """How a number is distributed over the rows of a data set: median, 90th percentile, and the largest."""
+    """The distribution of a number over the rows of a data set: median, 90th percentile, and the largest value."""
 
     median: int
     p90: int
@@ -105,10 +105,10 @@ class Lengths(msgspec.Struct, frozen=True):
 class TokenStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers about all rows of a data set that were read.
 
-    `complete` is false if the limit of processor time ended reading early. `tokens` are without padding, `trained`
-    are those that the loss counts. `roles` and `trained_roles` count tokens and trained tokens by role. `shifts`
-    counts the labelled rows by which token their labels are. `at_limit` is the number of rows that may be truncated,
-    as they have the length to which the trainer truncates, or the largest length together with other rows.
+    `complete` is false if the limit of processor time ended reading early. `tokens` are without padding, `trained` are
+    those that the loss counts. `roles` and `trained_roles` count tokens and trained tokens by role. `shifts` counts the
+    labelled rows by the shift of their labels. `at_limit` is the number of rows that may be truncated: they have the
+    length to which the trainer truncates, or the largest length together with other rows.
     """
 
     rows: int
@@ -133,8 +133,8 @@ class TokensData(msgspec.Struct, frozen=True, kw_only=True):
     """The data of a tokens report (`workbench.tokens/1`): sequences with one row per position, and statistics.
 
     `left_over` is the number of tokens at the end of a text that are too few for a sequence. `statistics` is null for
-    text that is only cut into sequences. `template` names the chat format, `tokenizer` the file, `shifted_by` what
-    moves the labels by one position.
+    text that is only cut into sequences. `template` is the name of the chat format, `tokenizer` the file, `shifted_by`
+    the part that moves the labels by one position.
     """
 
     seq_len: int

@@ -12,8 +12,8 @@ MESSAGES_AT_MOST = 64
 def device_accounts(events: Iterable[LogEvent], nccl: Sequence[NcclProcess] = ()) -> list[LogMemory]:
     """Return the parts of a device's memory at each failed request for memory, in the order of `events`.
 
-    `nccl` is what the logs show about NCCL's buffers in each process. Messages with the same rank, device and requested
-    size count as one; at most `MESSAGES_AT_MOST` are returned.
+    `nccl` has the facts about NCCL's buffers in each process, from the logs. Messages with the same rank, device and
+    requested size count as one; at most `MESSAGES_AT_MOST` are returned.
     """
     accounts: dict[tuple[int | None, int | None, int], LogMemory] = {}
     for account in messages(events, nccl):
@@ -37,7 +37,7 @@ def messages(events: Iterable[LogEvent], nccl: Sequence[NcclProcess]) -> Iterato
 
 
 def parts_of(known: KnownMemory, process: NcclProcess | None) -> list[MemoryPart]:
-    """Return the parts of a device's memory, with NCCL's buffers apart if the log of `process` shows them."""
+    """Return the parts of a device's memory; NCCL's buffers are a separate part if the log of `process` shows them."""
     parts = account_for(known)
     return parts if process is None else with_nccl(parts, process)
 

@@ -18,10 +18,10 @@ from analyzers.report import Evidence, Finding, Severity
 
 
 def untracked_findings(accounts: Sequence[LogMemory], nccl: Sequence[NcclProcess] = ()) -> Iterator[Finding]:
-    """Yield a finding on the device with the most memory outside the allocator, if that is a large part of its memory.
+    """Yield a finding on the device with the most memory outside the allocator, if it is a large part of its memory.
 
-    `accounts` has the parts of the memory at each failed request, `nccl` what NCCL's own lines show. The finding is a
-    warning if the failed request would have fitted into that memory.
+    `accounts` has the parts of the memory at each failed request, `nccl` the facts from NCCL's own lines. The finding
+    is a warning if the failed request would have fitted into this memory.
     """
     large = [account for account in accounts if is_large(account.parts)]
     if not large:

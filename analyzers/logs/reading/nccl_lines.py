@@ -41,10 +41,10 @@ PROCESSES_AT_MOST, COMMUNICATORS_AT_MOST = 1 << 14, 1 << 10
 
 @dataclass
 class Process:
-    """The communicators and connections of one process so far; `line` is that of its first communicator.
+    """The communicators and connections of one process so far; `line` is the line of its first communicator.
 
-    `counts` has the channels that each thread printed last: its next communicator has them. `links` counts the
-    connections by communicator (empty: not created yet, or one of several) and kind.
+    `counts` has the numbers of channels that each thread printed last; they belong to its next communicator. `links`
+    counts the connections by communicator (empty: not created yet, or one of several) and kind.
     """
 
     device: int
@@ -61,7 +61,7 @@ class Process:
 
 @dataclass
 class NcclLines:
-    """The processes whose NCCL lines one log has, by host and process id."""
+    """The processes with NCCL lines in one log, by host and process id."""
 
     processes: dict[tuple[str, int], Process] = field(default_factory=dict)
     is_other_library: bool = False
@@ -82,7 +82,7 @@ class NcclLines:
                 self.take(process, header[2], (match[1] + match[2]).decode("utf-8", "replace"), first)
 
     def take(self, process: Process, thread: int, text: str, number: int) -> None:
-        """Take what one line says about a process; `number` is the line's number, `text` what follows the header."""
+        """Store what one line says about a process; `number` is the line's number, `text` the text after its header."""
         if channel := CHANNEL.match(text):
             self.has_links = True
             add_link(process, thread, channel)
@@ -97,7 +97,7 @@ class NcclLines:
             process.sizes[SETTING_NAMES[setting[1]]] = int(setting[2])
 
     def found(self) -> list[NcclProcess]:
-        """Return what the log shows about NCCL's memory, one item for each process with a communicator."""
+        """Return the facts about NCCL's memory in the log, one item for each process with a communicator."""
         if self.is_other_library:
             return []
         return [
@@ -119,7 +119,7 @@ def header_before(chunk: bytes, end: int) -> tuple[str, int, int, int] | None:
 
 
 def add_link(process: Process, thread: int, channel: "re.Match[str]") -> None:
-    """Count one connection: of the rank that sends, or of the one that receives through a network."""
+    """Count one connection: one through which the rank sends, or one through which it receives over a network."""
     source, target, direction, transport = int(channel[1]), int(channel[2]), channel[3], channel[4]
     own, peer = (target, source) if direction == "[receive] " else (source, target)
     process.links[thread, own, peer, link_of(transport, direction)] += 1
@@ -150,7 +150,7 @@ def add_communicator(process: Process, thread: int, complete: "re.Match[str]") -
 
 
 def described(process: Process, host: str, pid: int) -> NcclProcess:
-    """Return what the log shows about one process, each connection with the communicator that it belongs to."""
+    """Return the facts that the log shows about one process; each connection is assigned to its communicator."""
     links: dict[str, Counter[Link]] = {}
     for (thread, own, peer, link), count in process.links.items():
         links.setdefault(owner(process, thread, own, peer), Counter())[link] += count
@@ -184,8 +184,8 @@ def with_links(comm: NcclCommunicator, links: dict[Link, int], nvls_bytes: int) 
 def owner(process: Process, thread: int, own: int, peer: int) -> str:
     """Return the communicator of a connection; empty if it may be one of several.
 
-    Until 2.21 the thread that creates a communicator also connects it. Later another one does at the first use: then
-    the ranks at both ends must be possible in it.
+    Until NCCL 2.21 the thread that creates a communicator also connects it. Since then another thread connects it at
+    the first use; in this case the communicator must have the ranks at both ends.
     """
     possible = [comm.comm for comm in process.comms.values() if comm.rank == own and peer < comm.ranks]
     created_here = [comm for comm in possible if process.threads[comm] == thread]

@@ -82,10 +82,10 @@ def event_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def roster_columns(scanners: list[Scanner]) -> dict[str, np.ndarray[Any, Any]]:
-    """Return int64 columns with a row per file and rank: the file's index, the rank, the rank's last step there
-    and the number of the line with it.
+    """Return int64 columns with a row per file and rank: the file's index, the rank, its last step, and a line number.
 
-    Lines without a rank have the rank `UNRANKED`; a missing step is `ABSENT`.
+    The line number is that of the last line with a step. Lines without a rank have the rank `UNRANKED`; a missing step
+    is `ABSENT`.
     """
     seen = [(file, rank, seen) for file, s in enumerate(scanners) for rank, seen in s.roster.in_order()]
     return {

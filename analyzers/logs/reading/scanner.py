@@ -60,10 +60,10 @@ CAUGHT_IN_WORKER = re.compile(r"^Caught \w+ in DataLoader worker process")
 class Scanner:
     """The state of reading one log: the events found so far, and the data needed to recognise further events.
 
-    `lines` counts the lines that were read, `taken` those that were parsed, and `skipped` the bytes that were not
-    read. `clock` is the last printed time, in ns since 1970. Two dicts are keyed by the prefix of a process's lines:
-    `latest` has the index of the event of its last exception, and `caught` that of an exception by which a data
-    loader announced that its worker failed; the worker's own exception follows in the log.
+    `lines` counts the lines that were read, `taken` those that were parsed, and `skipped` the bytes that were not read.
+    `clock` is the last printed time, in ns since 1970. The keys of two dicts are the prefixes of the processes' lines.
+    `latest` has the index of the event of the process's last exception. `caught` has the index of an exception by which
+    a data loader announced that its worker failed; the worker's own exception follows in the log.
     """
 
     year: int
@@ -121,10 +121,10 @@ class Scanner:
         self.labelled = bool(first) and 2 * sum(bool(SRUN_LABEL.match(line)) for line in first) > len(first)
 
     def scan(self, chunk: bytes) -> None:
-        """Parse those lines of a chunk that may report events.
+        """Parse the lines of a chunk that may report events.
 
-        Most lines of a log differ from an earlier line only in their digits. So each line is looked up, without its
-        digits, among those that are known to report no event.
+        Most lines of a log differ from an earlier line only in their digits. So each line without its digits is looked
+        up among the lines that are known to report no event.
         """
         start, counted, number = 0, 0, self.lines + 1
         shapes = chunk.translate(None, DIGITS).split(b"\n")
@@ -178,9 +178,9 @@ class Scanner:
             self.filter.skip_unless_digits_matter(shape)
 
     def follow_box(self, key: str, body: str) -> bool:
-        """Parse a line if it belongs to a traceback that is drawn in a box of characters; return whether it does.
+        """Parse a line if it belongs to a traceback drawn in a box of characters; return whether it does.
 
-        `key` is the prefix of the process's lines, `body` the line without it.
+        `key` is the prefix of the lines of the process, `body` the line without this prefix.
         """
         is_inside = self.tracebacks.feed_box(key, body)
         if is_inside:
@@ -190,9 +190,9 @@ class Scanner:
     def add_exception(self, raised: Raised, at: Position, prefix: Prefix) -> None:
         """Add an exception as an event, unless it only follows from an earlier failure.
 
-        `raised` is the exception, `at` the position of the line that names it, and `prefix` that of its process's
-        lines. Class and text of the exception decide the kind of the event. An exception that was raised while
-        another one was handled takes the place of the other's event, because both are about the same failure.
+        `raised` is the exception, `at` the position of the line that names it, and `prefix` the prefix of its process's
+        lines. Class and text of the exception decide the kind of the event. An exception that was raised while another
+        one was handled takes the place of the other's event, because both are about the same failure.
         """
         name = raised.name.rpartition(".")[2]
         first = self.latest.get(prefix.key) if raised.chain else None
@@ -224,8 +224,9 @@ class Scanner:
     def add_relayed(self, found: Found, raised: Raised, at: Position, prefix: Prefix) -> None:
         """Add the event of an exception that one rank raised, and that a second exception then reports on all ranks.
 
-        PyTorch relays errors so, for example in distributed checkpoints. `found` and `raised` describe the first
-        exception; its event takes the place of the relaying exception's event. `prefix` has the rank that raised it.
+        PyTorch relays errors in this way, for example in distributed checkpoints. `found` and `raised` describe the
+        first exception; its event takes the place of the relaying exception's event. `prefix` has the rank that raised
+        it.
         """
         index = self.add(found, raised.text, at, prefix, raised)
         relaying = self.latest.get(prefix.key)

@@ -1,4 +1,4 @@
-"""Find which rows of a data set have which mistake, from the numbers about each row (facts)."""
+"""Find the rows of a data set that have a mistake, and which one, from the numbers about each row (facts)."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -49,8 +49,8 @@ class Problem(StrEnum):
 class Rows:
     """The facts of a data set as columns, with one value per row of the data set; `rows[name]` is one column.
 
-    `shifter` is what moves the labels by one position (model or data). `seq_len` is the length to which the trainer
-    truncates rows (None: not given).
+    `shifter` is the part that moves the labels by one position (model or data). `seq_len` is the length to which the
+    trainer truncates rows (None: not given).
     """
 
     facts: Columns
@@ -81,7 +81,7 @@ class Rows:
     def limit(self) -> int | None:
         """The length to which rows are truncated: `seq_len`, or else the largest length if several rows have it.
 
-        It is None if neither is known.
+        The value is None if neither is known.
         """
         if self.seq_len:
             return self.seq_len
@@ -103,11 +103,11 @@ class Rows:
 
     @property
     def is_truncated(self) -> bool:
-        """Whether rows were truncated to `limit`: the option says so, or lengths pile up at the largest one.
+        """Whether rows were truncated to `limit`: the option gives a limit, or many rows have just the largest length.
 
         Example: of 200 rows 10 have 300 tokens, and 6 have 270 to 299, which is 0.2 for each of these lengths: rows
-        were truncated to 300. Where nearly all lengths are equal, rows are pieces of packed text or have been made with
-        that length, unless each of them begins where a conversation does.
+        were truncated to 300. If nearly all lengths are equal, rows are pieces of packed text or were made with this
+        length, unless each of them begins where a conversation does.
         """
         if self.seq_len:
             return True

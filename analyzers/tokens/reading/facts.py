@@ -147,7 +147,7 @@ def begins_twice(ids: Column, roles: Roles, vocabulary: Vocabulary | None) -> bo
 def chosen_targets(sample: Sample, roles: Roles) -> Mask:
     """Return a mask of the tokens that a trainer would train in a row without labels.
 
-    These are the answers with their ends, or all tokens of a text.
+    In a conversation these are the answers with their ends; in other texts they are all tokens.
     """
     kinds = roles.roles
     if sample.form is Form.MESSAGES:
@@ -160,7 +160,8 @@ def chosen_targets(sample: Sample, roles: Roles) -> Mask:
 def message_targets(sample: Sample, roles: Roles) -> Mask:
     """Return a mask of the trained tokens of a rendered conversation.
 
-    These are what the template marks as the assistant's, or else the trained messages with the ends of their answers.
+    These are the tokens that the template marks as the assistant's. Without marks, they are the trained messages with
+    the ends of their answers.
     """
     pieces, kinds = roles.pieces, roles.roles
     if pieces is None:
