@@ -102,7 +102,7 @@ class Run:
         """Return the content of `run.json`: the configuration, versions, start and end of the job, as a dict.
 
         The dict is empty if there is no such file, or if it cannot be read. If the nodes of a job sent their files to
-        this folder, the `run.json` of each node is merged with that of the first.
+        this folder, the `run.json` files of all nodes are merged into one.
         """
         own = [a.path for a in self.of(Kind.MANIFEST) if node_of(a.path, self.root) is None]
         others = [a.path for a in self.of(Kind.MANIFEST) if node_of(a.path, self.root) is not None]

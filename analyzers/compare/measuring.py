@@ -100,7 +100,7 @@ def answer_or_none(question: Callable[[], Answer]) -> Answer | None:
 def medians_over(ranks: Sequence[RankSteps]) -> Measures:
     """Return the measures of a run, each as the median over its ranks, except for three.
 
-    Memory is the maximum over the ranks, the number of timed steps is the minimum, and the loss is that of the first
+    Memory is the maximum over the ranks, the number of timed steps is the minimum, and the loss comes from the first
     rank that logged one.
     """
     names = {name for rank in ranks for name in rank.phases}

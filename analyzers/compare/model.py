@@ -25,9 +25,9 @@ class Row(msgspec.Struct, frozen=True):
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
     """The measures of one run: for most of them the median over its ranks.
 
-    Memory is that of the rank with most memory, `timed_steps` that of the rank with fewest, and the loss that of one
-    rank. Times are in seconds, memory is in bytes, and `tokens_per_s` is of one rank. A value that was not recorded is
-    None, 0 or {}.
+    Memory is the memory of the rank with the highest use, `timed_steps` the number of the rank with the fewest, and the
+    loss is from one rank. Times are in seconds, memory is in bytes, and `tokens_per_s` is of one rank. A value that was
+    not recorded is None, 0 or {}.
     """
 
     step_s: float | None = None

@@ -47,9 +47,7 @@ class Holder(StrEnum):
 
 
 class Source(StrEnum):
-    """Where a size comes from: a message, a snapshot, the driver, NCCL's log lines, the difference of other sizes, or a
-    typical value.
-    """
+    """The source of a size: a message, a snapshot, the driver, NCCL's log, a difference of sizes or a typical value."""
 
     MESSAGE = "message"
     SNAPSHOT = "snapshot"

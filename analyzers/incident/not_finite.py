@@ -102,7 +102,7 @@ def came_from_outside(content: NotFinite) -> bool:
 
 
 def finding(files: Sequence[tuple[Artefact, NotFinite]]) -> Finding:
-    """Return the finding on the ranks on which values first stopped being finite; `files` are those of these ranks."""
+    """Return the finding on the ranks on which values first stopped being finite; `files` are the files of these."""
     _, content = files[0]
     ranks = sorted(content.rank for _, content in files)
     return Finding(

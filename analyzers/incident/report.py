@@ -108,8 +108,8 @@ def verdict(
 ) -> Verdict:
     """Return the verdict on the run, with the class and ranks of the first cause in `chain`.
 
-    `findings` are those of the whole report, `manifest` is the content of `run.json`. `gaps` says which nodes did not
-    send all of their files.
+    `findings` are the findings of the whole report, `manifest` is the content of `run.json`. `gaps` has phrases on
+    nodes that did not send all of their files.
     """
     lacks = [lack for report in reports_behind(reports, chain) for lack in report.verdict.missing]
     missing = [*reports.problems, *(lack for lack in gaps if lack not in lacks), *lacks]

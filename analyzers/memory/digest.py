@@ -26,7 +26,7 @@ VERSION = code_version(Path(__file__).parent)
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:
     """Return the columns and the metadata of a snapshot file, and the results computed from them.
 
-    `paths` holds the one file. The columns are those of `reader.read` and of `derived_columns`. `meta["devices"]` has a
+    `paths` holds the one file. The columns come from `reader.read` and `derived_columns`. `meta["devices"]` has a
     `model.Device` for each device, without the fields that come from the file's path; `meta["lifetimes"]` has the
     number of rows that each device has in the `life_*` columns.
 

@@ -1,7 +1,7 @@
-"""The structs of the JSON document `workbench.memory/1`: the results of a memory report about each device.
+"""Define the structs of the JSON document `workbench.memory/1`: the results of a memory report about each device.
 
-JSON names are fixed: a field with a plainer name in Python has its JSON name in `msgspec.field(name=...)`. Sizes are
-bytes. An entry or an index is that of an allocator event in the device's trace; -1 means "before the first".
+JSON names are fixed: if a field has a clearer name in Python, its JSON name is in `msgspec.field(name=...)`. Sizes are
+bytes. An entry or an index is the index of an allocator event in the device's trace; -1 means "before the first".
 """
 
 from enum import StrEnum

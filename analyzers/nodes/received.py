@@ -65,11 +65,11 @@ def read_node_list(folder: Path) -> NodeList | None:
 
 
 def merged_manifest(own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the manifest (run.json) of a run, merged from those of its launchers.
+    """Return the manifest (run.json) of a run, merged from the manifests of its launchers.
 
-    `own` is the one in the run folder, `others` are those that nodes sent. Exit codes and launches are those of all
-    nodes, and the cause is the earliest one. The job failed if it failed on any node. Other fields are taken from
-    `own`, then from the first of `others` that has them.
+    `own` is the manifest in the run folder, `others` are the manifests that nodes sent. Exit codes and launches of all
+    nodes are combined, and the cause is the earliest one. The job failed if it failed on any node. Other fields are
+    taken from `own`, then from the first of `others` that has them.
     """
     every = [manifest for manifest in (own, *others) if manifest]
     merged: dict[str, Any] = {}

@@ -124,7 +124,7 @@ def projected_difference(both: pd.DataFrame) -> Floats:
 
 
 def allowed(both: pd.DataFrame, length: int, tolerance: float | None) -> Floats:
-    """Return the tolerance of each tensor: the largest of its own and of those before it, because errors are passed on.
+    """Return the tolerance of each tensor: the largest among its own and those of earlier tensors, as errors propagate.
 
     `both` has the tensors in the order of computation, and `length` is the number of terms of the longest sum. If
     `tolerance` is not None, it replaces these tolerances. Whole numbers must be equal, and settings of the optimizer

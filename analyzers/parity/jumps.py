@@ -38,7 +38,7 @@ class Jump(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def factor(self) -> float:
-        """How many times larger the norm is than the largest norm before; infinite if the latter was 0."""
+        """How many times larger the norm is than the largest norm before; infinite if the largest norm before was 0."""
         return self.norm / self.before if self.before else math.inf
 
 
@@ -120,9 +120,9 @@ def is_jump(rows: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def first_of(rows: pd.DataFrame) -> Jump | None:
-    """Return the first tensor whose norm jumps (see `is_jump`), as a `Jump`; None if none does.
+    """Return the first tensor whose norm jumps (see `is_jump`), as a `Jump`; None if there is none.
 
-    `rows` are those of `with_norms`, in the order in which the tensors are computed.
+    `rows` are rows of `with_norms`, in the order in which the tensors are computed.
     """
     jumped = rows[is_jump(rows)]
     return None if jumped.empty else jump_of(jumped.iloc[0])

@@ -124,7 +124,7 @@ class Steps:
 
     @cached_property
     def _index(self) -> tuple[Column, Column, Column, Column]:
-        """The ranks, the steps, and for each row of `table` the index of its rank and that of its step among them."""
+        """The ranks, the steps, and, for each row of `table`, the index of its rank and of its step among them."""
         ranks, rank_codes = np.unique(self.table["rank"].to_numpy(), return_inverse=True)
         steps, step_codes = np.unique(self.table["step"].to_numpy(), return_inverse=True)
         return ranks, steps, narrowed(rank_codes), narrowed(step_codes)

@@ -15,7 +15,7 @@ LESS_PER_FURTHER_VARIANT = 0.1
 
 
 def blame_deviation(context: HangContext, deviations: list[Deviation], node: OpNode, involved: Iterable[int]) -> Cause:
-    """Return a `Cause` that blames ranks whose operations deviate from those of ranks that run the same program.
+    """Return a `Cause` that blames ranks whose operations deviate from other ranks with the same program.
 
     The earliest of `deviations` decides, because later ones may be its consequences. The culprits are all ranks whose
     deviation has the same class and the same expected operation. `involved` are the ranks that wait for them in

@@ -175,10 +175,10 @@ def cause_of_waiting(places: Sequence[Place], sides: list[list[Place]], world_si
 def blame_messages(places: Sequence[Place], in_message: Sequence[Place]) -> tuple[list[int], list[int]]:
     """Return (culprits, victims) for a job in which all ranks (`places`) wait, some of them in sends and receives.
 
-    `in_message` are the places of the latter. If exactly one rank waits in a collective instead, this rank is the
-    culprit: it has gone past its own sends and receives, and the others wait for it. If several ranks wait in
-    collectives, stacks do not show which of them is the culprit, so there are no culprits. If all ranks are in sends
-    and receives, they wait for each other, and all are culprits.
+    `in_message` are the places of the ranks in sends and receives. If exactly one rank waits in a collective instead,
+    this rank is the culprit: it has gone past its own sends and receives, and the others wait for it. If several ranks
+    wait in collectives, stacks do not show which of them is the culprit, so there are no culprits. If all ranks are in
+    sends and receives, they wait for each other, and all are culprits.
     """
     past = [place for place in places if place not in in_message]
     if not past:

@@ -85,7 +85,7 @@ def sentence(cause: StackCause) -> str:
 def title(cause: StackCause) -> str:
     """Return the title of the finding: `rank 1 is stuck in load (train.py:13) and in no collective`.
 
-    If no rank runs its own code, the title names the operation and line of all ranks, as the function `sides` does.
+    If no rank runs its own code, the title is the result of `sides`: the operation and line of all ranks.
     """
     if cause.kind is not HangClass.HOST_STUCK:
         return BEGINNINGS.get(cause.kind, "") + sides(cause)

@@ -135,8 +135,8 @@ def build_graph(job: Job, side: SideFiles) -> WaitGraph:
 def began_after_dump(job: Job, side: SideFiles, rank: int, began_ns: int) -> bool:
     """Return whether an operation that began at `began_ns` is newer than a rank's dump, which then cannot show it.
 
-    The age of a dump is that of its request or, if the request was not recorded, of its file. The result is False if
-    neither time is known.
+    The time of a dump is the time of its request or, if the request was not recorded, the time of its file. The result
+    is False if neither time is known.
     """
     taken_ns = side.asked_ns(rank) or job.taken_ns.get(rank)
     return taken_ns is not None and began_ns > taken_ns

@@ -60,7 +60,7 @@ DUMP = re.compile(r"rank_?(\d+)(?:\.json)?")
 
 
 def unreadable_dumps(run: Run, dumps: DumpSet, ranks: Container[int]) -> dict[int, str]:
-    """Return {rank: why its dump could not even be opened} for those of `ranks` for which this is so.
+    """Return {rank: why its dump could not even be opened}, for the ranks in `ranks` whose dump file is unusable.
 
     No dump was read of the given `ranks`. Reasons are, for example, a missing permission, an empty file, or something
     that is not a regular file.

@@ -273,8 +273,8 @@ def split(entries: list[Entry], tail: int) -> tuple[list[Entry], list[Entry]]:
 def progress(index: int, ends: Columns) -> list[tuple[int, ...]]:
     """Return a row of `POSITIONS` for each process group in dump number `index`: how far the rank got in the group.
 
-    The sequence numbers in a row are those of collectives (-1: none): `first` is that of the oldest entry, `enqueued`
-    the highest one issued, and `completed` the highest one completed. `ends` are columns of entries.
+    A row has three sequence numbers of collectives (-1: none): `first` is the number of the oldest entry, `enqueued`
+    the highest number issued, and `completed` the highest number completed. `ends` are columns of entries.
     """
     first: dict[int, int] = {}
     enqueued: dict[int, int] = {}

@@ -292,8 +292,8 @@ def nearest_by_rank(run: Run, kind: Kind, folders: Sequence[Path]) -> dict[int, 
 def nearest_last(run: Run, kind: Kind, folders: Sequence[Path]) -> list[Artefact]:
     """Return the artefacts of one kind, sorted so that those beside the first round of dumps come last.
 
-    A caller that builds {rank: file} from them in this order keeps the nearest file of each rank. `folders` are those
-    of the set of dumps.
+    A caller that builds {rank: file} from them in this order keeps the nearest file of each rank. `folders` are the
+    folders of the set of dumps.
     """
 
     def closeness(artefact: Artefact) -> tuple[bool, int, Path]:

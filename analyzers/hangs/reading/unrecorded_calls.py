@@ -16,7 +16,7 @@ INNERMOST_FRAMES = 4
 
 
 def add_unrecorded_calls(job: Job, side: SideFiles) -> None:
-    """Add to each rank without a pending operation the call that its stack shows, as its pending operation."""
+    """Add the call found in a rank's stack as its pending operation, for each rank without a pending operation."""
     for rank, state in job.ranks.items():
         if state.current is None and (name := call_in(stack := side.main_stack(rank))):
             job.stacks.append(stack)

@@ -45,7 +45,7 @@ def parts_of(known: KnownMemory, process: NcclProcess | None) -> list[MemoryPart
 def known_memory(facts: Facts) -> KnownMemory | None:
     """Return the sizes in an out-of-memory message; None if one is missing, or if they contradict each other.
 
-    `facts` are those of the event that reports the message.
+    `facts` are the facts of the event that reports the message.
     """
     total, free, allocated, cached = facts.total_bytes, facts.free_bytes, facts.allocated_bytes, facts.unallocated_bytes
     if total is None or free is None or allocated is None or cached is None or allocated + cached + free > total:

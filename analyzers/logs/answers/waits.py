@@ -106,8 +106,8 @@ def blame_by_silence(failure: Failure, logs: Logs, waiting: list[int], silent: l
     """Return a `Blame` for a timeout for which no printed line names the missing ranks, so only silence is evidence.
 
     `waiting` are the ranks that timed out, `silent` those that printed neither a timeout nor a lost connection. Silent
-    ranks are blamed only if their last step is behind that of the waiting ranks. A rank that waits alone after the
-    others completed the training is blamed itself. Often the result names no rank.
+    ranks are blamed only if their last step is lower than the last step of the waiting ranks. A rank that waits alone
+    after the others completed the training is blamed itself. Often the result names no rank.
     """
     if is_first(failure, logs):
         return Blame([], Basis.FIRST_OPERATION, waiting)

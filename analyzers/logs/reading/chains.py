@@ -23,13 +23,13 @@ WAITS = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
 def is_wait(kind: EventKind, facts: Facts) -> bool:
     """Return whether an event shows that a rank's wait in a collective failed by a timeout or a lost connection.
 
-    `kind` and `facts` are those of the event.
+    `kind` and `facts` are the kind and the facts of the event.
     """
     return kind in WAITS and facts.operation is not None
 
 
 def meaning_of(raised: Raised) -> Found:
-    """Return the event that an exception reports: that of the first exception in its chain that a pattern recognises.
+    """Return the event that an exception reports, taken from the first exception in its chain that a pattern matches.
 
     The chain of `raised` has the exceptions that led to it; lost connections in the chain do not count. If no pattern
     recognises any of them, the class of the exception decides (see `by_name`). If the exception itself is a timeout or

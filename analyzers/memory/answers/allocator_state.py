@@ -105,7 +105,7 @@ def blocks_at(replay: Replay, entry: int) -> "pd.DataFrame":
 def free_at(replay: Replay, entry: int) -> "pd.DataFrame":
     """Return a table of the free ranges inside segments after trace entry `entry`, the largest first.
 
-    Its columns are those of `free_ranges`.
+    The columns are the same as in the result of `free_ranges`.
     """
     import pandas as pd
 

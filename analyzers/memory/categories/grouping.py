@@ -45,9 +45,9 @@ class BlockKind(NamedTuple):
 
 @lru_cache(1 << 16)
 def file_and_function(frame: Frame) -> GroupPath:
-    """Return the file and `function:line` of a stack frame; of a frame without a source file, only the function.
+    """Return the file and `function:line` of a stack frame; if the frame has no source file, only the function.
 
-    Only the last two parts of the file's path are kept, so that it does not matter where the code is checked out.
+    Only the last two parts of the file's path are kept, so that the folder of the checkout does not matter.
     """
     name, file, line = frame
     function = f"{name}:{line}" if line else name

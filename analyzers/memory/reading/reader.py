@@ -211,7 +211,7 @@ def column_of(rows: Sequence[Row], key: str, kind: npt.DTypeLike, default: objec
 
 
 def entry_columns(traces: Sequence[RawTrace], entries: IncrementalReader) -> dict[str, Column]:
-    """Return the columns of the trace entries of all devices: those of device 0 first, then those of device 1, etc."""
+    """Return the columns of the trace entries of all devices: first the entries of device 0, then of device 1, etc."""
     # The empty trace gives the columns their types where there is no other.
     parts = [part for trace in [*traces, []] for part in entries.columns(trace)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -1,13 +1,13 @@
 """Find the steps of a training loop in a trace without step annotations, from a stack that recurs once per step.
 
-Code that runs once per step (the loss, the embedding, the optimizer's norm) allocates at even distances throughout
-the loop; code that runs once per layer allocates in bursts. Worked example, with the stacks e (embedding), l (a
-layer) and c (loss) in a loop of four steps:
+Code that runs once per step (the loss, the embedding, the optimizer's norm) allocates at even distances throughout the
+loop; code that runs once per layer allocates in bursts. Worked example, with the stacks e (embedding), l (a layer) and
+c (loss) in a loop of four steps:
 
     e l l l c  e l l l c  e l l l c  e l l l c     12 l, 4 e, 4 c
 
-The distances between two e are 5, 5 and 5: even. Those between two l are 1, 1, 3, 1, 1, 3, ..: uneven. So e and c are
-the stacks that mark steps. A step begins at e, because less memory is alive at e than at c.
+The distances between two e are 5, 5 and 5: even. The distances between two l are 1, 1, 3, 1, 1, 3, ..: uneven. So e and
+c are the stacks that mark steps. A step begins at e, because less memory is alive at e than at c.
 """
 
 from itertools import pairwise

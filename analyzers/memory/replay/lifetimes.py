@@ -182,9 +182,9 @@ def block_addr(trace: DeviceTrace, blocks: Integers) -> Column:
 def pair_allocs_with_frees(action: Column, addr: Column) -> tuple[Integers, Integers, Integers]:
     """Return three arrays of trace entry indexes: (alloc, free) pairs, allocs never freed, frees without an alloc.
 
-    A free without an alloc frees a block that is older than the trace. Addresses are reused, so the entries are
-    sorted by address and then by time: an alloc directly followed by a free of the same address is one block. Of two
-    allocs in a row, as in an edited file, the first counts as never freed.
+    A free without an alloc frees a block that is older than the trace. Addresses are reused, so the entries are sorted
+    by address and then by time: an alloc directly followed by a free of the same address is one block. If two allocs of
+    one address follow each other (in an edited file), the first counts as never freed.
     """
     event = np.flatnonzero((action == Action.ALLOC) | (action == Action.FREE_COMPLETED))
     event = event[np.argsort(addr[event], kind="stable")]  # stable: entries of one address stay in order of time

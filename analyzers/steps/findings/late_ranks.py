@@ -67,7 +67,7 @@ def waiting_text(steps: Steps, first: Straggler, ranks: Sequence[int]) -> str:
 
 
 def compared_steps(straggler: Straggler) -> int:
-    """Return the number of steps in which a straggler was compared with the other ranks: all but those of warm-up."""
+    """Return the number of steps in which a straggler was compared with the other ranks: all but warm-up steps."""
     return round(straggler.steps_late / straggler.recurrence)
 
 

@@ -126,7 +126,7 @@ def spike_finding(steps: Steps, spike: Event, jumps: Sequence[Event]) -> Finding
 
 
 def losses_around(steps: Steps, spike: Event) -> Evidence:
-    """Return, as evidence, the loss in the steps around a spike, as the mean over the ranks that log it."""
+    """Return, as evidence, the loss in the steps around a spike: the mean over the ranks that log it."""
     loss = mean_by_step(steps, "loss")
     at = int((loss.index < spike.step).sum())
     around = loss.iloc[max(0, at - STEPS_BEFORE) : at + STEPS_AFTER + 1]

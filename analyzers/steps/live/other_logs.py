@@ -33,7 +33,7 @@ FAILURE = re.compile(
 class Logged:
     """The results from another trainer's logs: the last steps, the state of each rank, and which logs report a failure.
 
-    `evidence` lists the latter, as (path, time of last change in ns).
+    `evidence` lists the logs that report a failure, as (path, time of last change in ns).
     """
 
     recent: list[FinishedStep] = field(default_factory=list)

@@ -144,7 +144,7 @@ def problem_rows(rows: Rows) -> dict[Problem, Mask]:
 
 
 def supervised(rows: Rows) -> Mask:
-    """Return a mask of the conversations with labels, or in a form (messages, completion) that says what is trained."""
+    """Return a mask of the conversations with labels, or in a form (messages, completion) that defines the training."""
     return rows.is_chat & ~np.isin(rows["form"], (FORMS.index(Form.UNLABELLED), FORMS.index(Form.TEXT)))
 
 

@@ -38,7 +38,7 @@ Span = tuple[str, bool]
 
 @dataclass
 class Sample:
-    """One row of a data set as tokens. `labels` are those of its file; None if it has none.
+    """One row of a data set as tokens; `labels` are the labels in its file, None if the file has none.
 
     `spans` are the messages of a rendered conversation, which decide what is trained. `marked` says for each byte of
     the text whether the chat template marks it as the assistant's. `attention`, `positions` and `segments` are columns

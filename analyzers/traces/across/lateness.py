@@ -105,7 +105,7 @@ class Lateness:
         """Return, for each row of `matched`, the rank's value minus the lower median of the other ranks' values.
 
         `values` has one entry for each row of `matched` (each collective and rank). Example: the values 5, 9 and 6 of
-        three ranks give -1, 4 and 1, as the lower medians of the others are 6, 5 and 5.
+        three ranks give -1, 4 and 1, because the lower medians of the others are 6, 5 and 5.
         """
         collective, first = self.matched.collective, self.matched.first_row
         order = np.lexsort((values, collective))

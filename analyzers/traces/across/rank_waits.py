@@ -40,9 +40,10 @@ class RankWaits(msgspec.Struct, frozen=True, kw_only=True):
 class CollectiveWait(msgspec.Struct, frozen=True, kw_only=True):
     """One collective over all its ranks, divided into waiting for the last rank and the transfer.
 
-    `late_ns` is how long after the median rank the last rank arrived, `wait_ns` the waiting of all ranks together,
-    `longest_wait_ns` that of one rank. `transfer_ns` is the time from the last arrival to the median end, `bytes` the
-    size of the larger buffer of one rank, and `start_ns` the first arrival (Unix time of the first rank's clock).
+    `late_ns` is how long after the median rank the last rank arrived, `wait_ns` the sum of the waiting of all ranks,
+    `longest_wait_ns` the longest waiting of a single rank. `transfer_ns` is the time from the last arrival to the
+    median end, `bytes` the size of the larger buffer of one rank, and `start_ns` the first arrival (Unix time of the
+    first rank's clock).
     """
 
     name: str

@@ -21,11 +21,12 @@ If the job, simulated as recorded, is off by more, no answer is given.
 
 
 def job_what_ifs(recordings: Sequence[Recording], comparison: RankComparison | None) -> tuple[list[WhatIf], str]:
-    """Return the possible savings of a job, and why those of its pipeline stages are unknown (empty if they are known).
+    """Return the possible savings of a job, and a text on why the savings of its pipeline stages are unknown.
 
-    `recordings` are of the same part of the run, `comparison` compares their collectives. If the job sends messages
-    between pipeline stages, only the savings by stage are returned: a simulation of the collectives alone ignores that
-    ranks wait for messages. Its savings are returned nevertheless if the stages are unknown.
+    The text is empty if they are known. `recordings` are of the same part of the run, `comparison` compares their
+    collectives. If the job sends messages between pipeline stages, only the savings by stage are returned, because a
+    simulation of the collectives alone ignores that ranks wait for messages. If the stages are unknown, the savings
+    from this simulation are returned nevertheless.
     """
     answers = comparison.what_ifs if comparison else []
     try:

@@ -1,7 +1,7 @@
 """Find the pipeline stage of each rank, from the process groups of its messages or from the ranks it exchanges with.
 
-Example: rank 0 sends to 2 and rank 2 to 4, and gradients come back; 1, 3 and 5 do the same. The ranks 0, 2, 4 and 1,
-3, 5 form two chains of three stages. Rank 0 is the first of its chain, as it sends before it receives anything.
+Example: rank 0 sends to 2 and rank 2 to 4, and gradients come back; 1, 3 and 5 do the same. The ranks 0, 2, 4 and 1, 3,
+5 form two chains of three stages. Rank 0 is the first of its chain, because it sends before it receives anything.
 """
 
 from collections import defaultdict

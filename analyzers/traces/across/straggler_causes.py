@@ -53,12 +53,12 @@ MEASURE_OF = {Cause.COMPUTE: "compute_ns", Cause.COPIES: "copy_ns"} | {
 
 
 class ComputeGrowth(NamedTuple):
-    """How a rank's computing differs from that of the other ranks; "the others" is always their median.
+    """The difference between a rank's computing and that of the other ranks; "the others" always means their median.
 
     `events` is the number of the rank's kernels and copies (on a CPU, operators and collectives), `typical_events` the
-    number of the others. `slowdown` is the time of its computing kernels divided by that of the others,
-    `product_slowdown` the same for matrix products (0: the others have none). `kernel` is the kernel whose total time
-    exceeds that of the others most, and `growth_ns` is by how much (0: there is no such kernel).
+    number of the others. `slowdown` is the time of its computing kernels divided by the time of the others' computing
+    kernels; `product_slowdown` is the same for matrix products (0: the others have none). `kernel` is the kernel whose
+    total time exceeds the others' most, and `growth_ns` is by how much (0: there is no such kernel).
     """
 
     on_device: bool

@@ -83,8 +83,8 @@ def addmm(dims: list[Dims], _values: list[Any]) -> Counted:
 def attention(dims: list[Dims], _values: list[Any]) -> Counted:
     """Return the operations of attention over q [b, h, s, d], k and v, and the number of elements of its result.
 
-    The operations are the product of the scores q k^T, and the product of the scores with v. All scores are counted,
-    also with a causal mask, as in PaLM (arXiv:2204.02311, appendix B) and torch's flop counter.
+    There are two products: q k^T (the scores), and the scores times v. All scores are counted, also with a causal mask,
+    as in PaLM (arXiv:2204.02311, appendix B) and torch's flop counter.
     """
     q, k, v = dims[:3]
     heads, length = elements_of(q[:-2]), int(k[-2])

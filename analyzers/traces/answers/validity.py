@@ -15,7 +15,7 @@ from analyzers.traces.reading.trace import NO_STEP, Trace
 
 
 def problems(work: Work) -> list[Problem]:
-    """Return all problems that limit the meaning of the numbers about a device or host, those of the file first."""
+    """Return all problems that limit the meaning of the numbers about a device or host, first those of the file."""
     of_file = msgspec.convert(work.trace.columns.meta["problems"], list[Problem])
     of_account = device_problems(work) if work.device is not None else [Problem(kind=ProblemKind.NO_DEVICE_EVENTS)]
     return [*of_file, *of_account, *step_problems(work)]

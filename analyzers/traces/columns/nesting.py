@@ -38,8 +38,9 @@ class NestedEvents(NamedTuple):
 def nest(lane: Column, start: Column, end: Column) -> tuple[Column, Column]:
     """Return, for each event, its depth (the number of events that enclose it) and the row of the innermost of them.
 
-    Each event has a lane (thread or stream), a start and an end in ns. An event encloses the events of its lane that
-    begin while it runs. An event without a duration counts as 1 ns long.
+    The row is NONE for an event that no other event encloses. Each event has a lane (thread or stream), a start and an
+    end in ns. An event encloses the events of its lane that begin while it runs. An event without a duration counts as
+    1 ns long.
     """
     end = np.maximum(end, start + 1)
     depth, parent = np.zeros(len(lane), np.int32), np.full(len(lane), NONE, np.int32)

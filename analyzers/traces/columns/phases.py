@@ -42,9 +42,10 @@ ANY_PHASE = re.compile("|".join(PATTERNS.values()), re.IGNORECASE)
 def phases(trace: Trace, parent: Column, lane: Column) -> Column:
     """Return the phase of each event, as an index into PHASE_NAMES.
 
-    The phase comes from the innermost annotation around the event whose name denotes a phase. If no annotation of the
-    trace denotes the forward pass, events without a phase count as forward up to the first backward operator of their
-    step. `parent` has the row of the event directly around each event, `lane` the number of its thread or stream.
+    The phase comes from annotations: the innermost annotation with the name of a phase around the event decides. If no
+    annotation of the trace denotes the forward pass, events without a phase count as forward up to the first backward
+    operator of their step. `parent` has the row of the event directly around each event, `lane` the number of its
+    thread or stream.
     """
     own = trace.text_values(phase_of)[trace.columns["name"]]
     annotates = (own < UNNAMED) & trace.category_matches(ANNOTATIONS) & trace.lane_is(HOST_LANE)[lane]

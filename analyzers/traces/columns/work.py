@@ -79,7 +79,7 @@ class Work:
 
 
 def work_of_accounts(trace: Trace) -> list[Work]:
-    """Return the work of each device that worked (one `Work` each), or that of the host if none did."""
+    """Return the work of each device that worked (one `Work` each); if no device worked, the work of the host."""
     if not len(trace.work):
         return [host_work(trace)]
     return [device_work(trace, int(device)) for device in distinct_values(trace.devices)]

@@ -146,7 +146,7 @@ def critical_path(trace: Trace, account: int = 0, window: tuple[int, int] | None
 
     `account` is the index of the device or host in the trace; `window` is (start, end) in ns from the first event
     (default: everything). Columns: start_ns (from the first event), dur_ns, kind (see `host_path.PathPiece`), name
-    (empty for a pause) and row (the trace row of the event, or -1). The durations add up to that of the window.
+    (empty for a pause) and row (the trace row of the event, or -1). The durations add up to the duration of the window.
     """
     import pandas as pd  # a quarter of a second that readers of traces can do without
 
