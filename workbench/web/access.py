@@ -1,6 +1,6 @@
-"""Access control of the dashboard: requests need its token and must come from its own pages.
+"""Access control of the dashboard: a request needs the token and must come from a page of the dashboard.
 
-A local dashboard accepts only local host names.
+A dashboard that listens on loopback also requires that the request names a local host.
 """
 
 import hashlib
@@ -22,11 +22,12 @@ HEADERS = [("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"), ("
 
 @dataclass(frozen=True)
 class Door:
-    """The secrets that open a dashboard: its token, and the random name with which the paths of all its URLs begin.
+    """The secrets that open a dashboard: its token, and the random name with which the path of every URL begins.
 
-    That name is called the dashboard's folder. The secrets are needed even on loopback, where every user of this
-    machine can connect. The cookie with the token is valid for this folder only: browsers send cookies to every port
-    of a host, so also to a page that another user serves there, but that page does not know the folder's name.
+    The random name is called the dashboard's folder: in `/x7Qd/memory`, it is `x7Qd`. The secrets are needed even on
+    loopback, because every user of this machine can connect to a local port. The token is stored in a cookie, which is
+    valid for this folder only. Without the folder, browsers would send the cookie to every port of the host, and so
+    also to servers of other users of the machine.
     """
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_BYTES))
@@ -58,7 +59,7 @@ class Door:
         return hmac.compare_digest(offered.encode(errors="surrogateescape"), self.token.encode())
 
     def admits(self, cookies: str) -> bool:
-        """Return whether `cookies`, a request's `Cookie` header, contains the token."""
+        """Return whether the token is among `cookies`, the `Cookie` header of a request."""
         try:
             morsel = SimpleCookie(cookies).get(self.cookie)
         except CookieError:
@@ -70,9 +71,9 @@ class Door:
 class AccessControl:
     """A WSGI application that checks the token before it passes a request to the application `inside`.
 
-    It answers `?token=` with a cookie and a redirect to the same page below the random folder. If `private`, the Host
-    header must name the loopback interface: a foreign web page that makes its own name point here (DNS rebinding) would
-    send that name.
+    A request with `?token=` is answered with a cookie and a redirect to the same page below the random folder. If
+    `private` is set, the Host header must name the loopback interface. This stops DNS rebinding: a foreign web site
+    lets its own host name resolve to this machine, but browsers then send that name as the host.
     """
 
     inside: WSGIApplication
@@ -117,9 +118,9 @@ def host_name(environ: WSGIEnvironment) -> str:
 
 
 def is_foreign(environ: WSGIEnvironment) -> bool:
-    """Return whether a request was sent by a page of another site or of another port, as its headers say.
+    """Return whether the headers of a request say that a page of another site or port sent it.
 
-    A link that was followed from such a page is not foreign, because it may have been sent in a chat.
+    A link on such a page, which the user clicks, is allowed: the link may have been sent in a chat.
     """
     sent_by = environ.get("HTTP_SEC_FETCH_SITE", "")
     if sent_by in ("cross-site", "same-site"):
@@ -131,6 +132,6 @@ def is_foreign(environ: WSGIEnvironment) -> bool:
 
 
 def refuse(start_response: StartResponse, why: str) -> Iterable[bytes]:
-    """Answer a WSGI request with status 403 and the reason `why`."""
+    """Answer a WSGI request with status 403; the body says `why`."""
     start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8"), *HEADERS])
     return [f"{why}\n".encode()]

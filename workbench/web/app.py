@@ -1,4 +1,7 @@
-"""`make_app(served)` creates the dashboard of a run. All state is in the page's address; the server keeps none."""
+"""Create the Dash app of the dashboard of a run with `make_app(served)`.
+
+All state is in the page's address (URL); the server keeps none.
+"""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -68,7 +71,7 @@ DOCUMENTS = {
 def make_app(served: ServedRun, prefix: str = "/") -> Dash:
     """Return the Dash app of a dashboard; its pages load nothing from other servers.
 
-    `prefix` is the URL path under which it is mounted.
+    `prefix` is the URL path under which the app is mounted, such as `/x7Qd/`.
     """
     app = new_app(served.short_name, prefix)
     app.layout = frame(served)
@@ -87,7 +90,7 @@ def make_app(served: ServedRun, prefix: str = "/") -> Dash:
 
 
 def new_app(name: str, prefix: str) -> Dash:
-    """Return a Dash app without pages, mounted under the URL path `prefix`; its pages have `name` in their title."""
+    """Return a Dash app without pages, mounted under the URL path `prefix`; browsers show `name` as the title."""
     return Dash(
         __name__,
         title=f"{clean(name)} - workbench",
@@ -105,7 +108,7 @@ def new_app(name: str, prefix: str) -> Dash:
 def finish(app: Dash) -> None:
     """Add error handling and protective HTTP headers to an app, and let it answer a first request.
 
-    All pages must have been added before. The first request completes Dash's set-up (see `set_up`).
+    Call this after all pages were added. The first request completes Dash's set-up (see `set_up`).
     """
     answer_errors(app)
     protect(app)
@@ -113,10 +116,10 @@ def finish(app: Dash) -> None:
 
 
 def set_up(app: Dash) -> None:
-    """Let Dash finish its set-up by answering a first request while no other request is made.
+    """Let Dash finish its set-up: answer one request before the server accepts any.
 
-    Dash finishes its set-up while it answers the first request. A second request that comes meanwhile would get a page
-    that lacks styles or scripts.
+    Dash finishes its set-up while it answers the first request. A second request at the same time would get a page
+    without styles or scripts.
     """
     environ: dict[str, Any] = {"PATH_INFO": "/"}
     setup_testing_defaults(environ)
@@ -127,7 +130,7 @@ def set_up(app: Dash) -> None:
 
 
 def frame(served: ServedRun) -> html.Div:
-    """Return the parts of the dashboard that stay when the page changes: header, sidebar and a container for the page.
+    """Return the parts of the dashboard that every page has: header, sidebar, and an empty container for the page.
 
     Links are relative, because the app may be mounted under any path.
     """
@@ -157,7 +160,7 @@ def frame(served: ServedRun) -> html.Div:
 
 
 def install_pages(app: Dash, served: ServedRun) -> None:
-    """Register the callback that shows the page that the address names, and stores its range of steps."""
+    """Register the callback that shows the page named in the address, and stores the range of steps that it shows."""
 
     @app.callback(
         Output("page", "children"),
@@ -192,7 +195,7 @@ def install_pages(app: Dash, served: ServedRun) -> None:
 
 
 def page_or_failure(served: ServedRun, name: str, query: Query) -> tuple[Component, dict[str, object]]:
-    """Return the content of a page and the range that it shows; if the page cannot be made, a message that says why."""
+    """Return the content of a page and the range that it shows; if the page fails, return a message instead."""
     try:
         return page(served, name, query), {**window(served, name, query).state()}
     except Exception as error:  # noqa: BLE001  # whatever a page raises, the browser must not show an empty page
@@ -200,9 +203,9 @@ def page_or_failure(served: ServedRun, name: str, query: Query) -> tuple[Compone
 
 
 def window(served: ServedRun, name: str, query: Query) -> Window:
-    """Return the range that page `name` shows: on the page's own axis, and in steps.
+    """Return the range that page `name` shows, as a range of its own axis (such as ns) and as a range of steps.
 
-    For a page that shows no range, return the steps in the address, so that links to other pages keep them.
+    Some pages show no range. For these, return the steps in the address, so that links to other pages keep the steps.
     """
     if name in WINDOWS and name in served.rooms.names:
         return WINDOWS[name](served, query)
@@ -210,21 +213,21 @@ def window(served: ServedRun, name: str, query: Query) -> Window:
 
 
 def page(served: ServedRun, name: str, query: Query) -> Component:
-    """Return the content of the page named `name`, or a message if there is none."""
+    """Return the content of the page named `name`; if there is no such page, return a message."""
     return LAYOUTS[name](served, query) if name in LAYOUTS else no_page(name)
 
 
 def no_page(name: str) -> Component:
-    """Return what is shown at an address without a page."""
+    """Return the message for an address that has no page."""
     return html.Div(
         [html.H2(f"There is no page {clean(name)}."), html.P(link("Back to the overview", "./", fixed=True))]
     )
 
 
 def prepare(served: ServedRun, name: str) -> None:
-    """Make the page named `name` once and discard it, so that the first browser that asks for it does not wait.
+    """Build the page named `name` once and discard it, so that the first browser does not wait.
 
-    The first time takes longer: files are mapped into memory, and Plotly imports some of its modules only when it
+    The first build of a page is slow: files are mapped into memory, and Plotly imports some modules when it first
     draws.
     """
     # A page that cannot be made says so when it is asked for.
@@ -256,7 +259,7 @@ def answer_errors(app: Dash) -> None:
 
 
 def protect(app: Dash) -> None:
-    """Add HTTP headers so that pages load nothing from other servers and other sites cannot embed them."""
+    """Add HTTP headers so that pages load nothing from other servers, and other sites cannot embed the pages."""
     # Dash writes inline scripts into its page; their digests allow these and no others.
     scripts = " ".join(f"'{digest.strip(chr(39))}'" for digest in app.csp_hashes())
     policy = (

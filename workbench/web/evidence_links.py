@@ -1,4 +1,4 @@
-"""Return the addresses of the pages that show the evidence of findings."""
+"""The addresses of the pages that show the evidence of findings."""
 
 from analyzers.report import Finding
 from workbench.evidence_link import EvidenceLink, evidence_link
@@ -29,16 +29,17 @@ def evidence_address(served: ServedRun, finding: Finding) -> str | None:
 
 
 def room_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the address parameters with which the page named `at.room` shows the evidence of a finding."""
+    """Return the query parameters with which the page of the analyzer `at.room` shows the evidence of a finding."""
     queries = {"memory": memory_query, "hang": hang_query, "trace": trace_query, "steps": steps_query}
     ask = {**queries, "logs": logs_query, "bisect": bisect_query}.get(at.room)
     return ask(served, at) if ask else {}
 
 
 def memory_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the address parameters of the memory page for a finding, which select the snapshot of its rank and step.
+    """Return the query of the memory page for a finding, which selects the snapshot of the finding's rank and step.
 
-    For a leak they also select two instants to compare: the ends of the first and of the last step in the snapshot.
+    For a leak, the query also selects two instants to compare: the end of the first step in the snapshot and the end of
+    the last step.
     """
     devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
     same_rank = [i for i, device in enumerate(devices) if at.rank in (None, device.rank)] or [0]
@@ -51,35 +52,35 @@ def memory_query(served: ServedRun, at: EvidenceLink) -> Query:
 
 
 def hang_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the address parameters of the hang page for a finding: its rank, and the process group that it blocks."""
+    """Return the query of the hang page for a finding: its rank, and the process group that this rank blocks."""
     culprits = served.rooms.hang.culprits if served.rooms.hang else []
     group = next((c.group for c in culprits if at.rank in (None, *c.ranks) and c.group), None)
     return ({"group": group} if group else {}) | rank_query(at)
 
 
 def trace_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the address parameters of the trace page for a finding: the trace file of its rank."""
+    """Return the query of the trace page for a finding, which selects the trace file of the finding's rank."""
     ranks = [trace.rank for trace in served.traces]
     return {"file": str(ranks.index(at.rank))} if at.rank in ranks else {}
 
 
 def steps_query(_served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the address parameters of the page of step times for a finding: its rank."""
+    """Return the query of the page of step times for a finding, which selects the finding's rank."""
     return rank_query(at)
 
 
 def logs_query(served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the address parameters of the page of text logs for a finding: the first event of its rank."""
+    """Return the query of the page of text logs for a finding, which selects the first event of the finding's rank."""
     events = served.rooms.logs.events if served.rooms.logs else []
     number = next((i for i, event in enumerate(events) if at.rank is not None and event.rank == at.rank), None)
     return {} if number is None else {"event": str(number)}
 
 
 def bisect_query(_served: ServedRun, at: EvidenceLink) -> Query:
-    """Return the address parameter `step` with the step of a difference."""
+    """Return the query of the page of two recorded runs, which selects the step in which they differ."""
     return {} if at.step is None else {"step": str(at.step)}
 
 
 def rank_query(at: EvidenceLink) -> Query:
-    """Return the address parameter `rank` with the rank of a finding; empty if the finding names no rank."""
+    """Return the query parameter `rank` with the rank of a finding; empty if the finding names no rank."""
     return {} if at.rank is None else {"rank": str(at.rank)}

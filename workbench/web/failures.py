@@ -1,4 +1,4 @@
-"""Say in the browser that a page or a callback failed; the terminal of the server has the details."""
+"""Messages in the browser that a page or a callback failed; the server's terminal shows the details."""
 
 from dash import html, set_props
 
@@ -12,18 +12,21 @@ MESSAGE = "failure"
 
 
 def reason(error: Exception) -> str:
-    """Return what went wrong in one line, such as `KeyError: 'rank'`, without control characters."""
+    """Return the type and message of an error in one line, such as `KeyError: 'rank'`, without control characters."""
     text = error.message if isinstance(error, WorkbenchError) else f"{type(error).__name__}: {error}"
     return clean(" ".join(text.split())[:LONGEST])
 
 
 def message() -> html.P:
-    """Return the element that says that a callback failed; it is empty and invisible until one does."""
+    """Return the element for the message that a callback failed; it stays empty and invisible until that happens."""
     return html.P(id=MESSAGE, role="alert")
 
 
 def failed_page(title: str, error: Exception) -> html.Div:
-    """Print the error on the terminal, and return a page that names it in place of the page called `title`."""
+    """Print an error on the terminal, and return the page that names the error.
+
+    This page is shown instead of the page called `title`, which could not be made.
+    """
     explain(error)
     return html.Div(
         [
@@ -37,11 +40,11 @@ def failed_page(title: str, error: Exception) -> html.Div:
 
 
 def say_failure(error: Exception) -> None:
-    """Print the error of a callback on the terminal, and show it above the page, which stays as it is."""
+    """Print the error of a callback on the terminal, and show it above the page; the page itself stays unchanged."""
     explain(error)
     set_props(MESSAGE, {"children": f"This part of the page cannot be updated: {reason(error)}. {DETAILS}"})
 
 
 def forget_failure() -> None:
-    """Hide the message on an earlier callback that failed, because another page is shown now."""
+    """Hide the message about an earlier failed callback, because the user now sees another page."""
     set_props(MESSAGE, {"children": ""})

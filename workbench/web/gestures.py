@@ -1,4 +1,7 @@
-"""Parse the JSON that browsers send after a click, a zoom or typed text; any client may send any content."""
+"""Parse the JSON that browsers send after a click, a zoom or typed text.
+
+The content is not trusted: any client may send anything.
+"""
 
 from collections.abc import Mapping
 from math import inf
@@ -9,13 +12,13 @@ ALL = (-inf, inf)
 
 
 def clicked_point(click: object) -> Mapping[str, object] | None:
-    """Return the first point in `click`, which is Plotly's `clickData`; None if nothing was clicked."""
+    """Return the first point in `click`, Plotly's `clickData`; None if nothing was clicked."""
     points = click.get("points") if isinstance(click, dict) else None
     return points[0] if isinstance(points, list) and points and isinstance(points[0], dict) else None
 
 
 def point_data(point: Mapping[str, object], index: int | None = None) -> str:
-    """Return as text the custom data of a clicked point of a chart, or only item `index` of these data."""
+    """Return the `customdata` of a clicked point as text; with `index`, only that item of it."""
     data = point.get("customdata")
     if index is None:
         return str(data)
@@ -23,21 +26,21 @@ def point_data(point: Mapping[str, object], index: int | None = None) -> str:
 
 
 def whole_number(value: object) -> int | None:
-    """Return `value`, a number or digits in a text, as an int rounded towards zero; None for anything else."""
+    """Return `value` as an int, rounded towards zero; None if it is neither a number nor digits in a text."""
     if isinstance(value, str):
         return int(value) if value.lstrip("-").isdecimal() and value.isascii() else None
     return int(value) if isinstance(value, int | float) and abs(value) < inf else None
 
 
 def typed_text(value: object) -> str:
-    """Return the text of an input field; empty for an unused field, whose value is None."""
+    """Return the text of an input field; empty for a field without input, whose value is None."""
     return value if isinstance(value, str) else ""
 
 
 def zoomed_range(change: object) -> Span | None:
     """Return the range of the x axis after a zoom: `ALL` after a reset, None if the x axis did not change.
 
-    Plotly has three different formats: for a range set by dragging, for one set by code, and for a reset.
+    Plotly reports the change in three formats: for a range dragged by the user, for one set by code, and for a reset.
     """
     if not isinstance(change, dict):
         return None

@@ -33,14 +33,14 @@ STRANGER_BYTES = 4 << 10
 
 @dataclass(frozen=True)
 class Server:
-    """A waitress server; `sockets` maps file descriptors to its listeners and open connections."""
+    """A waitress server; `sockets` maps file descriptors to the server's listeners and open connections."""
 
     inner: BaseWSGIServer | MultiSocketServer
     sockets: dict[int, Any]
 
     @property
     def listeners(self) -> list[BaseWSGIServer]:
-        """The listening servers; a name such as localhost may have two addresses, and so two listeners."""
+        """The listening servers; there are two if the host name has two addresses, as `localhost` may have."""
         return [one for one in self.sockets.values() if isinstance(one, BaseWSGIServer)]
 
     @property
@@ -55,7 +55,7 @@ class Server:
         self.inner.run()
 
     def stop(self) -> None:
-        """Let `run`, which another thread must have called, close all connections and return."""
+        """Stop `run`, which runs in another thread: close all connections, and let it return."""
         for listener in self.listeners:
             listener.task_dispatcher.shutdown()
         # Closed from here, a connection that the other thread is accepting would be left, and keep it running.
@@ -63,7 +63,7 @@ class Server:
         trigger.pull_trigger(self.close)
 
     def close(self) -> None:
-        """Close the listeners and all connections; only the thread that calls `run` may call this meanwhile."""
+        """Close the listeners and all connections; while `run` is running, only its own thread may call this."""
         for channel in list(self.sockets.values()):
             if isinstance(channel, HTTPChannel):
                 channel.handle_close()
@@ -110,7 +110,7 @@ def listening_on_socket(path: Path, app: AccessControl) -> Iterator[Server]:
 def is_listening(path: Path) -> bool:
     """Return whether a process accepts connections on the Unix socket at `path`.
 
-    It is False if a server that was killed left the socket behind.
+    If a killed server has left its socket file behind, the result is False.
     """
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):
@@ -156,13 +156,13 @@ def started(app: AccessControl, **place: Any) -> Server:
 
 
 def most_connections() -> int:
-    """Return the maximum number of open connections: half of the files that this process may open."""
+    """Return the maximum number of open connections; it uses at most half of the files that this process may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(MOST_CONNECTIONS, soft // 2))
 
 
 def channel_for(admits: Callable[[str], bool]) -> type[HTTPChannel]:
-    """Return a connection class that accepts long request bodies only if `admits` accepts the request's cookies."""
+    """Return a connection class for waitress; long request bodies need cookies that `admits` accepts."""
 
     class Parser(HTTPRequestParser):
         def parse_header(self, header_plus: bytes) -> None:

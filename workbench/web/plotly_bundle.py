@@ -1,9 +1,10 @@
-"""Make `assets/plotly.js`: plotly.js with only the kinds of traces that the dashboard draws.
+"""Make `assets/plotly.js`, a bundle of plotly.js with only the trace types that the dashboard draws.
 
     python -m workbench.web.plotly_bundle     # needs npm and the registry
 
-The whole of plotly.js has 4.8 MB, and compiling it took more than half of the processor time of a page. The file is
-kept in the repository, because users have no npm. Dash loads its own plotly.js only if there is none on the page.
+The whole of plotly.js has 4.8 MB, and compiling it took more than half of the CPU time that a page needs in the
+browser. The bundle is kept in the repository, because users may have no npm. Dash loads its own plotly.js only if the
+page has not loaded any.
 """
 
 import re
@@ -22,7 +23,7 @@ HEADER = re.compile(r"/\* plotly\.js (\S+) with the traces (.*)\n")
 
 
 def bundled() -> tuple[str, tuple[str, ...]]:
-    """Return the version of plotly.js in the bundle, and its kinds of traces, as its first line lists them."""
+    """Return the version of plotly.js in the bundle and its trace types, read from the first line of the bundle."""
     with BUNDLE.open(encoding="utf-8") as lines:
         header = HEADER.match(lines.readline())
     if header is None:
@@ -31,7 +32,7 @@ def bundled() -> tuple[str, tuple[str, ...]]:
 
 
 def source() -> str:
-    """Return the program from which the bundle is made; its core already draws scatter traces."""
+    """Return the JavaScript program that the bundler starts from; plotly's core already draws scatter traces."""
     traces = ", ".join(f'require("plotly.js/lib/{name}")' for name in TRACES if name != "scatter")
     return f'const Plotly = require("plotly.js/lib/core");\nPlotly.register([{traces}]);\nmodule.exports = Plotly;\n'
 
@@ -40,7 +41,7 @@ def build(folder: Path, version: str) -> str:
     """Return the bundle of a version of plotly.js as JavaScript text; packages are installed into `folder`.
 
     Raises:
-        CalledProcessError: npm or esbuild failed; they have said why.
+        CalledProcessError: npm or esbuild failed; it has printed the reason.
     """
     (folder / "program.js").write_text(source())
     packages = [f"plotly.js@{version}", f"esbuild@{ESBUILD}"]
@@ -55,7 +56,7 @@ def build(folder: Path, version: str) -> str:
 
 
 def main() -> None:
-    """Make the bundle anew, of the version of plotly.js that the installed plotly package comes with."""
+    """Build the bundle again, with the plotly.js version of the installed plotly package."""
     if shutil.which("npm") is None:
         raise SystemExit("npm is not installed")
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""The parts around every page: the header with the verdict, and a sidebar (rail) with pages, findings and ranks."""
+"""The parts around every page: a header with the verdict, and a sidebar with pages, findings and ranks."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -42,7 +42,10 @@ def header(served: ServedRun, documents: Sequence[str], *, with_steps: bool) -> 
 
 
 def run_name(served: ServedRun) -> list[html.Span]:
-    """Return the parts of the page's heading; where there is no space for the path of a run, its end stays."""
+    """Return the heading of the page: the program's name and the path of the run.
+
+    The end of the path is an element of its own, because a narrow window shows only this end.
+    """
     short = clean(served.short_name)
     path = "" if served.other else clean(served.name).removesuffix(short)
     return [html.Span("workbench", className="brand"), *([html.Span(path)] if path else []), html.Span(short)]
@@ -51,7 +54,7 @@ def run_name(served: ServedRun) -> list[html.Span]:
 def steps_field(*, hidden: bool) -> html.Section:
     """Return the input field for the range of steps, which applies to all pages.
 
-    With `hidden`, it is invisible rather than left out, because the callback that shows pages reads it.
+    With `hidden`, the field exists but is invisible, because the callback that shows pages reads it.
     """
     field = dcc.Input(id="steps", type="text", placeholder="all", debounce=True, maxLength=40)
     spoken: dict[str, Any] = {"aria-label": "steps to show"}
@@ -66,14 +69,14 @@ def steps_field(*, hidden: bool) -> html.Section:
 def rail(served: ServedRun, pages: Sequence[tuple[str, str]]) -> html.Aside:
     """Return the sidebar, called rail: `pages` (name, title) as links, then the findings and the ranks.
 
-    Findings and ranks are links to their evidence.
+    The links of findings and ranks lead to their evidence.
     """
     links = [link(title, name or "./") for name, title in pages]
     return html.Aside([navigation(links, "pages", "pages"), *findings(served), *ranks(served)], className="rail")
 
 
 def findings(served: ServedRun) -> Iterator[Component]:
-    """Yield the heading and the list of findings, each with the sign of its severity; nothing if there are none."""
+    """Yield the heading and the list of findings, each with the sign of its severity; nothing without findings."""
     found = served.report.findings
     if not found:
         return
@@ -91,7 +94,7 @@ def finding_address(served: ServedRun, finding: Finding) -> str:
 def rail_link(severity: str, text: str, to: str, hint: str = "") -> html.A:
     """Return a link to the address `to`, with the sign of a severity before its text.
 
-    `hint` appears while the mouse is over it: by default the text, of which only the first lines are visible.
+    `hint` is the hover text. By default it is the whole `text`, because the link shows only its first lines.
     """
     shown = link(text, to, fixed=True)
     sign = html.Span(SEVERITY_SIGNS[severity], className=f"sign {severity}")
@@ -100,9 +103,9 @@ def rail_link(severity: str, text: str, to: str, hint: str = "") -> html.A:
 
 
 def ranks(served: ServedRun) -> Iterator[Component]:
-    """Yield the heading and the list of ranks; nothing if no rank is known, or in a comparison, which is about runs.
+    """Yield the heading and the list of ranks; nothing in a comparison of runs, or if no rank is known.
 
-    First come the ranks that findings name, by their most severe finding, then a line with all other ranks.
+    The ranks that findings name come first, most severe first. One line lists all other ranks.
     """
     if served.rooms.compare:
         return
@@ -120,12 +123,18 @@ def ranks(served: ServedRun) -> Iterator[Component]:
 
 
 def about_ranks(ranks: Sequence[int], finding: Finding) -> str:
-    """Return a line on ranks, such as "ranks 0-2: host stuck": the sentence of the finding is listed already."""
+    """Return a short line on ranks, such as "ranks 0-2: host stuck".
+
+    It is short because the list of findings already has the whole sentence.
+    """
     return f"{rank_names(ranks)}: {clean(finding.id.partition('.')[2]).replace('_', ' ').replace('.', ' ')}"
 
 
 def ranks_by_finding(found: Sequence[Finding]) -> list[tuple[list[int], Finding]]:
-    """Return (ranks, the most severe finding that names them, or the first of equally severe ones), errors first."""
+    """Return (ranks, finding) for each finding that is the most severe one of some ranks, errors first.
+
+    A rank with several equally severe findings belongs to the first of them.
+    """
     ranked = sorted(found, key=lambda one: -SEVERITIES.index(one.severity))
     worst: dict[int, int] = {}
     for place, one in enumerate(ranked):
@@ -138,6 +147,6 @@ def ranks_by_finding(found: Sequence[Finding]) -> list[tuple[list[int], Finding]
 
 
 def rank_address(served: ServedRun, rank: int) -> str:
-    """Return the address of the page that shows most about a rank: hang, else steps, else the first page."""
+    """Return the address of the page with the most detail on a rank: hang, else steps, else the first page."""
     room = next((name for name in ("hang", "steps") if name in served.rooms.names), "")
     return f"{room}{address({'rank': str(rank)})}" if room else "./"

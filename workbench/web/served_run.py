@@ -15,9 +15,9 @@ from workbench.present.run_names import short_names
 class ServedRun:
     """A run and its report, created once when the server starts; pages only read it.
 
-    If two runs are compared, `run` is the first and `other` the second. `trusted` says whether pages may show source
-    files that the run mentions: only for a run opened on the command line, because an uploaded file could mention any
-    file.
+    If two runs are compared, `run` is the first run and `other` the second. `trusted` says whether pages may show
+    source files that the run mentions. It is True only for a run opened on the command line: an uploaded file could
+    mention any file of this machine.
     """
 
     run: Run
@@ -28,12 +28,12 @@ class ServedRun:
 
     @cached_property
     def rooms(self) -> RoomData:
-        """The data of each analyzer in the report; an analyzer with its views is called a room."""
+        """The data of each analyzer in the report; an analyzer with its views is called a room, such as `memory`."""
         return room_data(self.report)
 
     @cached_property
     def manifest(self) -> dict[str, object]:
-        """The content of `run.json`; empty if there is none, and for a parity report, which is about several runs."""
+        """The content of `run.json`; empty without this file, and for a parity report, which covers several runs."""
         return {} if self.rooms.parity else dict(self.run.manifest())
 
     @property
@@ -43,15 +43,15 @@ class ServedRun:
 
     @property
     def short_name(self) -> str:
-        """The end of the folder's path, or of both folders' paths where they differ, for titles with little space."""
+        """The end of the run's path, for titles with little space; of two runs, the parts that differ."""
         roots = [run.root for run in (self.run, self.other) if run]
         return ", ".join(short_names(roots))
 
     def snapshot(self, path: str) -> Artefact:
-        """Return the memory snapshot at a path that the report lists.
+        """Return the memory snapshot with this path; the path comes from the report or from a page's address.
 
         Raises:
-            KeyError: The run has no such snapshot; so an address cannot open other files.
+            KeyError: The run has no such snapshot. So a page's address cannot open other files.
         """
         # A lookup among the files of the run, so that no address can open any other file.
         return {str(artefact.path): artefact for artefact in self.run.of(Kind.SNAPSHOT)}[path]

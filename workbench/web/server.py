@@ -36,8 +36,8 @@ FAR_PORT = 8050
 class Place:
     """The address to listen on; port 0 means any free port, and `browse` opens the page in a browser.
 
-    With `socket`, the server listens on a Unix socket at this path, which other users of the machine cannot open.
-    `port` is then the port on the browser's machine from which ssh forwards to the socket.
+    If `socket` is given, the server listens on a Unix socket at this path, which other users of the machine cannot
+    open. A browser on another machine then connects through ssh, which forwards its local port `port` to the socket.
     """
 
     host: str = LOOPBACK
@@ -51,7 +51,7 @@ class Place:
         return self.host in (LOOPBACK, "localhost", "::1")
 
     def address(self, port: int) -> str:
-        """Return the URL for a browser; `port` is the port that is really used."""
+        """Return the URL for a browser; `port` is the port on which the server listens, known once it has started."""
         everywhere = {"0.0.0.0", "::", ""}  # noqa: S104  # only to recognise it
         host = platform.node() if self.host in everywhere else self.host
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -72,7 +72,7 @@ def serve_report(run: Run, room: str, options: Options, place: Place | None = No
 
 
 def serve_view(served: ServedRun, page: str = "", place: Place | None = None) -> None:
-    """Serve the dashboard of a run, and of uploaded files, until the user interrupts it.
+    """Serve the dashboard of a run, and of files that users drop onto it, until the user interrupts it.
 
     `page` is the name of the page that is shown first.
     """
@@ -94,8 +94,9 @@ def serve_app(
 ) -> NoReturn:
     """Serve an application until the user interrupts it; `folder` is the run that it shows.
 
-    `make` creates the application from a folder for uploaded files, the secrets that open it, and the place. `page` is
-    the name of the page that is shown first. `meanwhile` is called while a browser starts.
+    `make` creates the application. Its arguments are a folder for uploaded files, the secrets that open the
+    application, and the address to listen on. `page` is the name of the first page. `meanwhile` is called while a
+    browser starts.
     """
     place, door = place or Place(), Door()
     if place.socket and (place.browse or place.host != LOOPBACK):
@@ -119,9 +120,9 @@ def serve_app(
 
 
 def run_on_socket(path: Path, app: AccessControl, folder: Path, page: str, port: int) -> NoReturn:
-    """Serve on a Unix socket until interrupted; print how a browser on another machine can connect through ssh.
+    """Serve on a Unix socket until the user interrupts it; print how another machine connects through ssh.
 
-    Browsers cannot open such sockets themselves.
+    ssh is needed because browsers cannot open Unix sockets.
     """
     port = port or FAR_PORT
     with listening_on_socket(path, app) as server:
@@ -136,7 +137,7 @@ def run_on_socket(path: Path, app: AccessControl, folder: Path, page: str, port:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Raise KeyboardInterrupt at SIGHUP and SIGTERM inside this context, so that uploaded files are removed."""
+    """Turn SIGHUP and SIGTERM into KeyboardInterrupt inside this context, so that uploaded files are removed."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -154,10 +155,10 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def assembled(served: ServedRun, folder: Path, door: Door, *, private: bool = True) -> AccessControl:
-    """Return the WSGI application of a server, which checks access and serves several dashboards.
+    """Return the WSGI application of a server: several dashboards behind one check of the token.
 
-    They are the dashboard of `served`; if it compares two runs, those of the runs; and those of dropped files, which
-    are stored in `folder`.
+    The first dashboard shows `served`. If `served` compares two runs, each run has a dashboard too. Further dashboards
+    show the files that users drop onto the page; these files are stored in `folder`.
     """
     runs = zip("ab", (served.run, served.other), strict=True) if served.other else ()
     opened = f"{door.prefix}open/"
@@ -167,13 +168,13 @@ def assembled(served: ServedRun, folder: Path, door: Door, *, private: bool = Tr
 
 
 def dashboard(run: Run, prefix: str, options: Options) -> WSGIApplication:
-    """Return the WSGI application for a run of a comparison, served under the URL path `prefix`."""
+    """Return the WSGI application for one of two compared runs, served under the URL path `prefix`."""
     app: WSGIApplication = make_app(served_run(run, room_for(run), options), prefix).server
     return app
 
 
 class Later:
-    """A WSGI application that `make` creates at the first request, because reading a run takes time."""
+    """A WSGI application that is created by `make` at the first request, because reading a run takes time."""
 
     def __init__(self, make: Callable[[], WSGIApplication]) -> None:
         self._make, self._lock = make, Lock()
@@ -203,9 +204,9 @@ def announce(folder: Path, url: str, port: int, place: Place) -> None:
 
 
 def open_browser(url: str, page: Path) -> None:
-    """Open `url` in a browser, through the HTML file `page`.
+    """Open `url` in a browser, by way of an HTML file that is written to `page` and redirects to `url`.
 
-    This keeps the token out of the arguments of a process, which all users of the machine can see.
+    If the browser were started with `url`, all users of the machine could see the token among the process's arguments.
     """
     page.touch(mode=0o600)
     page.write_text(f'<meta http-equiv="refresh" content="0; url={html.escape(url)}">', encoding="utf-8")

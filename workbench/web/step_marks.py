@@ -1,4 +1,4 @@
-"""Positions of the training steps on the axes of charts, computed once for each file."""
+"""Positions of the training steps on the axes of charts; they are computed once per file."""
 
 from functools import lru_cache
 
@@ -18,32 +18,32 @@ KEPT = 256
 
 
 def memory_marks(served: ServedRun, device: Device) -> StepMarks:
-    """Return the `StepMarks` of a device: the trace entries of its snapshot at which training steps start and end."""
+    """Return the steps of a device's snapshot: the trace entries at which training steps start and end."""
     return snapshot_marks(served.snapshot(device.path), served.options, device.device, step_logs(served))
 
 
 def trace_marks(served: ServedRun, artefact: Artefact) -> StepMarks:
-    """Return the `StepMarks` of a trace: the times in ns at which training steps start and end."""
+    """Return the steps of a trace: the times in ns at which training steps start and end."""
     return trace_file_marks(artefact, served.options, step_logs(served))
 
 
 def step_logs(served: ServedRun) -> tuple[Artefact, ...]:
-    """Return the step logs of the run; they give the times of steps for files that do not mark steps themselves."""
+    """Return the step logs of the run, which have the times of steps; some traces and snapshots mark no steps."""
     return tuple(served.run.of(*TIMED)) if served.rooms.steps else ()
 
 
 @lru_cache(KEPT)
 def snapshot_marks(artefact: Artefact, options: Options, device: int, logs: tuple[Artefact, ...]) -> StepMarks:
-    """Return the `StepMarks` of a device in a snapshot; the result is cached."""
+    """Return the steps of a device in a snapshot; the result is cached."""
     return StepMarks.of(memory.clock(artefact, options, device, logged_steps(logs, options, artefact.rank)))
 
 
 @lru_cache(KEPT)
 def trace_file_marks(artefact: Artefact, options: Options, logs: tuple[Artefact, ...]) -> StepMarks:
-    """Return the `StepMarks` of a trace file; the result is cached."""
+    """Return the steps of a trace file; the result is cached."""
     return StepMarks.of(traces.clock(artefact, options, logged_steps(logs, options, artefact.rank)))
 
 
 def logged_steps(logs: tuple[Artefact, ...], options: Options, rank: int | None) -> pd.DataFrame | None:
-    """Return a table of the times at which a rank's steps ran, from its step log; None without a log."""
+    """Return a table of the times at which a rank's steps ran, from the step logs; None without step logs."""
     return steps.clock(logs, options, rank) if logs else None

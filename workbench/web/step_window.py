@@ -1,7 +1,7 @@
 """The range of steps that applies to all charts, and its position on the axis of each chart.
 
-In the address, `steps=5-7` means all of steps 5, 6 and 7; `steps=5.25-6.7` starts and ends inside a step. `from` and
-`to` are the same range in the unit of the page's own axis: trace entries or nanoseconds.
+In the page's address, `steps=5-7` means all of steps 5, 6 and 7; `steps=5.25-6.7` starts and ends inside a step. `from`
+and `to` give the same range in the unit of the page's own axis: trace entries or nanoseconds.
 """
 
 import re
@@ -23,7 +23,7 @@ WINDOW_NAMES = ("from", "to", "steps")
 class WindowState(TypedDict):
     """The selected range as the browser stores it.
 
-    `own` has the query parameters for the address of this page, `steps` the text for links to other pages.
+    `own` has the query parameters for the address of this page; `steps` is the text that links to other pages carry.
     """
 
     own: dict[str, str]
@@ -32,9 +32,10 @@ class WindowState(TypedDict):
 
 @dataclass(frozen=True)
 class Window:
-    """The range that a page shows: `span` on its own axis (ns for traces, entries for memory), and `steps` in steps.
+    """The range that a page shows: `span` in the unit of its own axis, and `steps` in steps.
 
-    `span` is None for the whole axis; `steps` is None for all steps, or if the steps are unknown.
+    The unit of `span` is ns for traces and trace entries for memory; None stands for the whole axis. `steps` is None
+    for all steps, or if the steps are unknown.
     """
 
     span: tuple[int, int] | None = None
@@ -53,8 +54,8 @@ class Window:
 def window_of(query: Query, span: tuple[int, int] | None, marks: StepMarks) -> Window:
     """Return the range that an address selects.
 
-    It is `span`, a range on the page's own axis, if that is given; else the steps in the query. `marks` converts one to
-    the other.
+    `span` is the range on the page's own axis, if the address has one; otherwise the steps in `query` count. `marks`
+    converts between the two.
     """
     if span:
         return Window(span, marks.steps_within(span))
@@ -63,26 +64,26 @@ def window_of(query: Query, span: tuple[int, int] | None, marks: StepMarks) -> W
 
 
 def without_window(query: Mapping[str, str]) -> Query:
-    """Return a query without the parameters that select a range: `from`, `to` and `steps`."""
+    """Return a query without its parameters for a range: `from`, `to` and `steps`."""
     return {name: value for name, value in query.items() if name not in WINDOW_NAMES}
 
 
 def own_window(query: Mapping[str, str]) -> Query:
-    """Return only those parameters of a query that select a range: `from`, `to` and `steps`."""
+    """Return only the parameters of a query that select a range: `from`, `to` and `steps`."""
     return {name: value for name, value in query.items() if name in WINDOW_NAMES}
 
 
 def with_window(query: Query, shown: WindowState) -> Query:
-    """Return a query in which the range is replaced by `shown`, the one that the browser stores.
+    """Return a query whose range is replaced by `shown`, the range that the browser stores.
 
-    A zoom changes the address in the browser without Dash, whose copy of the address is out of date until the next
-    click.
+    A zoom changes the address in the browser without telling Dash. Until the next click, Dash's copy of the address has
+    the old range.
     """
     return without_window(query) | shown["own"]
 
 
 def window_state(data: object) -> WindowState:
-    """Return the range in `data`, the JSON data that the browser stores; other content is ignored."""
+    """Return the range in `data`, the JSON that the browser stores; invalid content counts as no range."""
     own = data.get("own") if isinstance(data, dict) else None
     texts = {str(name): str(value) for name, value in own.items()} if isinstance(own, dict) else {}
     steps = texts.get("steps", "")
@@ -92,7 +93,7 @@ def window_state(data: object) -> WindowState:
 def parse_steps(text: str) -> Span | None:
     """Return the range of steps in a text such as `5`, `5-7` or `5.25-6.7`; None if the text is not valid.
 
-    An end without a fraction includes the whole step.
+    The end is exclusive: `5-7` becomes (5.0, 8.0), because all of step 7 is meant, and `5-6.7` becomes (5.0, 6.7).
     """
     match = STEPS.fullmatch(text.strip())
     if not match:
@@ -104,7 +105,7 @@ def parse_steps(text: str) -> Span | None:
 
 
 def steps_text(steps: Span) -> str:
-    """Return a range of steps in the format that `parse_steps` reads."""
+    """Return a range of steps as a text that `parse_steps` reads, such as `5-7`."""
     low, high = steps
     first = f"{low:.3f}".rstrip("0").rstrip(".")
     last = f"{round(high) - 1}" if abs(high - round(high)) < NEAR and round(high) > low else f"{high:.3f}"

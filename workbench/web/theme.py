@@ -1,4 +1,7 @@
-"""How the browser shows the page that is being requested, as its cookies say: the theme, and whether it is narrow."""
+"""How the browser shows the requested page: with a light or dark theme, and in a narrow or wide window.
+
+The browser sends both in cookies.
+"""
 
 from flask import has_request_context, request
 
@@ -8,11 +11,11 @@ COOKIE, NARROW_COOKIE = "workbench-theme", "workbench-narrow"
 
 
 def theme() -> Theme:
-    """Return the theme that the browser shows; outside a request, return the light theme."""
+    """Return the theme that the browser shows; outside a request, the light theme."""
     named = request.cookies.get(COOKIE, "") if has_request_context() else ""
     return THEMES.get(named, LIGHT)
 
 
 def narrow() -> bool:
-    """Return whether the browser's window is as narrow as a phone's; outside a request, return False."""
+    """Return whether the browser's window is as narrow as a phone; outside a request, False."""
     return has_request_context() and request.cookies.get(NARROW_COOKIE) == "yes"

@@ -1,7 +1,7 @@
-"""Files that are dropped onto the page: stored until the server ends, and opened as separate dashboards.
+"""Files that users drop onto the page: each set of files is opened as a separate dashboard.
 
 `PUT /drop/SET/NAME` stores a file. `POST /drop/SET` analyses the files of a set, and returns the address of their
-dashboard, /open/SET/.
+dashboard, `/open/SET/`. The files are removed when the server ends.
 """
 
 import json
@@ -39,8 +39,8 @@ which the server never gives.
 class Uploads:
     """A WSGI application that serves `main`, and a dashboard for each set of files that is dropped onto the page.
 
-    The files are stored in `folder`. `beside` has {name: application} of dashboards that exist from the start, under
-    names that no set can have. `prefix` is the URL path of them all. Dashboards of dropped files show no source files
+    The files are stored in `folder`. `beside` is {name: application} of dashboards that exist from the start; a set
+    cannot have such a name. `prefix` is the URL path of all of them. Dashboards of dropped files show no source files
     of this machine, because a dropped file could mention any file.
     """
 
@@ -57,7 +57,7 @@ class Uploads:
         self._prefix, self._writing = prefix, Lock()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Pass a WSGI request on to the application that its path selects."""
+        """Answer a WSGI request: store a file, open a set, or pass the request on to one of the dashboards."""
         path = environ.get("PATH_INFO", "/")
         if match := re.match(r"/open/(\d+|[a-z]+)(/.*)", path):
             return self._enter(match[1], match[2], environ, start_response)
@@ -87,7 +87,7 @@ class Uploads:
             return answer(start_response, {"error": error.message, "hint": error.hint}, "422 Unprocessable Content")
 
     def _take(self, name: str, file: str | None, environ: WSGIEnvironment) -> dict[str, str]:
-        """Store a file of set `name`, or open the set's dashboard if `file` is None; return the response.
+        """Store a file of the set `name`, or open the set's dashboard if `file` is None; return the JSON answer.
 
         Raises:
             WorkbenchError: The file is too large, or of an unknown kind.
@@ -104,7 +104,7 @@ class Uploads:
         return {"at": place}
 
     def _keep(self, name: str, file: str, environ: WSGIEnvironment) -> None:
-        """Store the body of a request as file `file` of the set `name`, within the size limits."""
+        """Store the body of a request as the file `file` of the set `name`, within the size limits."""
         if int(environ.get("CONTENT_LENGTH") or 0) > MOST_BYTES:
             raise InputError(f"{file}: too large to drop", BY_PATH)
         home = self._folder / name
@@ -119,7 +119,7 @@ class Uploads:
             raise InputError(f"{file}: {error}", BY_PATH) from error
 
     def _store(self, target: Path, environ: WSGIEnvironment) -> None:
-        """Write the body of a request to `target`, which is removed again if it cannot be written whole."""
+        """Write the body of a request to `target`; if this fails midway, remove the incomplete file."""
         # Before the free space is computed: a file that is dropped again replaces itself.
         target.unlink(missing_ok=True)
         # Counted anew each time: the folder is the only record, and files are few.
@@ -133,13 +133,13 @@ class Uploads:
 
 
 class NoRoom(Exception):
-    """Raised if a file would exceed the size limit of all dropped files together."""
+    """Raised if a file does not fit into the size limit for all dropped files together."""
 
 
 def copy_at_most(limit: int, environ: WSGIEnvironment, target: IO[bytes]) -> None:
     """Copy the body of a request to `target`, at most `limit` bytes.
 
-    The bytes are counted, because a request may send more than its header says.
+    The bytes are counted, because a body may be longer than its Content-Length header says.
 
     Raises:
         NoRoom: The body has more than `limit` bytes.
@@ -153,7 +153,7 @@ def copy_at_most(limit: int, environ: WSGIEnvironment, target: IO[bytes]) -> Non
 
 
 def safe(name: str) -> str:
-    """Return `name` with characters replaced that could lead to another folder; rank and kind stay readable."""
+    """Return a file name without characters that could lead to another folder; its rank and kind stay readable."""
     return re.sub(r"[^\w.-]", "_", name).lstrip(".") or "dropped"
 
 

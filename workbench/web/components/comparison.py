@@ -31,25 +31,35 @@ ROW_PX = 26
 
 
 def bytes_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[int, int]) -> go.Figure:
-    """Return a waterfall chart of bytes: `parts` are the changes (name, bytes), `ends` the totals of both runs."""
+    """Return a waterfall chart of bytes from run a to run b.
+
+    `parts` are the changes (name, bytes) and `ends` the totals of both runs.
+    """
     return waterfall(parts, ends, size).update_xaxes(**byte_ticks(max(ends), MOST_BESIDE_TICKS))
 
 
 def seconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float]) -> go.Figure:
-    """Return a waterfall chart of seconds: `parts` are the changes (name, seconds), `ends` the totals of both runs."""
+    """Return a waterfall chart of seconds from run a to run b.
+
+    `parts` are the changes (name, seconds) and `ends` the totals of both runs.
+    """
     scaled = [(name, change * 1e9) for name, change in parts]
     return nanoseconds_waterfall(scaled, (ends[0] * 1e9, ends[1] * 1e9))
 
 
 def nanoseconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float]) -> go.Figure:
-    """Return a waterfall chart of nanoseconds: `parts` are the changes (name, ns), `ends` the totals of both runs."""
+    """Return a waterfall chart of nanoseconds from run a to run b.
+
+    `parts` are the changes (name, ns) and `ends` the totals of both runs.
+    """
     return waterfall(parts, ends, duration_ns).update_xaxes(**ticks_across(0, max(ends), MOST_BESIDE_TICKS))
 
 
 def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], text: Formatter) -> go.Figure:
-    """Return a waterfall chart from the total of run a to the total of run b, which are `ends`.
+    """Return a waterfall chart of how the total of run a becomes the total of run b.
 
-    Each bar is one of the changes `parts` (name, amount) and starts where the bar above ends; `text` formats numbers.
+    `ends` are the two totals. `parts` are the changes (name, amount); the bar of a change starts where the bar above it
+    ends. `text` formats a number.
     """
     # The rest is one bar, so that the bars still add up to the total of run b.
     shown = [part for part in parts[:BARS] if abs(part[1]) >= LEAST_SHARE * max(ends)]
@@ -105,15 +115,16 @@ def changes(rows: Sequence[tuple[str, float]], text: Formatter) -> go.Figure:
 
 
 def short(name: str) -> str:
-    """Return a name with its middle cut out, because long kernel names differ at their beginnings and ends."""
+    """Return a name whose middle is replaced by an ellipsis if it is long; kernel names differ at both ends."""
     most = NARROW_NAME if narrow() else NAME
     return plain(name if len(name) <= most else f"{name[: most // 2]} … {name[3 - most // 2 :]}")
 
 
 def with_rows(figure: go.Figure, names: Sequence[str], ends: Sequence[float], texts: Sequence[str]) -> go.Figure:
-    """Return the figure with a height for its rows `names`, and the number of each row at the right end of its bar.
+    """Return the figure with a height that suits its rows, and with each row's number at the right end of its bar.
 
-    Plotly itself would write numbers onto bars, or to the left of them onto the names of the rows.
+    The rows are given as `names`, `ends` (where each bar ends) and `texts` (the numbers). Plotly itself would write
+    numbers onto the bars or over the names.
     """
     numbers = go.Scatter(
         x=ends,
@@ -134,7 +145,7 @@ def with_rows(figure: go.Figure, names: Sequence[str], ends: Sequence[float], te
 
 
 def both_runs(series: Mapping[str, "pd.Series[float]"], axis: FigurePart) -> go.Figure:
-    """Return a line chart over the steps, with a line for each run in `series`; `axis` is the y axis.
+    """Return a line chart over the training steps, with a line for each run in `series`; `axis` is the y axis.
 
     The runs differ in line style as well as in colour.
     """

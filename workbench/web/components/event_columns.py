@@ -41,9 +41,9 @@ def event_bytes(slices: Slices) -> bytes:
 
 
 def column_list(slices: Slices) -> list[tuple[str, Column]]:
-    """Return (name, values) of each column that the browser needs, in the smallest number type that holds its values.
+    """Return (name, values) of each column that the browser needs, in the smallest number type that fits the values.
 
-    The column `count`, the number of events in a slice, is left out if every slice is a single event.
+    The column `count`, the number of events in a slice, is omitted if every slice is a single event.
     """
     # JavaScript has no whole numbers of 64 bits; a float64 holds those of 104 days in ns.
     short = slices.dur.max(initial=0) < 1 << 32

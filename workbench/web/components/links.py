@@ -1,4 +1,4 @@
-"""Make the links of the dashboard: to its own pages in any state, and to source files."""
+"""Links of the dashboard: to its own pages in any state, and to source files."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,8 +38,8 @@ def choice(
 ) -> Component | None:
     """Return links that set the query parameter `name` to one of the options (value, text).
 
-    Return a drop-down list if there are many options, and None if there are fewer than two. The rest of `query` stays
-    unchanged. `label`, by default the name, is read by screen readers.
+    Many options become a drop-down list; fewer than two give None, because there is nothing to choose. The other
+    parameters in `query` stay unchanged. Screen readers read `label`, which is `name` by default.
     """
     if len(options) < 2:
         return None
@@ -66,9 +66,9 @@ def picker(
 
 
 def link(text: str, href: str, *, current: bool = False, fixed: bool = False, style: str = "") -> html.A:
-    """Return a link to a page of this dashboard in some state.
+    """Return a link to a page of this dashboard; `href` holds the state of that page.
 
-    It is followed without reloading the page, and keeps the selected steps unless it is `fixed`.
+    The browser follows the link without reloading. It adds the selected steps to the address, except to a `fixed` link.
     """
     # The script recognises links to follow by `data-go`; Dash has no property for it.
     attributes: dict[str, Any] = {"data-go": "fixed" if fixed else "", **({"aria-current": "true"} if current else {})}
@@ -76,7 +76,7 @@ def link(text: str, href: str, *, current: bool = False, fixed: bool = False, st
 
 
 def prose(text: str) -> list[Component | str]:
-    """Return a sentence of the report as HTML, in which commands and settings between backticks are code."""
+    """Return a sentence of the report as HTML; commands and settings between backticks become code elements."""
     parts = clean(text).split("`")
     # Without a partner, a backtick is a sign like any other.
     if len(parts) % 2 == 0:
@@ -86,9 +86,9 @@ def prose(text: str) -> list[Component | str]:
 
 
 def breakable(text: str) -> list[Component | str]:
-    """Return a text as HTML in which a narrow window breaks long names after points, underscores and slashes.
+    """Return a text as HTML in which long names may wrap after dots, underscores and slashes.
 
-    Otherwise it would break them at any letter.
+    Without these marks, a narrow window would break a name at any letter.
     """
     pieces: list[Component | str] = []
     for number, part in enumerate(LONG_NAME.split(text)):
@@ -99,7 +99,10 @@ def breakable(text: str) -> list[Component | str]:
 
 
 def source_code(line: str) -> html.Code:
-    """Return a source position such as `train.py:22` as an HTML code element, a link if the file is on this machine."""
+    """Return a source position such as `train.py:22` as an HTML code element.
+
+    If the file is on this machine, the position is a link to its page.
+    """
     return html.Code(with_source_link(line))
 
 
@@ -112,9 +115,9 @@ def with_source_link(text: str) -> list[Component | str]:
 
 
 def source_parts(text: str) -> list[Part]:
-    """Split a text at its source positions such as `train.py:22`, each of which becomes a link.
+    """Split a text into plain parts and links: each source position such as `train.py:22` becomes a link.
 
-    A position whose file is not on this machine stays text; without any other the list has one part, the whole text.
+    A position whose file is not on this machine stays plain text. So a text without links is returned as a single part.
     """
     shown = text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
     parts: list[Part] = []

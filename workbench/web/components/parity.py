@@ -55,9 +55,9 @@ def trace(lines: Lines, number: int, steps: list[int], size: int) -> FigurePart:
 
 
 def hover_texts(lines: Lines, number: int, values: Sequence[float]) -> list[str]:
-    """Return the text that is shown when the mouse is over a point, for each point of the line with index `number`.
+    """Return the hover text of each point of the line with index `number`.
 
-    It is the exact value. For the first line (index 0) it is the item of `lines.texts` instead, if there are any.
+    The text is the exact value. The first line (index 0) shows the items of `lines.texts` instead, if there are any.
     """
     if lines.texts and not number:
         return [plain(text) for text in lines.texts]
@@ -65,7 +65,7 @@ def hover_texts(lines: Lines, number: int, values: Sequence[float]) -> list[str]
 
 
 def power_axis(lines: Lines) -> FigurePart:
-    """Return the y axis for values that are logarithms; the ticks are labelled with the original numbers."""
+    """Return the y axis for a chart whose values are logarithms; the tick labels are the original numbers."""
     low, high = lines.heights()
     ticks = list(range(int(low // 1), int(-(-high // 1)) + 1))
     return {

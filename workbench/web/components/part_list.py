@@ -1,4 +1,4 @@
-"""A list of the parts of a whole, each with a bar in its colour."""
+"""A list of the parts of a whole, such as the phases of a step, each with a bar in its colour."""
 
 from collections.abc import Callable, Mapping
 

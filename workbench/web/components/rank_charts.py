@@ -74,7 +74,7 @@ def time_shares(accounts: Sequence[RankTrace]) -> go.Figure:
 
 
 def step_parts(account: RankTrace) -> go.Figure:
-    """Return a chart with a stacked bar for each recorded step of a rank, which shows the parts of its time."""
+    """Return a chart with a stacked bar for each recorded step of one rank, divided into the parts of its time."""
     steps = account.step_times
     parts = pd.DataFrame(
         {title: [part_ns(step, title) / 1e9 for step in steps] for title in PARTS}, index=[step.step for step in steps]
@@ -90,7 +90,7 @@ def step_parts(account: RankTrace) -> go.Figure:
 
 
 def named_first(accounts: Sequence[RankTrace], named: Sequence[int | None]) -> list[RankTrace]:
-    """Return the traced ranks in their order, but those in `named` first."""
+    """Return the traced ranks with those in `named` first; otherwise the order stays."""
     return sorted(accounts, key=lambda account: account.rank not in named)
 
 
@@ -102,7 +102,7 @@ def share_bars(account: RankTrace) -> list[html.Ul]:
 
 
 def part_ns(account: RankTrace | StepTime, title: str) -> int:
-    """Return how many nanoseconds of the time of a rank or step belong to the part `title`, a key of `PARTS`."""
+    """Return the nanoseconds that a rank or step spent in the part `title`, a key of `PARTS`."""
     times = {
         "compute": account.compute_ns,
         "exposed communication": account.exposed_communication_ns,
@@ -124,9 +124,9 @@ def bar_names(accounts: Sequence[RankTrace]) -> list[str]:
 
 
 def activity(frame: pd.DataFrame) -> go.Figure:
-    """Return a heat map of what each rank mostly does in each interval of time, on a clock common to all ranks.
+    """Return a heat map of activity: a row per rank, a column per time interval, on a clock common to all ranks.
 
-    `frame` is the result of `traces.views.ranks_timeline`.
+    A cell shows what the rank did for most of the interval. `frame` is the result of `traces.views.ranks_timeline`.
     """
     kinds = [kind for kind, _ in PARTS.values()]
     most = frame.assign(most=frame[[field for _, field in PARTS.values()]].to_numpy().argmax(axis=1))
@@ -220,6 +220,6 @@ def bytes_sent(frame: pd.DataFrame) -> go.Figure:
 
 
 def rows_down(figure: go.Figure, rows: int) -> go.Figure:
-    """Return the figure, a heat map, with its first row at the top and a height that suits `rows` rows."""
+    """Return a heat map with its first row at the top (Plotly puts it at the bottom) and a height for `rows` rows."""
     axis = {"autorange": "reversed", "automargin": True}
     return figure.update_layout(yaxis=axis, height=140 + 24 * min(rows, TALLEST_ROWS))

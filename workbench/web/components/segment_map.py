@@ -1,4 +1,7 @@
-"""A map of the allocator's segments: rows of cells, each in the colour of the category that has most bytes there."""
+"""A map of the allocator's segments: each row is a segment, divided into cells.
+
+The colour of a cell stands for the category with the most bytes in the cell.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -18,10 +21,10 @@ ROOM = 3
 
 
 def segment_map(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:
-    """Return a map with a row per segment; a cell has the colour and letter of the category with the most bytes in it.
+    """Return a map with a row per segment; colour and letter of a cell name the category with the most bytes in it.
 
-    `frame` is the result of `memory.block_map`. A click on a cell selects the address of its largest block in the table
-    `blocks`.
+    `frame` is the result of `memory.block_map`. A click on a cell selects the largest block in it: the address of this
+    block is looked up in the table `blocks`.
     """
     categories = theme().categories
     names = ["", *categories]
@@ -53,7 +56,7 @@ def segment_map(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:
 
 
 def cell_texts(frame: pd.DataFrame, blocks: pd.DataFrame) -> tuple[list[list[str]], list[list[str]]]:
-    """Return (hover texts, addresses) of the cells, each as a list of rows; a click on a cell selects its address."""
+    """Return (hover texts, addresses) of the cells, each as a list of rows; a click selects the address of a cell."""
     # Only blocks that fill a cell get a hover text: a snapshot can have hundreds of thousands.
     rows = sorted({row for filled in frame["filled"] for row in filled if row >= 0})
     columns = (blocks.loc[rows, name] for name in ("requested", "category", "frame"))
@@ -72,16 +75,16 @@ def cell_texts(frame: pd.DataFrame, blocks: pd.DataFrame) -> tuple[list[list[str
 def middle(segment: int, total: int, cell: tuple[int, int]) -> str:
     """Return the memory address in the middle of a cell of the segment map, in hexadecimal.
 
-    The segment has the address `segment` and `total` bytes; `cell` is (index of the cell, number of cells).
+    The segment starts at the address `segment` and has `total` bytes. `cell` is (index of the cell, number of cells).
     """
     return f"{segment + (2 * cell[0] + 1) * total // (2 * cell[1]):#x}"
 
 
 def letters_in(rows: Mapping[str, Sequence[str]]) -> go.Scatter:
-    """Return the Plotly trace of the category letters in a segment map.
+    """Return the Plotly trace that writes category letters into a segment map.
 
-    `rows` is {name of a row of the map: category of each of its cells}. A letter stands in the middle of each run of
-    cells of one category, if it fits there.
+    `rows` is {name of a row: category of each of its cells}. Neighbouring cells of the same category share one letter,
+    in their middle, if there is space for it.
     """
     letters = [
         (first + (length - 1) / 2, row, CATEGORY_LETTERS[name], text_colour(theme().categories[name]))
@@ -96,7 +99,10 @@ def letters_in(rows: Mapping[str, Sequence[str]]) -> go.Scatter:
 
 
 def stretches(owners: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-    """Yield (name, index of the first item, length) for each run of equal neighbours in `owners`."""
+    """Yield (name, index of the first item, length) of each run of equal neighbours in `owners`.
+
+    For example, `["a", "a", "b"]` gives `("a", 0, 2)` and `("b", 2, 1)`.
+    """
     first = 0
     for name, group in groupby(owners):
         length = len(list(group))

@@ -14,7 +14,7 @@ HEIGHT, TITLE_HEIGHT, BELOW = 60, 20, 26
 
 
 class SmallChart(NamedTuple):
-    """A chart over the training steps: `by_step` has the step as its index, `axis` is the y axis as Plotly wants it."""
+    """One of the small charts: `by_step` holds the values, indexed by step, and `axis` is Plotly's y axis."""
 
     title: str
     by_step: "pd.Series[float]"
@@ -24,7 +24,7 @@ class SmallChart(NamedTuple):
 def small_charts(charts: list[SmallChart], failed: int | None, zoomed: Span | None = None) -> FigurePart:
     """Return a figure with the charts one above the other over the same steps, and a line at the step `failed`.
 
-    All charts show the range `zoomed` of the axis, or all steps if that is None.
+    All charts show the range `zoomed` of steps; None shows all steps.
     """
     marked = [failed] if failed is not None else []
     numbers = [*(int(step) for chart in charts for step in chart.by_step.index), *marked]
@@ -50,7 +50,7 @@ def small_charts(charts: list[SmallChart], failed: int | None, zoomed: Span | No
 
 
 def failed_step(report: Report[object]) -> int | None:
-    """Return the step of the finding behind the verdict, if that is an error in a known step."""
+    """Return the step that failed: the step of the finding behind the verdict, if it is an error with a known step."""
     lead = report.lead()
     return lead.step if lead and lead.severity is Severity.ERROR else None
 
@@ -61,7 +61,7 @@ def axis_name(stem: str, index: int) -> str:
 
 
 def few_ticks(chart: SmallChart) -> FigurePart:
-    """Return the y axis of a chart with two of its ticks: the lowest, and the highest that is not above all values."""
+    """Return the y axis of a chart with only two ticks: the lowest, and the highest that is below the largest value."""
     values, texts = chart.axis.get("tickvals"), chart.axis.get("ticktext")
     if not isinstance(values, list) or not isinstance(texts, list):
         return chart.axis
@@ -85,18 +85,18 @@ def line_of(chart: SmallChart, index: int) -> FigurePart:
 
 
 def small_title(chart: SmallChart, top: float) -> FigurePart:
-    """Return the name of a chart as an annotation above its left end, at the upper edge `top`."""
+    """Return the title of a chart as an annotation above its left end; `top` is the upper edge of the chart."""
     place: FigurePart = {"x": 0, "y": top, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
     return place | {"text": chart.title, "showarrow": False, "font": {"size": 11}}
 
 
 def failure_line(step: int) -> FigurePart:
-    """Return a vertical line through all charts at the failed step."""
+    """Return a vertical line at the failed step, through all charts."""
     line = {"color": theme().hues["error"], "width": 2}
     return {"type": "line", "x0": step, "x1": step, "y0": 0, "y1": 1, "yref": "paper", "line": line}
 
 
 def failure_name(step: int) -> FigurePart:
-    """Return the annotation that names the failed step, at the upper end of its line."""
+    """Return the annotation that names the failed step, at the upper end of the vertical line."""
     place: FigurePart = {"x": step, "y": 1, "yref": "paper", "xanchor": "right", "yanchor": "bottom"}
     return place | {"text": f"✗ step {step}", "showarrow": False, "font": {"size": 11, "color": theme().hues["error"]}}

@@ -39,9 +39,9 @@ SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle
 
 
 def step_durations(series: pd.DataFrame, named: Sequence[int]) -> go.Figure:
-    """Return a chart of the duration of each step, a line per rank.
+    """Return a chart of the duration of each step, with a line per rank.
 
-    If there are many ranks, it shows the median, the slowest rank, and the ranks in `named`.
+    If there are many ranks, the chart shows only the median, the slowest rank, and the ranks in `named`.
     """
     wide = thinned(series.pivot_table(index="step", columns="rank", values="dur_s")).add_prefix("rank ")
     lines = wide if wide.shape[1] <= MOST_RANKS else summarised(wide, named)
@@ -50,9 +50,9 @@ def step_durations(series: pd.DataFrame, named: Sequence[int]) -> go.Figure:
 
 
 def summarised(wide: pd.DataFrame, named: Sequence[int]) -> pd.DataFrame:
-    """Return a table with a row per step: the durations of the ranks in `named`, and median and maximum of all ranks.
+    """Return a table with a row per step: durations of the ranks in `named`, and median and maximum of all ranks.
 
-    `wide` has a column per rank.
+    `wide` has a row per step and a column per rank.
     """
     apart = [f"rank {rank}" for rank in named][:MOST_RANKS]
     return wide[apart].assign(**{"median rank": wide.median(axis=1), "slowest rank": wide.max(axis=1)})
@@ -61,7 +61,7 @@ def summarised(wide: pd.DataFrame, named: Sequence[int]) -> pd.DataFrame:
 def thinned(table: pd.DataFrame) -> pd.DataFrame:
     """Return at most `MOST_STEPS` rows of a table, keeping every spike.
 
-    Of each group of consecutive rows, the row with the largest value in any column is kept.
+    Consecutive rows are grouped; of each group, only the row with the largest value in any column is kept.
     """
     width = -(-len(table) // MOST_STEPS)
     if width <= 1:
@@ -73,13 +73,13 @@ def thinned(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def hover_texts(values: "pd.Series[float]", written: Callable[[float], str]) -> FigurePart:
-    """Return the texts that Plotly shows beside the name of a series under the pointer; `written` formats a value."""
+    """Return the Plotly options for the hover texts of a series; `written` formats a value."""
     texts = ["" if pd.isna(value) else written(value) for value in values.tolist()]
     return {"customdata": texts, "hovertemplate": "%{customdata}"}
 
 
 def line_chart(table: pd.DataFrame, written: Callable[[float], str]) -> go.Figure:
-    """Return a chart with a line for each column of a table whose index is the step; `written` formats a value."""
+    """Return a line chart of a table whose index is the step, with a line per column; `written` formats a value."""
     figure = go.Figure(layout=plain_layout())
     for i, column in enumerate(table.columns):
         figure.add_trace(
@@ -98,9 +98,10 @@ def line_chart(table: pd.DataFrame, written: Callable[[float], str]) -> go.Figur
 
 
 def step_ticks(steps: Collection[int]) -> FigurePart:
-    """Return a label at each step if the steps lie close together, so that no step 1.5 has one.
+    """Return the Plotly option for a tick at every step if the range of steps is short; else leave the ticks to Plotly.
 
-    A loss that is logged every tenth step has few values, but an axis of many steps.
+    Without this option, Plotly would label steps such as 1.5. The range counts, not the number of values: a loss that
+    is logged every tenth step has few values over many steps.
     """
     return {"dtick": 1} if len(steps) and max(steps) - min(steps) < FEW else {}
 
@@ -114,8 +115,9 @@ def duration_axis(longest_s: float, most: int = MOST_TICKS) -> FigurePart:
 def phase_stack(phases: pd.DataFrame) -> go.Figure:
     """Return a stacked chart of the phases of one rank's steps, with the largest phase at the bottom.
 
-    `phases` has a row per step and a column per phase, in seconds. Phases too short to be seen are one layer. What
-    is no phase of the training, such as the time of the profiler, is on top, so that it moves none of the others.
+    `phases` has a row per step and a column per phase, in seconds. Phases that are too short to be seen are added up to
+    one layer. Time outside the training, such as the time of the profiler, is the top layer, so that it shifts no other
+    layer.
     """
     thin = small_gathered(thinned(phases))
     figure = go.Figure(layout=plain_layout())
@@ -137,14 +139,18 @@ def phase_stack(phases: pd.DataFrame) -> go.Figure:
 
 
 def gap_between(bars: int) -> float:
-    """Return the space between neighbouring bars, as a share of a bar; of many, some gaps would be a pixel wider."""
+    """Return the gap between neighbouring bars as a fraction of a bar's width; 0 if there are many bars.
+
+    With many bars, rounding to pixels would make some gaps visibly wider than others.
+    """
     return 0.05 if bars <= MARKED else 0.0
 
 
 def small_gathered(phases: pd.DataFrame) -> pd.DataFrame:
-    """Return `phases` with those as one that in each step take less than `SMALLEST_SHARE` of the longest step.
+    """Return `phases` with the short phases added up to one column.
 
-    They are less than a pixel high, and would only be entries of the legend. A single one keeps its name.
+    A phase is short if it takes less than `SMALLEST_SHARE` of the longest step in every step. It would be less than a
+    pixel high, and would only lengthen the legend. A single short phase keeps its own column.
     """
     least = float(phases.sum(axis=1).max()) * SMALLEST_SHARE
     small = phases.columns[(phases.fillna(0) < least).all() & phases.any()]
@@ -156,7 +162,7 @@ def small_gathered(phases: pd.DataFrame) -> pd.DataFrame:
 def phase_bars(phases: pd.DataFrame) -> list[html.Ul]:
     """Return the mean time of each phase as an HTML list, longest first: name, bar, time and share.
 
-    At the end is what is no phase of the training, as on top in the chart.
+    Time outside the training, such as the time of the profiler, comes last.
     """
     means = {str(name): float(mean) for name, mean in phases.mean().sort_values(ascending=False).items()}
     ranked = sorted(means, key=lambda name: name in NOT_TRAINING)
@@ -165,12 +171,12 @@ def phase_bars(phases: pd.DataFrame) -> list[html.Ul]:
 
 
 def phase_colour(phase: str) -> str:
-    """Return the colour of a phase in the theme of the page, the same in every chart and run."""
+    """Return the colour of a phase in the theme of the page; a phase has the same colour in every chart and run."""
     return theme().hues[hue_of_phase("other" if phase == OTHER_PHASES else phase)]
 
 
 def phase_marker(phase: str) -> FigurePart:
-    """Return the Plotly marker of a phase; it is hatched where other phases may have the same colour."""
+    """Return the Plotly marker of a phase; phases without a colour of their own are hatched."""
     if phase in NOT_TRAINING:
         return {"color": phase_colour(phase), "pattern": {"shape": NOT_TRAINING_SHAPES[NOT_TRAINING.index(phase)]}}
     hatched = {} if phase in {*HUE_OF_PHASE, OTHER_PHASES} else {"pattern": {"shape": "\\"}}
@@ -178,7 +184,7 @@ def phase_marker(phase: str) -> FigurePart:
 
 
 def mark_failure(figure: go.Figure, step: int) -> None:
-    """Mark the step in which the run failed, which has no bar and no point, by a line with its number."""
+    """Mark the failed step by a vertical line with its number, because this step has no bar and no point."""
     # To the left of the line, which is at the right end of the chart.
     at = {"annotation_text": f"✗ step {step}", "annotation_position": "top left"}
     figure.add_vline(x=step, line={"color": theme().hues["error"]}, annotation_font_color=theme().hues["error"], **at)

@@ -41,7 +41,7 @@ def verdict(report: Report[object], evidence: str | None = None) -> html.Section
 
 
 def not_recorded(what: str, how: str, command: str = "workbench launch -- COMMAND") -> html.Div:
-    """Return a page for a run that has no artefacts of the kind `what`; `command` records them, as `how` says."""
+    """Return the page for a run that has no artefacts of the kind `what`; `how` says how `command` records them."""
     return html.Div([html.H2(f"This run has no {what}."), html.P([f"{how} ", html.Code(command)])])
 
 
@@ -51,7 +51,7 @@ def evidence_link(address: str | None) -> list[html.P]:
 
 
 def finding(found: Finding, evidence: str | None = None) -> html.Details:
-    """Return a finding as an HTML element that can be unfolded to show its reason, its next step and its evidence.
+    """Return a finding as an HTML element; when it is unfolded, it shows its reason, next step and evidence.
 
     `evidence` is the address of the page that shows the evidence, if there is one.
     """
@@ -66,9 +66,9 @@ def finding(found: Finding, evidence: str | None = None) -> html.Details:
 def table(section: Table, cell_link: CellLink = no_link, *, filtered: bool = True) -> html.Article:
     """Return a table that `tables.js` draws in the browser, where it can be sorted, filtered and saved as CSV.
 
-    `cell_link` returns the link of a cell or None; in cells without one, source lines become links. The page has all
-    rows of the table, also those that a document leaves out, but no column without any text.
-    With `filtered`, a long table has a field to filter its rows.
+    `cell_link` returns the link of a cell, or None; in cells without a link, source lines become links. All rows are
+    included, even those that the text report omits. Columns without any text are left out. With `filtered`, a long
+    table has a field to filter its rows.
     """
     section = without_empty(section)
     rows = [[cell_parts(cell, cell_link(cell)) for cell in row] for row in (*section.rows, *section.more)]

@@ -1,4 +1,4 @@
-"""The horizontal axis of a memory timeline: the time since the first trace entry, or the trace entries themselves."""
+"""The horizontal axis of a memory timeline: either the time since the first trace entry, or the entry number."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ MICROSECONDS = 1e6
 class TimelineAxis:
     """Converts between trace entries and positions on the axis of a memory timeline.
 
-    `times_us` has the time of each entry in µs since the first one, ascending; positions are then seconds. Without
-    times, positions are the entries.
+    `times_us` has the time of each entry in µs since the first entry, ascending. Positions are then in seconds. Without
+    times, a position is the number of the entry.
     """
 
     times_us: Integers
@@ -28,7 +28,7 @@ class TimelineAxis:
         return "seconds" if len(self.times_us) else "entries"
 
     def positions(self, entries: Iterable[float]) -> list[float]:
-        """Return the positions of trace entries on the axis; between two entries they are interpolated."""
+        """Return the positions of trace entries on the axis; a fraction such as entry 2.5 is interpolated."""
         at = np.fromiter(entries, float)
         if not len(self.times_us):
             return [float(entry) for entry in at]
@@ -40,14 +40,14 @@ class TimelineAxis:
         return [float(second) for second in seconds]
 
     def entries(self, span: Span) -> Span:
-        """Return the first and the last trace entry in a range of the axis, which may be infinite."""
+        """Return the first and the last trace entry in `span`, a range of positions; its ends may be infinite."""
         if not len(self.times_us):
             return span
         low, high = np.searchsorted(self.times_us, np.array(span) * MICROSECONDS, "left").tolist()
         return float(low), float(high)
 
     def layout(self, first: float, last: float) -> FigurePart:
-        """Return the axis as Plotly wants it, with ticks between the positions `first` and `last`."""
+        """Return the Plotly layout of the axis, with ticks between the positions `first` and `last`."""
         if not len(self.times_us):
             return {"title": {"text": "trace entry (allocator event)", "standoff": 4}}
         ticks = ticks_across(first * 1e9, last * 1e9)

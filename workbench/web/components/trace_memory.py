@@ -35,7 +35,7 @@ def memory_chart(frame: pd.DataFrame, window: tuple[int, int]) -> FigurePart:
 
 
 def line(name: str, frame: pd.DataFrame, what: str, colour: str, dash: str = "solid") -> FigurePart:
-    """Return the Plotly trace of the column `what` of a table over time: a stepped line with the label `name`."""
+    """Return the Plotly trace of column `what` of a table over time: a line in steps, with the label `name`."""
     return {
         "type": "scatter",
         "mode": "lines",

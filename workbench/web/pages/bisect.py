@@ -1,4 +1,7 @@
-"""The page of two recorded runs: the first operation that differs, both sides of it; `?step=` selects another step."""
+"""The page that compares two recorded runs operation by operation; `?step=` selects the step that is shown.
+
+The page begins with the first operation whose tensors differ, and shows the tensors of both runs.
+"""
 
 from collections.abc import Iterator
 
@@ -37,7 +40,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def operations(served: ServedRun, query: Query) -> Iterator[Component]:
-    """Yield both sides of the first difference, the charts by operation and by step, and the tensors of the step."""
+    """Yield tables of both runs at the first difference, charts by operation and by step, and the step's tensors."""
     data = served.rooms.bisect
     assert data is not None
     assert served.other is not None
@@ -52,7 +55,10 @@ def operations(served: ServedRun, query: Query) -> Iterator[Component]:
 
 
 def of_step(tensors: pd.DataFrame, step: int) -> Iterator[Component]:
-    """Yield a choice of steps, the charts by operation and by step, and the tensors of the selected step."""
+    """Yield links to all steps, charts of the differences by operation and by step, and a table of the tensors.
+
+    `step` is the selected step; if it was not recorded, the first recorded step is shown.
+    """
     steps = sorted(map(int, tensors["step"].unique()))
     if not steps:
         return

@@ -1,4 +1,7 @@
-"""The page that compares two runs; `?by=` selects the grouping of memory, `kind=` the items listed from the traces."""
+"""The page that compares two runs.
+
+In its address, `by=` selects how memory is grouped, and `kind=` which items of the traces are listed.
+"""
 
 from collections.abc import Collection, Iterator
 
@@ -33,9 +36,9 @@ LISTED = 40
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
-    """Return the page that compares the two runs with which `compare A B --web` started the dashboard, else a hint.
+    """Return the page that compares two runs; if the dashboard was started for one run, return a hint.
 
-    `query` has the choices in the page's address, such as ranks and steps.
+    `compare A B --web` starts the dashboard of two runs. `query` has the choices in the page's address.
     """
     data = served.rooms.compare
     if data is None or served.other is None:
@@ -64,7 +67,7 @@ def beside(*parts: Component | None) -> html.Div:
 
 
 def step_waterfall(data: CompareData) -> Drawing | None:
-    """Return the chart of the change of the mean step, by phase, with its caption; None without step logs."""
+    """Return the waterfall chart of the mean step by phase, with its caption; None without step logs."""
     if not data.phases:
         return None
     parts = [(phase.what, phase.change_s) for phase in data.phases if phase.change_s]
@@ -73,20 +76,20 @@ def step_waterfall(data: CompareData) -> Drawing | None:
 
 
 def trace_waterfall(diff: TraceDiff) -> Drawing:
-    """Return the chart of the change of the profiled step, by kind of work, with its caption."""
+    """Return the waterfall chart of the profiled step by kind of work, with its caption."""
     parts = [(part.what, part.change_ns) for part in diff.parts]
     figure = nanoseconds_waterfall(parts, (diff.step_a_ns, diff.step_b_ns))
     return "From the profiled step of run a to that of run b, by kind of work", figure
 
 
 def memory_waterfall(diff: Diff, by: str) -> Drawing:
-    """Return the chart of the change of the peak, grouped by `by`, with its caption."""
+    """Return the waterfall chart of the memory peak, grouped by `by`, with its caption."""
     rows = [(change.what, float(change.bytes)) for change in comparison.GROUPINGS[by](diff) if change.bytes]
     return f"From peak a to peak b, by {comparison.SINGULAR[by]}", bytes_waterfall(rows, (diff.a_bytes, diff.b_bytes))
 
 
 def first_change(data: CompareData) -> Drawing | None:
-    """Return the chart that the first page has beside the verdict: of step time, or else of memory."""
+    """Return the chart that stands beside the verdict on the first page: step time, or else memory."""
     if data.phases:
         return step_waterfall(data)
     if data.traces:
@@ -95,7 +98,7 @@ def first_change(data: CompareData) -> Drawing | None:
 
 
 def mean_step(data: CompareData) -> Iterator[Component]:
-    """Yield the parts of the page about the change of the mean step, by phase, according to the step logs."""
+    """Yield the parts of the page about the mean step: its change by phase, from the step logs."""
     if drawing := step_waterfall(data):
         title, figure = drawing
         yield html.H2("How the mean step changed")
@@ -103,7 +106,7 @@ def mean_step(data: CompareData) -> Iterator[Component]:
 
 
 def profiled_step(diff: TraceDiff, query: Query) -> Iterator[Component | None]:
-    """Yield the parts of the page about the change of the profiled step, such as the kernels that explain it."""
+    """Yield the parts of the page about the profiled step: its change, and the kernels that explain it."""
     title, figure = trace_waterfall(diff)
     yield html.H2("How the profiled step changed")
     yield beside(drawn("trace-change", figure, title), table(comparison.trace_parts(diff)))
@@ -121,7 +124,7 @@ def profiled_step(diff: TraceDiff, query: Query) -> Iterator[Component | None]:
 def peak_memory(diff: Diff, query: Query) -> Iterator[Component | None]:
     """Yield the parts of the page about the change of peak memory.
 
-    Of each run, the device with the highest peak is compared.
+    In each run, this is the peak of the device with the highest peak.
     """
     by = chosen(query, "by", comparison.GROUPINGS)
     yield html.H2("How the memory at the peak changed")
@@ -137,7 +140,7 @@ def chosen(query: Query, name: str, known: Collection[str]) -> str:
 
 
 def step_series(a: Run, b: Run) -> Iterator[Component]:
-    """Yield charts of step time and loss by step for both runs."""
+    """Yield charts of step time and of loss by step, each with a line for both runs."""
     logs = {side: run.of(*ROOMS["steps"]) for side, run in (("a", a), ("b", b))}
     known = {side: views.series(files) for side, files in logs.items() if files}
     shown = []
@@ -152,14 +155,14 @@ def step_series(a: Run, b: Run) -> Iterator[Component]:
 
 
 def series_axis(column: str, lines: "dict[str, pd.Series[float]]") -> FigurePart:
-    """Return the y axis of a chart of durations if `column` is `dur_s`, else of the loss, which has no unit."""
+    """Return the y axis for the values in `column`: durations for `dur_s`, else the loss, which has no unit."""
     return {"title": "loss"} if column == "loss" else duration_axis(max(float(line.max()) for line in lines.values()))
 
 
 def by_step(frame: pd.DataFrame, column: str) -> "pd.Series[float]":
-    """Return the highest value of `column` over all ranks for each step; at most as many values as a chart draws.
+    """Return, for each step, the highest value of `column` over all ranks; at most as many steps as a chart draws.
 
-    The highest value is taken because a step takes as long as on its slowest rank.
+    The highest duration counts, because a step takes as long as on its slowest rank.
     """
     # `max` over ranks: all wait for the slowest, so its time is the time of the step.
     highest = frame.dropna(subset=column).groupby("step")[column].max()

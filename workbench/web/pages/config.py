@@ -1,4 +1,7 @@
-"""The page with the configuration: each key with its value, its origin and how it was handled; `?key=` searches."""
+"""The page with the configuration: each setting with its value, its origin and how it was handled.
+
+In the address, `?key=` filters the settings.
+"""
 
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
@@ -15,7 +18,7 @@ ALL_KEYS, CHANGED_KEYS = "all keys", "changed from the default"
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:
-    """Return the page with the settings of the run that match the search."""
+    """Return the page with the settings of the run that match the search text in the address."""
     if not served.manifest:
         return html.Div("This run has no run.json, which would record its configuration.")
     wanted, shown = search_text(query, "key"), query.get("show", ALL_KEYS)
@@ -48,7 +51,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def install(app: Dash, served: ServedRun) -> None:
-    """Register the callback of the search field, which puts the typed text into the address."""
+    """Register the callback of the search field, which writes the typed text into the address."""
     # Without a manifest the page has no search field, and Dash would wait for it.
     if not served.manifest:
         return

@@ -1,4 +1,7 @@
-"""The page on text logs; `?event=N` selects the event whose log lines are shown, `rank=N` the rank of the events."""
+"""The page on text logs.
+
+In its address, `event=N` selects the event whose log lines are shown, and `rank=N` lists only the events of a rank.
+"""
 
 from dash import html
 
@@ -51,7 +54,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def event_list(rows: list[views.EventRow], chosen: int, query: Query) -> html.Div:
-    """Return a table of the events; a link in each row shows the log lines around the event."""
+    """Return a table of the events; the link in each row shows the log lines around that event."""
     body = [event_row(row, row.index == chosen, query) for row in rows[:EVENTS_AT_MOST]]
     rest = len(rows) - EVENTS_AT_MOST
     more = [html.P(f"... and {quantity(rest, 'more event')}")] if rest > 0 else []
@@ -61,7 +64,7 @@ def event_list(rows: list[views.EventRow], chosen: int, query: Query) -> html.Di
 
 
 def event_row(row: views.EventRow, is_chosen: bool, query: Query) -> html.Tr:
-    """Return the table row of an event, in which the event's kind is a link that shows the log lines around it."""
+    """Return the table row of an event; the name of its kind is a link to the log lines around it."""
     to = link(clean(row.kind.replace("_", " ")), f"logs{address(query | {'event': str(row.index)})}#excerpt")
     cells = [
         html.Td("" if row.rank is None else row.rank, className="n"),
@@ -77,7 +80,7 @@ def event_row(row: views.EventRow, is_chosen: bool, query: Query) -> html.Tr:
 
 
 def excerpt(data: LogsData, chosen: int) -> Elements:
-    """Return the log lines around the event with index `chosen` in the report; the event's own line is marked."""
+    """Return the log lines around an event, with the line of the event marked; `chosen` is its index in the report."""
     event = data.events[chosen]
     texts = [(clean(line.text) + "\n", line.is_event) for line in views.excerpt(event)]
     lines = [html.Mark(text) if is_event else text for text, is_event in texts]

@@ -1,6 +1,7 @@
-"""The tabs on the allocator: when each address range was reserved and released, and the list of trace entries.
+"""The tabs of the memory page about the allocator: address ranges over time, and the list of trace entries.
 
-In the address, `page=N` selects the page of the list, and `find=` filters it.
+An address range is memory that the allocator reserved and later released. In the address of the page, `page=N` selects
+the page of the list, and `find=` filters the list.
 """
 
 import pandas as pd
@@ -53,7 +54,8 @@ def entry_section(served: ServedRun, device: Device, at: MemoryQuery, query: Que
 def page_number(device: Device, at: MemoryQuery, query: Query) -> int:
     """Return the number of the page of trace entries to show.
 
-    It is the one in the address, else the one that contains the selected instant; a search starts at page 0.
+    This is the number in the page's address. Without one, the page with the selected instant is shown; the results of a
+    search start at page 0.
     """
     # Matches are numbered among themselves: the page of the instant says nothing about them.
     current = 0 if at.find else max(at.entry, 0) // ROWS
@@ -61,14 +63,14 @@ def page_number(device: Device, at: MemoryQuery, query: Query) -> int:
 
 
 def page_links(current: int, query: Query, *, more: bool) -> Component | None:
-    """Return links to the previous and the next page of trace entries; None if there is neither."""
+    """Return links to the previous and the next page of trace entries; None if there is no other page."""
     before = [(str(current - 1), "Earlier entries")] if current else []
     after = [(str(current + 1), "Later entries")] if more else []
     return choice("page", [*before, (str(current), f"Page {current + 1}"), *after], str(current), query, "a page")
 
 
 def range_chart(ranges: pd.DataFrame, span: tuple[int, int]) -> go.Figure:
-    """Return a chart of address ranges: bars from reservation to release, in the colour of the stream."""
+    """Return a chart with a bar for each address range, from reservation to release; the colour shows the stream."""
     born, died = ranges["born"].clip(lower=span[0]), ranges["died"].clip(upper=span[1])
     names = [f"{position}: {size(int(count))}" for position, count in enumerate(ranges["bytes"], 1)]
     figure = go.Figure(layout=plain_layout())

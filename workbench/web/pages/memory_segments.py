@@ -1,6 +1,6 @@
-"""The parts of the memory page about the allocator's segments, and about one address: a block or free memory.
+"""The parts of the memory page about the allocator's segments, and about one memory address.
 
-In the address of the page, `block=0x7f..` is the memory address.
+`block=0x7f..` in the address of the page selects the memory address; a block or free memory is found there.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ HINT = "Click a block to see its stack and history. By keyboard, follow an addre
 
 
 def segment_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
-    """Return a map of the segments that have live memory, and a table of them."""
+    """Return a map and a table of the segments that contain live memory."""
     artefact, options, number = served.snapshot(device.path), served.options, device.device
     ranges = views.segments(artefact, at.entry, options, number)
     state = views.live_blocks(artefact, at.entry, options, number)
@@ -45,7 +45,7 @@ def segment_section(served: ServedRun, device: Device, at: MemoryQuery, query: Q
 
 
 def block_section(served: ServedRun, device: Device, at: MemoryQuery, query: Query) -> Elements:
-    """Return a description of what is at the address `at.block`: a block with its stack, or free memory."""
+    """Return a description of the memory at the address `at.block`: a block with its stack, or free memory."""
     artefact, options, number = served.snapshot(device.path), served.options, device.device
     state = views.live_blocks(artefact, at.entry, options, number)
     where = at.block or 0
@@ -61,7 +61,7 @@ def block_section(served: ServedRun, device: Device, at: MemoryQuery, query: Que
 
 
 def title(found: AddressContent | None, at: MemoryQuery) -> str:
-    """Return the heading for a memory address: the block or free memory that contains it, and the trace entry."""
+    """Return the heading for a memory address: its block or free memory, and the trace entry."""
     if found is None:
         return f"No segment contains {at.block or 0:#x} after entry {at.entry}"
     what = f"Block of {size(found.bytes)}" if found.block >= 0 else f"{size(found.bytes)} of free memory"
@@ -90,7 +90,7 @@ def block_facts(block: "Row", history: pd.DataFrame, device: Device, query: Quer
 
 
 def share_of_segment(block: "Row") -> str:
-    """Return as text which share of its segment a block takes."""
+    """Return the share of its segment that a block takes, as text."""
     part = share(block["requested"], block["segment_bytes"])
     return f"{part} of the segment of {size(int(block['segment_bytes']))} at {block['segment']:#x}"
 
@@ -106,12 +106,12 @@ def lifetime(born: int, died: int, device: Device, query: Query) -> Iterator[Com
 
 
 def block_link(query: Query) -> CellLink:
-    """Return a function that turns a cell with a memory address into a link to the block at that address."""
+    """Return a function that makes a link from a table cell with a memory address; it leads to the block there."""
     return lambda cell: link(cell, address({**query, "block": cell})) if ADDRESS.fullmatch(cell) else None
 
 
 def segment_list(cells: pd.DataFrame) -> Table:
-    """Return a table of the segments in `cells`, the rows of the map of segments, in the same order."""
+    """Return a table of the segments in `cells`, which holds the rows of the segment map; the order is the same."""
     columns = cells[["address", "bytes", "used", "count"]].itertuples(index=False)
     rows = (
         (number, f"{at:#x}", size(int(total)), size(int(used)), share(used, total), count)

@@ -1,4 +1,4 @@
-"""The chart of memory over the entries of a snapshot's trace, coloured by category, pool, stream, phase or rank."""
+"""The chart of memory over the trace entries of a snapshot, coloured by category, pool, stream, phase or rank."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -53,7 +53,7 @@ def chart(served: ServedRun, device: Device, at: MemoryQuery, span: Entries | No
 
 
 def moment(served: ServedRun, device: Device) -> FigurePart:
-    """Return the memory in a snapshot without trace entries: it was recorded for one moment, so that nothing moves."""
+    """Return a chart of a snapshot without trace entries: the memory at one instant, as horizontal layers."""
     frame = views.timeline(served.snapshot(device.path), served.options, device.device).iloc[[0, 0]]
     figure = timeline(frame.assign(x=[0.0, 1.0]), theme().categories, [], NOWHERE, TimelineAxis(np.zeros(0, int)))
     layout = figure["layout"]
@@ -63,7 +63,7 @@ def moment(served: ServedRun, device: Device) -> FigurePart:
 
 
 def timeline_axis(served: ServedRun, device: Device, at: MemoryQuery) -> TimelineAxis:
-    """Return the axis that the address selects: time if the trace has times, else trace entries."""
+    """Return the axis that the page's address selects: time (if the trace has times) or trace entries."""
     artefact = served.snapshot(device.path)
     return time_axis(artefact, served.options, device.device) if at.axis == "time" else TimelineAxis(np.zeros(0, int))
 
@@ -71,15 +71,15 @@ def timeline_axis(served: ServedRun, device: Device, at: MemoryQuery) -> Timelin
 # Eight bytes for each entry of the trace.
 @lru_cache(4)
 def time_axis(artefact: Artefact, options: Options, device: int) -> TimelineAxis:
-    """Return the axis of the time since the first trace entry; of entries if the trace has no times."""
+    """Return an axis with the time since the first trace entry; if the trace has no times, with the entry numbers."""
     return TimelineAxis(views.times(artefact, options, device))
 
 
 def last_steps(served: ServedRun, device: Device, steps: int) -> Entries | None:
-    """Return the range of trace entries from the start of the last `steps` steps to the end of the trace.
+    """Return the trace entries from the start of the last `steps` steps to the end of the trace.
 
-    The last of these steps is the one in which an allocation failed. Return None if none failed, or if the trace has
-    no earlier steps.
+    The last of these steps is the one in which an allocation failed. Return None if no allocation failed, or if the
+    trace has not more than `steps` steps up to the failure.
     """
     if device.oom is None:
         return None
@@ -88,7 +88,7 @@ def last_steps(served: ServedRun, device: Device, steps: int) -> Entries | None:
 
 
 def bytes_by(served: ServedRun, device: Device, colour: str, span: Entries | None) -> "Mapping[str, pd.Series[int]]":
-    """Return {title: bytes after each entry} of each pool, stream or phase; `colour` names one of these groupings."""
+    """Return {title: bytes after each trace entry} of each pool, stream or phase; `colour` names the grouping."""
     frame = views.timeline_by(served.snapshot(device.path), served.options, device.device, colour, BUCKETS, span)
     names = [str(name) for name in frame if name not in NUMBERS]
     return {f"{colour} {name}" if name[:1].isdigit() else name: frame[name] for name in names}
@@ -97,8 +97,8 @@ def bytes_by(served: ServedRun, device: Device, colour: str, span: Entries | Non
 def other_ranks(served: ServedRun, device: Device, span: Entries) -> dict[str, pd.DataFrame]:
     """Return {name of another rank: its memory timeline} for the training steps in `span`.
 
-    `span` is a range of trace entries of this device. The entries of another rank are moved so that its steps start
-    where those of this device start on the axis.
+    `span` is a range of trace entries of this device. The timelines of other ranks are shifted so that their steps
+    start at the same positions of the axis as the steps of this device.
     """
     mine, found = memory_marks(served, device), dict[str, pd.DataFrame]()
     steps = mine.steps_within(span)

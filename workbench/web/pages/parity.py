@@ -1,4 +1,7 @@
-"""The page that compares runs on several meshes: curves, differences by step, and the first tensor that differs."""
+"""The page that compares runs of the same training on several meshes.
+
+It shows curves such as the loss, differences by step, and the first tensor that differs.
+"""
 
 from dash import html
 

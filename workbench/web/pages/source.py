@@ -1,4 +1,4 @@
-"""The page with a source file around a line that the run mentions; `?at=FILE:LINE` selects the line."""
+"""The page that shows a source file around one line; `?at=FILE:LINE` selects file and line."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ AROUND = 25
 def layout(served: ServedRun, query: Query) -> html.Div:
     """Return the page with a source file.
 
-    Only files that the run itself mentions are shown, so that the address gives no access to other files.
+    Only files that an artefact of the run mentions are shown; so nobody can read other files by typing an address.
     """
     at = query.get("at", "")
     if not served.trusted:
@@ -35,7 +35,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
 
 
 def is_named(served: ServedRun, at: str) -> bool:
-    """Return whether the report or a file of the run mentions the source file in `at`, a text such as `FILE:LINE`."""
+    """Return whether the report or an artefact of the run mentions the source file in `at`, such as `train.py:22`."""
     match = SOURCE_LINE.fullmatch(at)
     if match is None:
         return False
@@ -49,7 +49,7 @@ def is_named(served: ServedRun, at: str) -> bool:
 def mentioned_files(served: ServedRun) -> Iterator[str]:
     """Yield the source files that snapshots, traces and Flight Recorder dumps of the run mention.
 
-    Each file of the run is read only when the caller needs more.
+    This is a generator because reading is slow: the next artefact is read only when the caller asks for more.
     """
     rooms = served.rooms
     for snapshot in served.run.of(Kind.SNAPSHOT) if rooms.memory else ():

@@ -1,6 +1,7 @@
-"""The critical path of a trace's last step: a row in the chart of events, and a list of its longest pieces with links.
+"""The critical path of a trace's last step: a row in the chart of events, and a table of its longest pieces.
 
-`?path=1` in the address shows it; by default it is left out, because computing the path of a large trace takes seconds.
+`?path=1` in the address shows the path. By default it is left out, because computing the path of a large trace takes
+seconds.
 """
 
 from collections.abc import Mapping
@@ -32,7 +33,7 @@ KEPT = 16
 
 
 def account_of(served: ServedRun, artefact: Artefact) -> RankTrace:
-    """Return the `RankTrace` (the report's data) of a trace file: of its first device, or else of its host."""
+    """Return the `RankTrace` (the report's data about a trace) of a file: of its first device, else of its host."""
     accounts = served.rooms.trace.ranks if served.rooms.trace else []
     return next(account for account in accounts if account.path == str(artefact.path))
 
@@ -40,7 +41,7 @@ def account_of(served: ServedRun, artefact: Artefact) -> RankTrace:
 def path_of(served: ServedRun, artefact: Artefact) -> pd.DataFrame:
     """Return the critical path of a trace's last step, as a table with a row per piece.
 
-    If the trace does not mark steps, it is the critical path of the whole recording.
+    If the trace does not mark steps, the path covers the whole recording.
     """
     steps = [step.step for step in account_of(served, artefact).step_times]
     return path_through(artefact, served.options, steps[-1] if steps else None)
@@ -48,12 +49,15 @@ def path_of(served: ServedRun, artefact: Artefact) -> pd.DataFrame:
 
 @lru_cache(KEPT)
 def path_through(artefact: Artefact, options: Options, step: int | None) -> pd.DataFrame:
-    """Return the critical path of a step, or of all if None, as a table; the result is cached for the next zoom."""
+    """Return the critical path of a step as a table; None stands for the whole recording.
+
+    The result is cached, because a zoom asks for the same path again.
+    """
     return views.critical_path(artefact, options, step)
 
 
 def path_section(served: ServedRun, artefact: Artefact, query: Query) -> Elements:
-    """Return a table of what the critical path consists of, and one of its longest pieces with links to them."""
+    """Return two tables of the critical path: its time by kind of work, and its longest pieces as links."""
     parts, path = critical_parts(account_of(served, artefact), served.options), path_of(served, artefact)
     longest = path.nlargest(PIECES, "dur_ns", keep="first").sort_values("start_ns")
     spans = longest[["start_ns", "dur_ns"]].itertuples()
@@ -65,18 +69,21 @@ def path_section(served: ServedRun, artefact: Artefact, query: Query) -> Element
 
 
 def piece_name(position: int) -> str:
-    """Return the name of the piece at index `position` of the critical path."""
+    """Return the name of the piece at index `position` of the critical path, such as `#1` for index 0."""
     return f"#{position + 1}"
 
 
 def piece_address(start: int, dur: int, query: Mapping[str, str]) -> str:
-    """Return the address at which the chart shows a piece of the path and the time around it, in ns."""
+    """Return the address at which the chart of events shows a piece of the critical path and some time around it.
+
+    `start` and `dur` are the piece's start time and duration in ns.
+    """
     low, high = max(0, start - AROUND * dur), start + (1 + AROUND) * dur
     return address({**without_window(query), "from": str(low), "to": str(high)})
 
 
 def piece_list(longest: pd.DataFrame) -> Table:
-    """Return a table of the pieces of the critical path in `longest`, in order of time."""
+    """Return a table of pieces of the critical path, in the order of `longest`, which is sorted by time."""
     rows = (
         (piece_name(position), shortened(name), kind, duration_ns(at), duration_ns(dur))
         for position, at, dur, kind, name in longest[["start_ns", "dur_ns", "kind", "name"]].itertuples()

@@ -1,4 +1,4 @@
-"""Make the parts of the trace page about the events in a time range, and about what all ranks did in this time."""
+"""The parts of the trace page about the events in a time range, and about all ranks in the same time range."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,9 +30,9 @@ Nanoseconds = tuple[int, int]
 
 @dataclass(frozen=True)
 class EventQuery:
-    """The options for drawing events that the query of the page's address (URL) contains.
+    """The options for drawing events, from the query of the page's address (URL).
 
-    `colour` says what colours stand for (`kind`, `stream` or `phase`), `find` is the searched text, and `path` says
+    `colour` says what the colours mean (`kind`, `stream` or `phase`), `find` is the text to search for, and `path` says
     whether the critical path is shown.
     """
 
@@ -42,13 +42,13 @@ class EventQuery:
 
 
 def event_query(query: Query) -> EventQuery:
-    """Return the options for drawing events that the query of an address contains; missing ones get their defaults."""
+    """Return the options for drawing events, from the query of an address; missing options get their defaults."""
     colour = query["colour"] if query.get("colour") in COLOURS else COLOURS[0]
     return EventQuery(colour, search_text(query), query.get("path") == "1")
 
 
 def whole_span(blocks: pd.DataFrame) -> Nanoseconds:
-    """Return the time range (0, end) in ns that holds all events of a table; the trace starts at 0."""
+    """Return the time range (0, end) in ns that covers all events of a table; the trace starts at 0."""
     return 0, int((blocks["start_ns"] + blocks["dur_ns"]).max()) if len(blocks) else 1
 
 
@@ -65,7 +65,7 @@ def has_memory(served: ServedRun, file: int) -> bool:
 def memory_section(served: ServedRun, file: int, span: Nanoseconds | None) -> Elements:
     """Return a chart of the devices' memory in the time range `span` of the trace file with index `file`.
 
-    The list is empty if no allocation was recorded in this range.
+    Return an empty list if the range has no recorded allocation.
     """
     artefact = served.traces[file]
     frame = views.memory(artefact, served.options, span, WIDTH)
@@ -78,19 +78,18 @@ def memory_section(served: ServedRun, file: int, span: Nanoseconds | None) -> El
 
 @lru_cache(WINDOWS)
 def blocks_in(artefact: Artefact, options: Options, span: Nanoseconds | None) -> pd.DataFrame:
-    """Return a table of the events in a time range, in which short neighbours are joined to blocks.
+    """Return a table of the events in a time range; neighbouring short events are joined to blocks.
 
-    The result is cached, because a large trace takes a third of a second.
+    The result is cached, because computing it takes a third of a second for a large trace.
     """
     return views.timeline(artefact, options, span, WIDTH)
 
 
 def all_ranks(served: ServedRun, file: int, span: Nanoseconds | None) -> Elements:
-    """Return charts of what each rank mostly does, and how late it arrives at collectives, on a clock common to all
-    ranks.
+    """Return two charts of all ranks on a common clock: the main activity, and the lateness at collectives.
 
-    `span` is the time range to show, in ns on the clock of the trace file with index `file` (None: the whole
-    recording). The list is empty if only one rank was traced.
+    `span` is the time range to show, in ns on the clock of the trace file with index `file`; None shows the whole
+    recording. The list is empty if only one rank was traced.
     """
     if len(served.traces) == 1:
         return []
@@ -113,6 +112,9 @@ def all_ranks(served: ServedRun, file: int, span: Nanoseconds | None) -> Element
 
 
 def clock_shift(served: ServedRun, file: int) -> int:
-    """Return the ns to add to times of the file with index `file` to get times of the clock that all ranks share."""
+    """Return the offset in ns from the clock of the file with index `file` to the clock that all ranks share.
+
+    The caller adds this offset to the times of the file.
+    """
     shifts = views.axis(served.traces, served.options).set_index("path")["shift_ns"]
     return int(shifts[str(served.traces[file].path)])

@@ -1,1 +1,1 @@
-"""The dashboard's first page: the verdict, the picture that shows it, and each step on one time axis."""
+"""The dashboard's first page: the verdict, a chart of its evidence, and charts of all steps."""

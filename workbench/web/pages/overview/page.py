@@ -42,15 +42,16 @@ def layout(served: ServedRun, _query: Query) -> html.Div:
 
 
 def parted(tables: Sequence[Table]) -> tuple[list[Table], list[Table]]:
-    """Return the tables that are shown at once, and those that are shown on demand; one alone is always shown.
+    """Split tables into those that are visible at once and those that a click shows.
 
-    The pages of the analyzers have them all; here they would make a long page, which hides the files of the run.
+    Only a few tables are visible at once, so that the page stays short; the pages of the analyzers show all tables. A
+    single remaining table is visible too.
     """
     at = FIRST_TABLES if len(tables) > FIRST_TABLES + 1 else len(tables)
     return [*tables[:at]], [*tables[at:]]
 
 
 def folded(tables: Sequence[Table]) -> html.Details:
-    """Return tables that a click shows, under a line that says how many they are."""
+    """Return tables that a click unfolds, below a line with their number."""
     summary = html.Summary(quantity(len(tables), "more table"))
     return html.Details([summary, *(table(section) for section in tables)], className="more")

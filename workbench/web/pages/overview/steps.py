@@ -17,7 +17,7 @@ LABEL = "Memory, step time and loss of each step"
 
 
 def step_overview(served: ServedRun) -> html.Figure | None:
-    """Return the charts as HTML, with the step that failed marked; None if fewer than two of them have data."""
+    """Return the small charts as HTML, with the failed step marked; None if fewer than two of them have data."""
     charts = [chart for chart in (*memory_chart(served), *logged_charts(served)) if len(chart.by_step) > 1]
     if len(charts) < 2:
         return None
@@ -27,7 +27,7 @@ def step_overview(served: ServedRun) -> html.Figure | None:
 def memory_chart(served: ServedRun) -> Iterator[SmallChart]:
     """Yield a chart of the peak memory of each step, if there is a memory snapshot.
 
-    It is about the device that ran out of memory, or else the one with the highest peak.
+    The chart shows the device that ran out of memory, or else the device with the highest peak.
     """
     devices = worst_first(served.rooms.memory.devices) if served.rooms.memory else []
     if devices:
@@ -40,7 +40,7 @@ def memory_chart(served: ServedRun) -> Iterator[SmallChart]:
 
 
 def logged_charts(served: ServedRun) -> Iterator[SmallChart]:
-    """Yield charts of step time and loss from the step logs; each step shows the largest value of any rank."""
+    """Yield charts of step time and loss from the step logs; each value is the largest of all ranks in that step."""
     if served.rooms.steps is None:
         return
     logged = steps.series(served.run.of(*ROOMS["steps"]), served.options)

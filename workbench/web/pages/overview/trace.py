@@ -1,4 +1,4 @@
-"""The picture on the first page for a finding about traces: where the time of each rank, or of each step, goes."""
+"""The chart on the first page for a finding about traces: the parts of the time of each rank or each step."""
 
 from analyzers.words import quantity
 from workbench.evidence_link import EvidenceLink
@@ -10,7 +10,7 @@ BARS = 10
 
 
 def trace_drawing(served: ServedRun, at: EvidenceLink) -> Drawing | None:
-    """Return a chart of the parts of each rank's time, or of each step's if a single rank was traced.
+    """Return a chart of the parts of each rank's time; if a single rank was traced, of each step's time.
 
     The finding's rank comes first. Return None if nothing was recorded.
     """
