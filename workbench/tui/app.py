@@ -55,7 +55,7 @@ class Answered(Message):
 
 
 class Failed(Message):
-    """Message: a worker thread could not compute the report; it holds the error."""
+    """Message: a worker thread could not compute the report; `error` says why."""
 
     def __init__(self, error: WorkbenchError) -> None:
         super().__init__()
@@ -105,7 +105,10 @@ class WorkbenchApp(TerminalApp[None]):
         yield KeyLine()
 
     def _name_views(self) -> None:
-        """Give the keys of the views the names of the views, for the help; digits without a view have no key."""
+        """Put the names of the views into the descriptions of their keys, which the help shows.
+
+        Digits without a view do nothing, so their keys are removed.
+        """
         names = {f"view.{number}": name for number, name in enumerate(self._subject.views, 1)}
         keys = self._bindings.key_to_bindings
         for key, bindings in list(keys.items()):
@@ -113,7 +116,7 @@ class WorkbenchApp(TerminalApp[None]):
             keys[key] = [replace(one, description=f"View {names[one.id]}") if one.id in names else one for one in known]
 
     def on_resize(self, event: Resize) -> None:
-        """Shorten the paths of the runs in the title, which would lose their ends, and mark a tiny screen."""
+        """Shorten the paths of the runs in the title so that their ends stay visible; mark a tiny screen for CSS."""
         self.set_class(event.size.height < TINY_LINES, "-tiny")
         roots = [run.root for run in self._subject.runs]
         self.sub_title = clean(fitted_title(roots, event.size.width - TITLE_MARGINS))
@@ -132,7 +135,7 @@ class WorkbenchApp(TerminalApp[None]):
 
     @work(thread=True, exclusive=True)
     def _ask(self) -> None:
-        """Compute the report in a thread; it mostly waits for the child processes that read the files."""
+        """Compute the report in a thread; most of the time it waits for child processes that read the files."""
         try:
             self.post_message(Answered(self._subject.ask()))
         except WorkbenchError as error:
@@ -199,19 +202,19 @@ class WorkbenchApp(TerminalApp[None]):
         self.query_one(ViewTabs).give_keys()
 
     def action_focus_evidence(self) -> None:
-        """Hide the chart so that the view below it gets all the space; if it is hidden, show it again."""
+        """Hide the chart, so that the view below gets all the space; if the chart is hidden, show it again."""
         for tabs in self.query(ViewTabs):
             tabs.pane.query(".top").toggle_class("hidden")
 
     def cursor_text(self) -> str:
-        """Return the text at the cursor of the focused widget or of one of its parents; empty if there is none."""
+        """Return the text at the cursor of the focused widget or one of its parents; empty if none has such a text."""
         focused = self.screen.focused
         nodes = focused.ancestors_with_self if focused is not None else []
         texts = (node.text_at_cursor() for node in nodes if isinstance(node, HasCursorText))
         return next(filter(None, texts), "")
 
     def action_source(self) -> None:
-        """Show the source file that is named by the text at the cursor, or report that it is not on this machine."""
+        """Show the source file that the text at the cursor names; if the file is not on this machine, say so."""
         source = find_source(self.cursor_text())
         if source is None:
             self.notify("no source file under the cursor is on this machine", markup=False)
@@ -226,12 +229,12 @@ class WorkbenchApp(TerminalApp[None]):
             self._open_source()
 
     def _open_source(self) -> None:
-        """Open the source file that is named by the text at the cursor, if there is one."""
+        """Open the source file that the text at the cursor names, if there is one."""
         if source := find_source(self.cursor_text()):
             self.push_screen(SourceScreen(*source))
 
     def action_copy(self) -> None:
-        """Copy the text at the cursor to the clipboard; without a text, the command line that shows the same run."""
+        """Copy the text at the cursor to the clipboard; if there is none, copy the command line that shows this run."""
         text = self.cursor_text() or self._subject.command
         self.copy_to_clipboard(text)
         self.notify(f"copied: {clean(text)[:200]}", markup=False)
@@ -247,7 +250,7 @@ class WorkbenchApp(TerminalApp[None]):
         self.call_from_thread(self.notify, message, timeout=20, markup=False)
 
     async def action_quit(self) -> None:
-        """Quit, and end the child processes that are still reading."""
+        """Quit, and kill the child processes that still read files."""
         if self._dashboard is not None:
             self._dashboard.close()
         if self.report is None:

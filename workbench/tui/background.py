@@ -16,8 +16,9 @@ def ask_in_background(
 ) -> None:
     """Run `question` in a thread, and then call `show` with its result on the event loop.
 
-    The result is dropped if a newer question of the same `group` was asked meanwhile. `question` must use plain values
-    only: reading a widget's size or position may start a screen layout, which is not safe in a thread.
+    If a newer question of the same `group` was asked meanwhile, the result is dropped. `question` must not read the
+    size or position of a widget: that may start a screen layout, which is not safe in a thread. So compute such values
+    before.
     """
     app = widget.app
 

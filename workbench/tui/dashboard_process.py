@@ -1,4 +1,4 @@
-"""Serve the dashboard of the run in the terminal app, from a separate process."""
+"""Serve the dashboard of the run that the terminal app shows, from a separate process."""
 
 import os
 import re
@@ -25,7 +25,7 @@ class Dashboard:
         self._message = ""
 
     def open(self) -> str:
-        """Start the server, open a browser if there is one, and return a sentence with the address of the page."""
+        """Start the server, open a browser if there is one, and return a sentence with the address of the dashboard."""
         if self._process is None or self._process.poll() is not None:
             self._message = self._start()
         return self._message
@@ -54,5 +54,5 @@ class Dashboard:
 
 
 def text_of(file: IO[bytes]) -> str:
-    """Return all text written to a file so far, without moving the writer's position in it."""
+    """Return all text written to a file so far; the writer's position in the file does not change."""
     return os.pread(file.fileno(), OUTPUT_BYTES, 0).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""A sheet over the screen with the keys that work there: first those of the current view."""
+"""A sheet over the screen that lists the keys that work there; the keys of the current view come first."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
@@ -29,14 +29,14 @@ MOVE_IDS = {key.id for key in (*CURSOR_KEYS, *SCROLL_KEYS, *SEARCH_KEYS) if isin
 
 
 class Section(NamedTuple):
-    """A part of the sheet: a title, and {what keys do: these keys}."""
+    """A part of the sheet: a title, and the keys below it as {description: keys}."""
 
     title: str
     rows: dict[str, str]
 
 
 class KeySheet(ModalScreen[None]):
-    """The sheet of keys; the key that opened it, Esc or `q` closes it."""
+    """The sheet that lists the keys; Esc, `q` or the key that opened the sheet closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark,escape,q", "dismiss", "Back", id="keys.back")]
     DEFAULT_CSS = """
@@ -60,7 +60,7 @@ class KeySheet(ModalScreen[None]):
         self.query_one(VerticalScroll).focus()
 
     def on_resize(self) -> None:
-        """Lay the keys out for the width of the screen."""
+        """Arrange the list of keys for the width of the screen."""
         keys = columns_of(self._sections, wide=self.app.size.width >= TWO_COLUMNS)
         sheet = self.query_one(VerticalScroll)
         sheet.styles.width = Measurement.get(self.app.console, self.app.console.options, keys).maximum + MARGINS
@@ -68,7 +68,7 @@ class KeySheet(ModalScreen[None]):
 
 
 def columns_of(sections: Sequence[Section], *, wide: bool) -> Table:
-    """Return the sections one below the other, or on a `wide` screen the keys that work everywhere at the right."""
+    """Return the sections one below the other; on a `wide` screen, the keys that work everywhere are at the right."""
     grid = Table.grid(padding=(0, 3))
     if wide:
         here = [section for section in sections if section.title != EVERYWHERE]
@@ -79,7 +79,7 @@ def columns_of(sections: Sequence[Section], *, wide: bool) -> Table:
 
 
 def rows_of(sections: Iterable[Section]) -> Table:
-    """Return the titles and keys of sections as a table of keys and what they do."""
+    """Return sections as a table with two columns: the keys, and what they do."""
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", style="bold", no_wrap=True)
     table.add_column(no_wrap=True)
@@ -93,7 +93,7 @@ def rows_of(sections: Iterable[Section]) -> Table:
 
 
 def key_sections(screen: Screen[object]) -> list[Section]:
-    """Return the keys that work on a screen: of the current view, everywhere, and to move in lists."""
+    """Return the keys that work on a screen in three sections: in the current view, everywhere, and in lists."""
     view, everywhere, moves = dict[str, list[str]](), dict[str, list[str]](), dict[str, list[str]]()
     texts = descriptions(screen.active_bindings)
     for node, binding, enabled, _ in screen.active_bindings.values():
@@ -111,7 +111,7 @@ def key_sections(screen: Screen[object]) -> list[Section]:
 
 
 def descriptions(bindings: Mapping[str, ActiveBinding]) -> dict[str, str]:
-    """Return {action: what it does}; if several keys do the same, the words of this program count."""
+    """Return {action: what it does}; for keys of this program and of Textual with the same action, ours counts."""
     texts: dict[str, str] = {}
     for _, binding, _, _ in bindings.values():
         if is_own(binding):
@@ -122,21 +122,21 @@ def descriptions(bindings: Mapping[str, ActiveBinding]) -> dict[str, str]:
 
 
 def short(keys: Sequence[str]) -> Sequence[str]:
-    """Return keys without repetition; of a row of digits only the first and the last: `1 … 7`."""
+    """Return keys without repetition; digits are shortened to the first and the last, such as `1 … 7`."""
     once = list(dict.fromkeys(keys))
     return [once[0], "…", once[-1]] if len(once) > 2 and all(key.isdigit() for key in once) else once
 
 
 def is_general(node: DOMNode) -> bool:
-    """Return whether the keys of `node` work everywhere: those of the app and of its screen."""
+    """Return whether the keys of `node` work everywhere: `node` is the app or its screen."""
     return isinstance(node, Screen) or node.parent is None
 
 
 def is_own(binding: Binding) -> bool:
-    """Return whether a key is one of this program, which all have an id; those of Textual's widgets have none."""
+    """Return whether this program defines a key; such keys have an id, those of Textual's widgets have none."""
     return binding.id is not None
 
 
 def is_of_view(node: DOMNode, binding: Binding) -> bool:
-    """Return whether a key does something that is special to a view, more than to move in a list."""
+    """Return whether a key is special to a view; keys that only move in a list are not."""
     return is_own(binding) and not is_general(node) and binding.id not in MOVE_IDS

@@ -1,4 +1,4 @@
-"""Show the colours of the light theme wherever the terminal app draws those of the dark theme."""
+"""Show the light theme: replace the colours of the dark theme in each line that the terminal app draws."""
 
 from functools import lru_cache
 
@@ -21,23 +21,23 @@ ON_COLOUR = {"#000000", "#ffffff"}
 class LightShades(LineFilter):
     """Replaces the colours of the dark theme by those of the light theme, for themes with a light background.
 
-    Widgets choose colours by meaning, from the dark theme. Because they are replaced when a line is drawn, all widgets
-    follow at once when the user changes the theme.
+    Widgets always choose the colours of the dark theme. They are replaced when a line is drawn, so all widgets change
+    at once when the user selects another theme.
     """
 
     def apply(self, segments: list[Segment], background: Background) -> list[Segment]:  # noqa: ARG002 - of the base
-        """Return the segments of a line with light shades."""
+        """Return the segments of a line with the colours of the light theme."""
         return [segment if segment.style is None else shaded(segment, segment.style) for segment in segments]
 
 
 def shaded(segment: Segment, style: Style) -> Segment:
-    """Return the segment with the light shades of the colours of its style."""
+    """Return the segment with the colours of `style` replaced by those of the light theme."""
     return Segment(segment.text, light_style(style), segment.control)
 
 
 @lru_cache(2048)
 def light_style(style: Style) -> Style:
-    """Return the style with light shades of its colours; text on a coloured background becomes black or white."""
+    """Return a style with the colours of the light theme; text on a coloured background becomes black or white."""
     front, back = light(style.color), light(style.bgcolor)
     if back and style.color and hex_of(style.color) in ON_COLOUR:
         front = text_colour(back)
@@ -45,10 +45,10 @@ def light_style(style: Style) -> Style:
 
 
 def light(colour: Color | None) -> str | None:
-    """Return the shade of the light theme for a colour of the dark theme; None for any other colour."""
+    """Return the colour of the light theme that replaces a colour of the dark theme; None for any other colour."""
     return SHADES.get(hex_of(colour)) if colour else None
 
 
 def hex_of(colour: Color) -> str:
-    """Return a colour such as `#8df1b3`; an empty text for one that the terminal defines, such as `red`."""
+    """Return a colour as `#8df1b3`; empty for a colour such as `red`, whose value the terminal defines."""
     return colour.triplet.hex if colour.triplet else ""

@@ -1,4 +1,4 @@
-"""A list over the screen to pick one of many things from, such as a rank or a process group; typing narrows it."""
+"""A list over the screen to pick one of many items, such as a rank or a process group; typing filters the list."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -22,9 +22,9 @@ CHOICES_AT_MOST = 2000
 
 
 class Picker(ModalScreen[int | None]):
-    """A list of texts, of which the user picks one; its index is the result, or None if the user goes back.
+    """A list of texts, of which the user picks one; the result is its index, or None if the user goes back.
 
-    `current` is the index of the one that is shown at present.
+    `current` is the index of the item that the app shows now.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -63,7 +63,7 @@ class Picker(ModalScreen[int | None]):
         self._list(event.value)
 
     def _list(self, wanted: str) -> None:
-        """List the choices that match a text, and select the first, or the current one if all are listed."""
+        """List the items that match `wanted`, and select the first; if `wanted` is empty, select the current item."""
         options = self.query_one(OptionList)
         found = matching(self._texts, wanted)[:CHOICES_AT_MOST]
         options.clear_options()
@@ -88,7 +88,7 @@ class Picker(ModalScreen[int | None]):
 def matching(texts: Sequence[str], wanted: str) -> list[int]:
     """Return the indices of the texts that contain all words of `wanted`.
 
-    First come those that begin with it, then those with whole words.
+    Texts that begin with `wanted` come first, then texts that contain its words as whole words.
 
     >>> matching(["rank 13", "rank 3", "rank 30"], "3")
     [1, 0, 2]
@@ -101,7 +101,7 @@ def matching(texts: Sequence[str], wanted: str) -> list[int]:
 
 
 def pick(widget: Widget, title: str, texts: Sequence[str], current: int, show: Callable[[int], None]) -> None:
-    """Let the user pick one of `texts`, and call `show` with its index; with a single text there is nothing to pick."""
+    """Let the user pick one of `texts`, and call `show` with its index; do nothing if there is only one text."""
 
     def picked(index: int | None) -> None:
         if index is not None:

@@ -1,4 +1,4 @@
-"""Interfaces of panes and widgets that show evidence, can be searched, or have a text at the cursor."""
+"""Interfaces of panes and widgets: showing evidence, being searched, and giving the text at the cursor."""
 
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
@@ -18,18 +18,18 @@ class ShowsEvidence(Protocol):
 
 @runtime_checkable
 class PreparesSearch(Protocol):
-    """A pane whose current view may not be searchable, so that it may have to show another view first."""
+    """A pane that can switch to a searchable view, because its current view may not be searchable."""
 
     async def before_search(self) -> None:
-        """Show a view that can be searched."""
+        """Switch to a view that can be searched."""
 
 
 @runtime_checkable
 class HasPaletteCommands(Protocol):
-    """A pane with commands of its own in the command palette."""
+    """A pane that adds its own commands to the command palette."""
 
     def palette_commands(self) -> Iterator[SystemCommand]:
-        """Yield the commands."""
+        """Yield the pane's commands for the command palette."""
 
 
 @runtime_checkable

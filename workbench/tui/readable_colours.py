@@ -1,7 +1,7 @@
-"""Give the colours of signs and data enough contrast with the background of whatever theme the user selects.
+"""Give the colours of signs and data enough contrast with the background of any theme.
 
-A theme of Textual may have any background, on which a fixed colour may be faint. So a colour that is too faint is drawn
-lighter on a dark background, and darker on a light one; its hue, which has the meaning, stays.
+A theme of Textual may have any background, and a fixed colour may be too faint on it. Such a colour is drawn lighter on
+a dark background, and darker on a light background. Its hue stays, because the hue has a meaning.
 """
 
 import math
@@ -46,10 +46,10 @@ STEPS = 100
 
 
 class ReadableColours(LineFilter):
-    """Draws the colours of signs and data with enough contrast with their background."""
+    """Changes the colours of signs and data so that they have enough contrast with their background."""
 
     def __init__(self, page: str) -> None:
-        """`page` is the background, as `#rrggbb`, that is assumed where a theme leaves it to the terminal."""
+        """Store `page`, the background (`#rrggbb`) to assume if the theme leaves the background to the terminal."""
         super().__init__()
         self._page = page
 
@@ -63,7 +63,7 @@ class ReadableColours(LineFilter):
 
 
 def readable(segment: Segment, page: str) -> Style | None:
-    """Return the style of a segment with colours that are readable on a background `page`."""
+    """Return the style of a segment with colours that can be read on the background `page`."""
     style = segment.style
     front, back = style and style.color, style and style.bgcolor
     if style is None or not {hex_of(colour) for colour in (front, back) if colour} & SHADES:
@@ -73,7 +73,7 @@ def readable(segment: Segment, page: str) -> Style | None:
 
 @lru_cache(4096)
 def readable_style(style: Style, page: str, with_text: bool) -> Style:
-    """Return a style whose colours have enough contrast with their background; `with_text`: for characters to read."""
+    """Return a style with enough contrast to its background; `with_text` asks for the contrast that text needs."""
     front, back = (hex_of(colour) if colour else "" for colour in (style.color, style.bgcolor))
     if back in SHADES:
         area = area_colour(back, page)
@@ -84,12 +84,12 @@ def readable_style(style: Style, page: str, with_text: bool) -> Style:
 
 
 def area_colour(colour: str, page: str) -> str:
-    """Return the shade of a colour for an area or a line on `page`."""
+    """Return a shade of `colour` that can be seen as an area or a line on the background `page`."""
     return with_contrast(colour, page, GREYS.get(colour, SWATCH))
 
 
 def is_text(text: str) -> bool:
-    """Tell whether a text has characters that must be read, other than those that draw areas and lines."""
+    """Return whether a text has characters to read, and not only characters that draw areas and lines."""
     return any(
         not (character == " " or any(low <= character <= high for low, high in (DRAWN, BRAILLE))) for character in text
     )
@@ -97,7 +97,10 @@ def is_text(text: str) -> bool:
 
 @lru_cache(4096)
 def with_contrast(colour: str, page: str, least: float) -> str:
-    """Return the shade of a colour nearest in lightness that has the contrast `least` with `page`; the hue stays."""
+    """Return the shade of `colour` that has the contrast `least` with `page`, as close in lightness as possible.
+
+    The hue stays the same.
+    """
     if contrast(colour, page) >= least:
         return colour
     lightness, *chroma = oklab(colour)
@@ -122,7 +125,7 @@ def oklab(colour: str) -> tuple[float, float, float]:
 
 
 def in_gamut(lightness: float, a: float, b: float) -> str:
-    """Return the colour that a screen can show with this lightness and hue; its chroma is at most that of (a, b)."""
+    """Return as `#rrggbb` the colour with this lightness and hue, made less saturated if a screen cannot show it."""
     for share in range(20, -1, -1):
         linear = linear_of_oklab(lightness, a * share / 20, b * share / 20)
         if all(-0.001 <= part <= 1.001 for part in linear):
@@ -131,7 +134,7 @@ def in_gamut(lightness: float, a: float, b: float) -> str:
 
 
 def linear_of_oklab(lightness: float, a: float, b: float) -> tuple[float, float, float]:
-    """Return the intensities of red, green and blue of a colour in OKLab; outside 0 to 1 no screen can show it."""
+    """Return linear (red, green, blue) of an OKLab colour; a value outside 0 to 1 cannot be shown on a screen."""
     long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3
     medium = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3
     short = (lightness - 0.0894841775 * a - 1.2914855480 * b) ** 3
@@ -143,5 +146,5 @@ def linear_of_oklab(lightness: float, a: float, b: float) -> tuple[float, float,
 
 
 def gamma(intensity: float) -> float:
-    """Return the value from 0 to 1 with which sRGB stores an intensity."""
+    """Return the sRGB value (0 to 1) that encodes a linear intensity (0 to 1)."""
     return 12.92 * intensity if intensity <= 0.0031308 else 1.055 * intensity ** (1 / 2.4) - 0.055

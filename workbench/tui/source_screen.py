@@ -1,4 +1,4 @@
-"""A screen with a source file, scrolled to a line that a file of the run mentions."""
+"""A screen that shows a source file, scrolled to a line that an artefact of the run mentions."""
 
 from pathlib import Path
 from typing import ClassVar

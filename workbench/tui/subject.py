@@ -1,4 +1,4 @@
-"""Define what the app can show: a run and its report, or a comparison of runs."""
+"""What the app can show, called its subject: a run and its report, or a comparison of runs."""
 
 import shlex
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class Subject(Protocol):
 
     @property
     def first_view(self) -> str:
-        """The view that is shown first, if it has data."""
+        """The name of the view that is shown first, if it has data."""
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -44,20 +44,20 @@ class Subject(Protocol):
 
     @property
     def command(self) -> str:
-        """The command line that shows the same content."""
+        """The command line of `workbench` that shows the same content."""
 
     def ask(self) -> Report[object]:
         """Compute and return the report; this may take minutes."""
 
     def panes(self, report: Report[object]) -> Mapping[str, Widget]:
-        """Return {view name: its pane} for the views that have data."""
+        """Return {name of a view: its pane} for the views that have data."""
 
 
 @dataclass(frozen=True)
 class RunSubject:
-    """A run, or some of its files, analysed by the analyzer named `room`, whose view is shown first.
+    """A run, or some of its files, with the analyzer named `room`; the view of this analyzer is shown first.
 
-    The analyzer `incident`, which joins the others, has no view of its own; then the home view is shown first.
+    The analyzer `incident` combines all others and has no view of its own. In this case the home view is shown first.
     """
 
     run: Run
@@ -140,7 +140,7 @@ class ComparisonSubject:
 
 @dataclass(frozen=True)
 class ParitySubject:
-    """A folder that `workbench parity` has written: the same training on several meshes, whose losses are compared."""
+    """A folder that `workbench parity` has written: runs of the same training on several meshes, to compare."""
 
     run: Run
     options: Options
@@ -172,7 +172,10 @@ class ParitySubject:
 
 @dataclass(frozen=True)
 class BisectSubject:
-    """Two recorded runs, whose first difference is looked for; `tolerance` is what may differ (None: by dtype)."""
+    """Two recorded runs whose first difference the app shows.
+
+    `tolerance` is the largest difference that is ignored; None means a tolerance that depends on the dtype.
+    """
 
     a: Run
     b: Run
@@ -207,9 +210,9 @@ class BisectSubject:
 
 
 def subject_of(run: Run, room: str, options: Options) -> Subject:
-    """Return what the app shows: a run, analysed by the analyzer named `room`, or a comparison of runs.
+    """Return what the app shows: a run with the analyzer named `room`, or a comparison of runs.
 
-    If `room` is `PARITY`, the folder `run` has several runs of `workbench parity`, and the comparison is returned.
+    If `room` is `PARITY`, `run` is a folder with several runs, written by `workbench parity`; these are compared.
     """
     return ParitySubject(run, options) if room == PARITY else RunSubject(run, room, options)
 

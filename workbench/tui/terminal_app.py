@@ -1,4 +1,4 @@
-"""What the terminal apps have in common: colours for light and dark themes, and errors that end a command as usual."""
+"""What all terminal apps share: colours for light and dark themes, and errors that end the command as usual."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -18,9 +18,9 @@ ON_LIGHT = (LightShades(), ReadableColours(WHITE))
 
 
 class TerminalApp(App[Result]):
-    """An app whose exceptions `run_app` raises again, and whose colours suit a light or a dark theme.
+    """A Textual app with colours for light and dark themes, whose exceptions are raised again by `run_app`.
 
-    Textual itself would print exceptions with the values of all variables.
+    Textual itself would print an exception with the values of all local variables.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class TerminalApp(App[Result]):
         self.stylesheet.set_variables(self.get_css_variables())
 
     def get_css_variables(self) -> dict[str, str]:
-        """Return the variables of the style sheet in the current theme; Textual calls this when the theme changes."""
+        """Return the variables of the style sheet for the current theme; Textual calls this when the theme changes."""
         variables = super().get_css_variables()
         return variables | neutral(variables)
 
@@ -44,7 +44,7 @@ class TerminalApp(App[Result]):
         return [*(ON_DARK if self.current_theme.dark else ON_LIGHT), *filters]
 
     def action_show_help_panel(self) -> None:
-        """Show the keys that work on the screen."""
+        """Show the sheet with the keys that work on the screen."""
         self.push_screen(KeySheet(key_sections(self.screen)))
 
     def _fatal_error(self) -> None:
@@ -52,7 +52,7 @@ class TerminalApp(App[Result]):
 
 
 def run_app(app: TerminalApp[Result], *, headless: bool = False) -> Result | None:
-    """Run an app until the user quits, and return its result; an exception in the app is raised again here."""
+    """Run an app until the user quits, and return its result; raise an exception of the app again."""
     result = app.run(headless=headless)
     if app._exception is not None:  # noqa: SLF001  # Textual keeps it for test frameworks, and there is no other way
         raise app._exception  # noqa: SLF001

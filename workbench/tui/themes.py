@@ -1,4 +1,4 @@
-"""The look of the terminal apps in every theme: a neutral selection, and themes of high contrast."""
+"""The look of the terminal apps in all themes: a selection without hue, and themes of high contrast."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ HIGH_CONTRAST = "high-contrast"
 
 
 def high_contrast(name: str, ink: str, page: str, *, dark: bool) -> Theme:
-    """Return a theme with text in `ink` on `page`, without any third colour and without faint text."""
+    """Return a theme that draws text in the colour `ink` on `page`, without other colours and without faint text."""
     variables = {"text-muted": ink, "text-disabled": ink, "footer-background": page, "footer-foreground": ink}
     return Theme(
         name,
@@ -38,9 +38,10 @@ THEMES = (
 
 
 def neutral(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return CSS variables that give the selection no hue, because hues stand for data and for severity.
+    """Return CSS variables that draw the selection without hue, because hues stand for data and severity.
 
-    `variables` are those of a theme; without colours of its own, as in the themes of 16 colours, nothing changes.
+    `variables` are those of the theme. Return nothing if the theme leaves its colours to the terminal, as themes of 16
+    colours do.
     """
     ink, page = variables["foreground"], variables["background"]
     if not (ink.startswith("#") and page.startswith("#")):
@@ -57,10 +58,10 @@ def neutral(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 class NoFaintText(LineFilter):
-    """Draws faint text like other text, for themes of high contrast."""
+    """Draws faint text like normal text, for themes of high contrast."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - of the base
-        """Return the segments of a line without faint ones."""
+        """Return the segments of a line, with faint segments drawn like the others."""
         whole = Style(dim=False)
         return [
             Segment(text, style + whole if style and style.dim else style, control) for text, style, control in segments

@@ -1,4 +1,4 @@
-"""The views of a report, one tab for each."""
+"""The views of a report, with one tab for each view."""
 
 from collections.abc import Mapping, Sequence
 
@@ -25,7 +25,7 @@ HOW_TO_RECORD = {
 
 
 class ViewTabs(Vertical):
-    """Tabs with the view of one analyzer each; the view named `first` is shown at the start.
+    """Tabs, each with the view of one analyzer; the view named `first` is shown at the start.
 
     A view without data explains how to record the data.
     """
@@ -44,7 +44,7 @@ class ViewTabs(Vertical):
         await self.turn_to(self._first)
 
     async def turn_to(self, name: str) -> None:
-        """Show and focus the view `name`; its pane is mounted when it is first shown."""
+        """Show and focus the view `name`; create its pane if this is the first time."""
         tabs = self.query_one(TabbedContent)
         self._active = name
         # A focused widget of a hidden tab would bring that tab back.
@@ -62,12 +62,12 @@ class ViewTabs(Vertical):
             await self.turn_to(event.pane.id)
 
     def give_keys(self) -> None:
-        """Focus the first focusable widget of the current view."""
+        """Focus the first widget of the current view that can be focused, so that the keys of the view work."""
         self.screen.set_focus(next((widget for widget in self.shown_widgets if widget.focusable), None))
 
     @property
     def pane(self) -> Widget:
-        """The pane that is shown."""
+        """The pane of the tab that is open."""
         tabs = self.query_one(TabbedContent)
         return self._panes.get(tabs.active, tabs)
 
@@ -78,7 +78,7 @@ class ViewTabs(Vertical):
         return [widget for widget in tabs.get_pane(tabs.active).walk_children(Widget) if is_shown(widget)]
 
     def search(self, text: str) -> bool:
-        """Search in the focused widget, or else in the first searchable one; return False if there is none."""
+        """Search in the focused widget, or else in the first searchable widget; return False if none is searchable."""
         focused = self.screen.focused
         for widget in [*([focused] if focused else []), *self.shown_widgets]:
             if isinstance(widget, Searchable):

@@ -1,4 +1,8 @@
-"""The pane of two recorded runs: where they first differ, both sides of it, and differences by operation and step."""
+"""The pane that compares two recorded runs operation by operation.
+
+It shows the first operation whose tensors differ, the tensors of both runs there, and differences by operation and
+step.
+"""
 
 from collections.abc import Iterable
 from functools import partial
@@ -31,9 +35,9 @@ TITLES = {
 
 
 class BisectPane(Vertical):
-    """Two charts of the difference between two runs, by operation within one step and by step; tables of tensors below.
+    """Two charts of the difference between two runs: by operation within one step, and by step.
 
-    `[` and `]` select another step.
+    Tables of tensors are below the charts. The keys `[` and `]` select another step.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -65,7 +69,7 @@ class BisectPane(Vertical):
         self._show(first_step(self._data, table))
 
     def _show(self, step: int) -> None:
-        """Draw the charts with the cursor at the first difference, and the tables of this step."""
+        """Draw the charts with the cursor at the first difference, and show the tables of the step `step`."""
         if self._table is None:
             return
         self._step = step
@@ -82,14 +86,14 @@ class BisectPane(Vertical):
         return [] if self._table is None else sorted(map(int, self._table["step"].unique()))
 
     def _first_beyond(self, step: int) -> int:
-        """Return the index of the first tensor of the step that differs by more than is allowed (0: there is none)."""
+        """Return the index of the step's first tensor that differs by more than the tolerance; 0 if there is none."""
         assert self._table is not None
         rows = self._table[self._table["step"] == step]
         beyond = (rows["difference"] > rows["tolerance"]).to_numpy()
         return int(beyond.argmax()) if beyond.any() else 0
 
     async def show_evidence(self, link: EvidenceLink) -> None:
-        """Show the finding's step, and both sides of the first difference."""
+        """Show the step of the finding, and the tensors of both runs at the first difference."""
         if link.step in self._steps:
             self._show(int(link.step or 0))
         await self.query_one(BisectViews).turn_to("sides")
@@ -125,8 +129,8 @@ class BisectViews(ViewSwitcher):
     def ask(self, view: str) -> Drawing | None:
         """Compute the table of the view named `view`, and return a function that draws it.
 
-        Return None for the view that is drawn from the report alone, and for all others before the tensors are read.
-        Return None, too, for the view of both sides of the first difference if nothing differs.
+        Return None if nothing must be drawn now. This is the case for the view that is drawn from the report alone, for
+        all views until the tensors are read, and for the view of the first difference if the runs do not differ.
         """
         if view == "first" or self._table.empty or (view == "sides" and not self._data.first):
             return None
@@ -135,6 +139,6 @@ class BisectViews(ViewSwitcher):
         return partial(self.widget(view, Grid).show, tensors_of(self._table, self._step, ROWS_AT_MOST))
 
     def show_step(self, table: pd.DataFrame, step: int) -> None:
-        """Show the tables of this step."""
+        """Show the tables of step `step`; `table` has the tensors of both runs."""
         self._table, self._step = table, step
         self.load()

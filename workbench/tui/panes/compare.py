@@ -57,7 +57,8 @@ class ComparePane(ViewSwitcher):
     def ask(self, view: str) -> Drawing | None:
         """Compute the content of the view named `view`, and return a function that draws it.
 
-        Return None for views that are drawn from the report alone, and for memory unless both runs have snapshots.
+        Return None for views that are drawn from the report alone. Also return None for the memory views if a run has
+        no snapshot.
         """
         if view == "memory":
             return self._memory()
@@ -83,9 +84,9 @@ class ComparePane(ViewSwitcher):
 
 
 class Waterfall(Static, can_focus=True):
-    """A chart from the mean step of run a to that of run b; each bar is the change of a phase.
+    """A waterfall chart of how the mean step of run a becomes that of run b; each bar is the change of a phase.
 
-    It takes the focus where it is a view of its own, because the keys of the pane work only with a focus inside.
+    The chart can take the focus where it fills a view: the keys of the pane work only if a widget inside has the focus.
     """
 
     def __init__(self, data: CompareData, caption: str = "", **options: Unpack[WidgetOptions]) -> None:
@@ -102,7 +103,10 @@ class Waterfall(Static, can_focus=True):
 
 
 def loss_line(item: tuple[str, list[float]]) -> Text:
-    """Return a run's line in the list of losses, given (name, losses): first and last loss, and a sparkline."""
+    """Return a run's line in the list of losses: its first and last loss, and a sparkline.
+
+    `item` is (name of the run, losses).
+    """
     name, losses = item
     if not losses:
         return Text(f"{name}  no loss recorded")

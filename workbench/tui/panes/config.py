@@ -11,9 +11,9 @@ from workbench.tui.widgets.tables import Grid
 
 
 class ConfigPane(Vertical):
-    """A searchable table of every setting: its value, its origin, and why it was ignored or translated.
+    """A searchable table of all settings: value, origin, and why a setting was ignored or translated.
 
-    A sign before the origin shows how the setting was handled. Settings with their default value come last.
+    A sign before the origin says how the setting was handled. Settings with their default value come last.
     """
 
     def __init__(self, manifest: Mapping[str, object]) -> None:

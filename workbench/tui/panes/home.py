@@ -60,9 +60,9 @@ class Findings(OptionList):
 class HomePane(Vertical):
     """The verdict and the list of findings; below them the selected finding in full, the ranks, or the files.
 
-    Enter opens the view with the evidence of the selected finding. `pictures` are charts below the list of findings,
-    of which most screens show the first. On a broad screen, the list and the pictures are at the left, the rest at the
-    right.
+    Enter opens the view with the evidence of the selected finding. `pictures` are charts of the evidence, below the
+    list of findings; most screens have space for the first chart only. On a broad screen, the list and the charts are
+    at the left, and everything else is at the right.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = VIEW_KEYS
@@ -90,7 +90,10 @@ class HomePane(Vertical):
         return "" if selected is None else msgspec.json.encode(self._report.findings[selected]).decode()
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        """Show the finding; its line has no colours of its own, which could not be read on that of the selection."""
+        """Show the highlighted finding in full, and draw its line in the list without colours.
+
+        Colours of its own could not be read on the background of the highlighted line.
+        """
         findings = event.option_list
         for number, finding in enumerate(self._report.findings):
             line, is_selected = self._line(finding), number == event.option_index
@@ -101,14 +104,14 @@ class HomePane(Vertical):
         self._show_evidence(self._report.findings[event.option_index])
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Show the evidence of the first finding that names the selected rank."""
+        """Show the evidence of the first finding that names the rank selected in the table of ranks."""
         if event.data_table.id == "ranks":
             event.stop()
             rank = int(str(event.data_table.get_row(event.row_key)[0]))
             self._show_evidence(next((f for f in self._report.findings if rank in f.ranks), None), rank)
 
     def _show_evidence(self, finding: Finding | None, rank: int | None = None) -> None:
-        """Post a message to the app to show the evidence of a finding, for `rank` if it is given."""
+        """Post a message that asks the app to show the evidence of a finding; `rank` replaces the finding's rank."""
         link = evidence_link(finding) if finding else None
         if link is None:
             self.notify("no view shows more of this", markup=False)
@@ -119,9 +122,9 @@ class HomePane(Vertical):
         await self.query_one(HomeViews).action_turn(by)
 
     def on_home_views_turned(self, event: "HomeViews.Turned") -> None:
-        """Focus the table that the views below the findings now show, or else the list of findings.
+        """Focus the table of ranks or files if the user has switched to it; otherwise focus the list of findings.
 
-        On a low screen, such a table replaces the list and the picture, and the end of a long verdict.
+        On a low screen, the table replaces the list, the chart, and the end of a long verdict.
         """
         on_table = event.view != "finding"
         self.query_one("#home-list").set_class(on_table, "replaced")
@@ -159,22 +162,22 @@ class HomeViews(ViewSwitcher):
         """Return None: all views are drawn from the report, without further computation."""
 
     async def turn_to(self, view: str) -> None:
-        """Switch to a view, and post `Turned` to the pane."""
+        """Switch to a view, and post the message `Turned` to the pane."""
         await super().turn_to(view)
         self.post_message(self.Turned(view))
 
     def show_finding(self, finding: Finding) -> None:
         """Show a finding in full.
 
-        For the finding behind the verdict only the evidence is shown, because the banner shows the rest.
+        Of the finding behind the verdict, show only the evidence: the banner at the top already shows everything else.
         """
         self._text.update(evidence(finding) if finding is self._report.lead() else whole_finding(finding))
 
 
 def finding_line(finding: Finding, verdict: str = "") -> Text:
-    """Return a finding as a single line of text; a narrow screen cuts off its end.
+    """Return a finding as one line of text; a narrow screen cuts off the end of the line.
 
-    A title with which the sentence of the verdict begins is not repeated.
+    If the sentence `verdict` begins with the finding's title, the line says "the verdict above" instead of the title.
     """
     ranks = rank_names(finding.ranks) if finding.ranks else ""
     sign = (f"{SEVERITY_SIGNS[finding.severity]} ", SEVERITIES[finding.severity])
@@ -197,6 +200,6 @@ def whole_finding(finding: Finding) -> Text:
 
 
 def evidence(finding: Finding) -> Text:
-    """Return the evidence of a finding as text, with the confidence."""
+    """Return the evidence of a finding, with the confidence of the finding, as text."""
     facts = [Text(f"- {clean(fact.text)}  {clean(fact.line)}", style="dim") for fact in finding.evidence]
     return Text("\n").join([*facts, Text(f"confidence {percent(finding.confidence)}", style="dim")])

@@ -1,4 +1,7 @@
-"""The picture in the home pane: a chart of the evidence for the verdict, or a sparkline of it on a low screen."""
+"""The charts of the home pane, called pictures: each shows the evidence of a finding, such as a memory timeline.
+
+If the screen is too low for a chart, a sparkline in one line of text replaces it.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -55,10 +58,10 @@ SPARK_WIDTH, SHORT_WIDTH = 40, 20
 
 @dataclass(frozen=True)
 class Drawing:
-    """The computed content of a picture: calling `draw` shows it in the chart.
+    """The computed content of a chart in the home pane: calling `draw` shows it.
 
     `line` is the text that a low screen shows instead of the chart. `rows` is the height that the chart needs, or None
-    for a chart of any height. `legend` is what stands after the caption.
+    if any height is enough. `legend` follows the caption.
     """
 
     draw: Callable[[], None]
@@ -69,9 +72,10 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Picture:
-    """A chart with its caption; `read(columns)` runs in a thread and computes the content for a chart of that width.
+    """A chart in the home pane, with its caption; `read(columns)` computes the content for a chart of that width.
 
-    `evidence` is where the chart stands in full. A chart that `is_low` has few rows, whatever space there is.
+    `read` runs in a thread. `evidence` links to the view that has the chart in full size. If `is_low`, the chart has
+    only a few rows even on a high screen.
     """
 
     caption: Text
@@ -82,9 +86,10 @@ class Picture:
 
 
 class HomePicture(Vertical):
-    """A preview of a chart in the home pane, with a caption; a click opens the view that has the chart in full size.
+    """The widget of a chart in the home pane, with a caption; a click opens the view with the chart in full size.
 
-    Preview 0 belongs to the verdict and is always shown; further previews are shown only on large screens.
+    Chart number 0 belongs to the verdict and is always shown. Charts with higher numbers are shown on large screens
+    only.
     """
 
     DEFAULT_CSS = """
@@ -113,7 +118,7 @@ class HomePicture(Vertical):
         self.screen.screen_layout_refresh_signal.subscribe(self, lambda _screen: self._follow_chart())
 
     def on_click(self) -> None:
-        """Show the view that has the chart in full."""
+        """Show the view that has the chart in full size."""
         self.post_message(EvidenceWanted(self._picture.evidence))
 
     def _load(self) -> None:
@@ -130,7 +135,10 @@ class HomePicture(Vertical):
         self._show_caption()
 
     def _follow_chart(self) -> None:
-        """Change the caption when the chart was shown or hidden; while the whole view is hidden, nothing is seen."""
+        """Change the caption if the chart was shown or hidden since the last call.
+
+        Nothing changes while the whole widget is invisible.
+        """
         if self.size and self._line and self._is_hidden != self._chart_is_hidden:
             self._show_caption()
 
@@ -139,16 +147,17 @@ class HomePicture(Vertical):
         return not self._picture.chart.display or not self._picture.chart.size.height
 
     def _show_caption(self) -> None:
-        """Show the caption of the chart, or instead of a chart that is hidden the line that stands for it."""
+        """Show the caption of the chart; if the chart is hidden, show its line of text instead."""
         self._is_hidden = self._chart_is_hidden
         for caption in self.query(".caption").results(Static):
             caption.update(Text(self._line) if self._is_hidden else Text.assemble(self._picture.caption, self._legend))
 
 
 def home_pictures(report: Report[object], run: Run, options: Options) -> list[HomePicture]:
-    """Return the pictures of a report, each of another kind: first that of the verdict, then those of other findings.
+    """Return the charts of the home pane: first that of the verdict, then those of other findings, then general ones.
 
-    The last ones are of the time of the steps and of the memory. One that needs much room has a single further one.
+    The general charts show step times, losses and memory. Each chart is of another kind. At most two charts are
+    returned, or three if the first one is low.
     """
     by_kind: dict[type[Widget], Picture] = {}
     for picture in pictures(report, run, options):
@@ -159,7 +168,7 @@ def home_pictures(report: Report[object], run: Run, options: Options) -> list[Ho
 
 
 def comparison_pictures(data: CompareData) -> list[HomePicture]:
-    """Return, in a list, the chart of how the mean step changed between two runs; empty without phases."""
+    """Return a list with the chart of how the mean step changed between two runs; empty without phases."""
     if not data.phases:
         return []
     changes, (before, after) = step_changes(data)
@@ -177,7 +186,7 @@ def comparison_pictures(data: CompareData) -> list[HomePicture]:
 def pictures(report: Report[object], run: Run, options: Options) -> Iterator[Picture]:
     """Yield a `Picture` for each finding whose evidence can be drawn, beginning with the finding of the verdict.
 
-    The last ones are of the steps, the losses and the memory in general.
+    At the end come general charts of the steps, the losses and the memory.
     """
     lead = report.lead()
     links = [evidence_link(finding) for finding in [*([lead] if lead else []), *report.findings]]
@@ -194,7 +203,7 @@ def pictures(report: Report[object], run: Run, options: Options) -> Iterator[Pic
 
 
 def picture_at(link: EvidenceLink, data: RoomData, run: Run, options: Options) -> Picture | None:
-    """Return the picture of the evidence at `link`; None if it cannot be drawn."""
+    """Return a chart of the evidence at `link`; None if this evidence cannot be drawn."""
     if link.room == "memory" and data.memory:
         return memory_picture(data.memory, run, options, link)
     if link.room == "hang" and data.hang:
@@ -207,7 +216,10 @@ def picture_at(link: EvidenceLink, data: RoomData, run: Run, options: Options) -
 
 
 def memory_picture(data: MemoryData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
-    """Return a chart of the memory over time of the device that `at` names, by category; None without a recording."""
+    """Return a chart of a device's memory over time, by category; None if there is no recording.
+
+    `at` names the rank whose device is shown.
+    """
     ranked = [device for device in worst_first(data.devices) if at.rank in (None, device.rank)]
     device = next((device for device in ranked if device.step == at.step), next(iter(ranked), None))
     paths = {str(artefact.path): artefact for artefact in run.of(Kind.SNAPSHOT)}
@@ -228,7 +240,7 @@ def memory_picture(data: MemoryData, run: Run, options: Options, at: EvidenceLin
 def hang_picture(data: HangData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
     """Return a chart of the state of the last collectives on each rank; None if no process group is recorded.
 
-    The chart is of the process group that the rank in `at` blocks, else of the first one.
+    The chart shows the process group that is blocked by the rank in `at`, or else the first group.
     """
     blamed = (culprit.group for culprit in data.culprits if at.rank is None or at.rank in culprit.ranks)
     names = [group.name for group in data.groups]
@@ -251,8 +263,8 @@ def hang_picture(data: HangData, run: Run, options: Options, at: EvidenceLink) -
 def signs_of_rank(frame: pd.DataFrame, rank: int | None) -> str:
     """Return the states of a rank's last collectives as a line of signs, such as `●●✗`.
 
-    `frame` is the result of `hangs.views.matrix`: a row per rank, a column per collective. If it has no row of this
-    rank, or the rank left no dump, the row of a rank that waits is shown.
+    `frame` is the result of `hangs.views.matrix`: a row per rank, a column per collective. If `rank` has no row or left
+    no dump, the result shows a rank that waits.
     """
     rows = {str(name): list(map(str, row)) for name, row in zip(frame.index, frame.to_numpy(), strict=True)}
     dumped = [name for name, states in rows.items() if set(states) - {NO_DUMP, ""}]
@@ -265,7 +277,7 @@ def signs_of_rank(frame: pd.DataFrame, rank: int | None) -> str:
 
 
 def trace_picture(data: TraceData, at: EvidenceLink) -> Picture | None:
-    """Return bars of the time of each traced rank, by what it did; None without a rank."""
+    """Return a chart with a bar for each traced rank, divided by what the rank did; None if no rank was traced."""
     if not data.ranks:
         return None
     bars = RowList[RankTrace](BAR_HEADS, lambda rank: time_bar(rank, bars.size.width), id="home-bars")
@@ -282,9 +294,10 @@ def trace_picture(data: TraceData, at: EvidenceLink) -> Picture | None:
 
 
 def steps_picture(data: StepsData, run: Run, options: Options, at: EvidenceLink) -> Picture | None:
-    """Return a chart of the loss by step if `at.part` is `loss`, else of the phases of the steps of rank `at.rank`.
+    """Return a chart of a step log: the loss by step if `at.part` is `loss`, else the phases of each step.
 
-    If that rank has no step log, the first logged rank is shown. Return None without step logs, or without durations.
+    The phases are those of rank `at.rank`; if this rank has no step log, those of the first logged rank. Return None
+    without step logs, or if they have no durations.
     """
     logs, ranks = run.of(*ROOMS["steps"]), [rank.rank for rank in data.ranks]
     if not ranks:

@@ -55,7 +55,7 @@ class LogsPane(Vertical):
             self._show(self._rows[event.cursor_row])
 
     def _show(self, row: views.EventRow) -> None:
-        """Show the log lines around an event; the line of the event is highlighted."""
+        """Show the log lines around an event, with the event's own line highlighted."""
         event = self._data.events[row.index]
         text, lines = Text(), views.excerpt(event)
         for line in lines:
@@ -72,7 +72,7 @@ class LogsPane(Vertical):
         self._show_title()
 
     def _show_title(self) -> None:
-        """Show the title, or its end where it is longer than a line: the file and the line."""
+        """Show the title, such as `train.log, around line 7`; if it is too long, only its end."""
         room = max(2, self.size.width - 1)
         title = self._title if len(self._title) <= room else CUT + self._title[1 - room :]
         self.query_one("#log-title", Static).update(Text(title, style="bold"))

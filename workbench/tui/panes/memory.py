@@ -37,7 +37,8 @@ USUAL_VIEW = "stacks"
 class MemoryPane(Vertical):
     """The memory timeline of a rank, the categories at the cursor, and views of the memory that is live at the cursor.
 
-    `[` and `]` change the rank, `,` and `.` the snapshot of that rank. The snapshot with the worst problem comes first.
+    The keys `[` and `]` change the rank, `,` and `.` the snapshot of that rank. The snapshot with the worst problem is
+    shown first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -84,7 +85,7 @@ class MemoryPane(Vertical):
     async def show_evidence(self, link: EvidenceLink) -> None:
         """Show the memory snapshot of the finding's rank and step, and the view that explains the finding.
 
-        If the rank has no snapshot of that step, show the rank's snapshot with the worst problem.
+        If the rank has no snapshot of that step, show the snapshot of the rank that has the worst problem.
         """
         ranks = list(self._by_rank)
         if link.rank in ranks:
@@ -117,7 +118,7 @@ class MemoryPane(Vertical):
     def _show(self, drawing: TimelineOfSteps) -> None:
         """Draw the timeline.
 
-        For a leak the cursor starts at the end, where memory that did not leak has been freed.
+        For a leak, the cursor starts at the end: memory that did not leak has been freed by then.
         """
         timeline = self.query_one(MemoryTimeline)
         timeline.show(drawing.instants, drawing.steps)
@@ -129,9 +130,9 @@ class MemoryPane(Vertical):
         return lambda: step_timeline(artefact, options, device, width, window)
 
     def on_stacked_chart_moved(self, event: MemoryTimeline.Moved) -> None:
-        """Show the memory at the cursor once the cursor has stopped.
+        """Show the memory at the cursor after the cursor has stopped moving.
 
-        While a key is held down, the cursor passes many trace entries.
+        While a key is held down, the cursor passes many trace entries, and showing each would be slow.
         """
         if not isinstance(event.chart, MemoryTimeline):
             return
@@ -147,7 +148,7 @@ class MemoryPane(Vertical):
         self.query_one(MemoryTimeline).move(columns)
 
     def action_zoom(self, factor: float) -> None:
-        """Show `factor` times as many trace entries, with the cursor in the middle."""
+        """Change the number of visible trace entries by the factor `factor`; the cursor becomes the middle."""
         low, high = self._window or (0, self._device.entries)
         timeline = self.query_one(MemoryTimeline)
         at_cursor = timeline.entry_at_cursor()
@@ -209,6 +210,6 @@ class MemoryPane(Vertical):
 
 
 def head(row: Mapping[str, float]) -> str:
-    """Return the heading for a timeline row: trace entry, allocated bytes, and the size of a failed allocation."""
+    """Return the heading for a row of the timeline: trace entry, allocated bytes, and size of a failed allocation."""
     text = f"entry {int(row['entry'])}   {size(int(row['allocated']))} allocated"
     return f"{text}\n{FAILURE} an allocation of {size(int(row['oom']))} failed" if row["oom"] else text

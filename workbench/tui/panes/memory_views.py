@@ -58,14 +58,14 @@ class Instant:
     entry: int
 
     def side(self) -> diff.Instant:
-        """Return this instant as a `diff.Instant`, the form in which two instants are compared."""
+        """Return this instant as a `diff.Instant`, which `diff.between` takes to compare two instants."""
         return diff.Instant(artefact=self.artefact, device=self.device, entry=self.entry)
 
 
 class ReservedRange(NamedTuple):
     """An address range that the allocator reserved at trace entry `born` and released at entry `died`.
 
-    `last` is the last entry that the chart of all ranges shows.
+    `last` is the last trace entry that the chart of all ranges shows.
     """
 
     bytes: int
@@ -77,7 +77,7 @@ class ReservedRange(NamedTuple):
 
 
 class PeakOfRank(NamedTuple):
-    """The memory of a rank's device at its peak, in bytes, also by category; None stands for an unknown number."""
+    """The memory of a rank's device at its peak, in bytes, as a total and by category; None means not known."""
 
     rank: int | None
     device: int | None
@@ -87,7 +87,7 @@ class PeakOfRank(NamedTuple):
 
 
 class MemoryViews(ViewSwitcher):
-    """The views of the memory at an instant; the pane that contains them handles the keys."""
+    """The views of the memory at an instant; the pane around this widget handles the keys."""
 
     TAKES_KEYS: ClassVar[bool] = False
 
@@ -131,10 +131,10 @@ class MemoryViews(ViewSwitcher):
         self.load()
 
     async def regroup(self) -> None:
-        """Group the memory in another way; each call selects the next grouping of the current view.
+        """Group the memory by something else; each call selects the next grouping of the current view.
 
-        The timeline is grouped by pool, stream or phase, the tree by module, source line, stack or category. In any
-        other view, switch to the tree.
+        The timeline can be grouped by pool, stream or phase; the tree by module, source line, stack or category. From
+        any other view, switch to the tree.
         """
         if self.view == "places":
             self._allocated_by = ALLOCATED_BY[(ALLOCATED_BY.index(self._allocated_by) + 1) % len(ALLOCATED_BY)]
@@ -145,14 +145,14 @@ class MemoryViews(ViewSwitcher):
         await self.turn_to("tree")
 
     async def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Switch to the view with all blocks that were ever allocated at the address of the selected block."""
+        """Switch to the view of one address: all blocks that were ever allocated where the selected block is."""
         if event.data_table.id == "list" and event.cursor_row < len(self._addresses):
             event.stop()
             self._address = self._addresses[event.cursor_row]
             await self.turn_to("life")
 
     async def on_block_map_block_clicked(self, event: BlockMap.BlockClicked) -> None:
-        """Switch to the view with all blocks that were ever allocated at the address of the clicked block."""
+        """Switch to the view of one address: all blocks that were ever allocated where the clicked block is."""
         self._address = event.address
         await self.turn_to("life")
 
@@ -192,7 +192,7 @@ class MemoryViews(ViewSwitcher):
         return self._grid("list", content)
 
     def _history(self, at: Instant) -> Drawing | None:
-        """Return the drawing of the chosen address; before one is chosen, it is that of the largest live block."""
+        """Return the function that draws all blocks of the selected address, by default the largest live block's."""
         if self._address is None:
             self._address = next(iter(block_list(self._state(at))[1]), None)
         if self._address is None:
@@ -227,7 +227,7 @@ class MemoryViews(ViewSwitcher):
         return views.live_blocks(at.artefact, at.entry, self._options, at.device)
 
     def title(self) -> str:
-        """Return the title of the view, which names its grouping and its instant."""
+        """Return the title of the view, with the grouping and the instant that it shows."""
         title = super().title() + self._detail()
         if self.view in TIMELESS or self._instant is None:
             return title
@@ -262,18 +262,18 @@ def known_integer(value: float | None) -> int | None:
 
 
 def peak_head(categories: Sequence[str]) -> Text:
-    """Return the heading line of the list of the ranks' peaks."""
+    """Return the heading line of the list of peaks, which has a line per rank."""
     names = "".join(f" {name:>{cell_width(name) - 1}}" for name in categories)
     return Text(f"  rank device  step {'peak':>{CELL_WIDTH}}{names}", style="dim")
 
 
 def cell_width(category: str) -> int:
-    """Return the width of a category's cells in the list of the ranks' peaks, with the blank before each."""
+    """Return the width of a category's column in the list of peaks, including the space before it."""
     return max(CELL_WIDTH, len(category) + 1)
 
 
 def peak_line(peak: PeakOfRank, categories: Sequence[str]) -> Text:
-    """Return the line of a rank's peak with its bytes by category; categories with a larger share are brighter."""
+    """Return a rank's line in the list of peaks: bytes by category; the larger a share, the brighter it is."""
     line = Text("".join(f"{'?' if value is None else value!s:>6}" for value in (peak.rank, peak.device, peak.step)))
     line.append(f" {size(peak.peak):>{CELL_WIDTH}}")
     for name in categories:
@@ -287,8 +287,8 @@ def peak_line(peak: PeakOfRank, categories: Sequence[str]) -> Text:
 def range_line(item: ReservedRange, width: int) -> Text:
     """Return the line of a reserved address range, `width` characters long.
 
-    It has the size, stream and pool of the range, and a bar from the entry that reserved it to the one that released
-    it.
+    The line has the size, stream and pool of the range, and a bar from the trace entry that reserved it to the entry
+    that released it.
     """
     line = Text(f"{size(item.bytes):>10} {item.stream:>6} {item.pool:<5} ")
     room = max(1, width - line.cell_len)

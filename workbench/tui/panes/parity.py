@@ -1,4 +1,7 @@
-"""The pane that compares runs on several meshes: curves by step, their differences, and tensors that differ first."""
+"""The pane that compares runs of the same training on several meshes.
+
+It shows curves by step, such as the loss, the differences between the runs, and the first tensors that differ.
+"""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -27,9 +30,9 @@ TITLES = {
 
 
 class ParityPane(Vertical):
-    """Two charts: a curve of each run, such as its loss by step, and the difference of each run from the first.
+    """Two charts: a curve of each run, such as its loss by step, and the difference of each run from the first run.
 
-    `[` and `]` select another curve.
+    The keys `[` and `]` select another curve.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -106,7 +109,7 @@ class ParityViews(ViewSwitcher):
     def ask(self, view: str) -> Drawing | None:
         """Compute the table of the view named `view` for the selected curve, and return a function that draws it.
 
-        Return None for the view of the first tensor that differs, which is drawn from the report when it is created.
+        Return None for the view of the first tensor that differs: this view is drawn once, from the report.
         """
         tables = {"differences": differences_of, "values": steps_of}
         if view not in tables:
@@ -115,6 +118,6 @@ class ParityViews(ViewSwitcher):
         return lambda: self.widget(view, Grid).show(content)
 
     def show_curve(self, curve: Curve) -> None:
-        """Show the tables of the curve `curve`."""
+        """Show the tables of `curve`."""
         self._curve = curve
         self.load()

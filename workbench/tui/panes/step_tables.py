@@ -10,7 +10,7 @@ from analyzers.store import Options
 
 
 def phases_by_step(logs: Sequence[Artefact], options: Options, rank: int) -> pd.DataFrame:
-    """Return a table with a row per step of a rank: seconds in each phase, the step number and its duration `dur_s`."""
+    """Return a table with a row per step of a rank: seconds in each phase, step number, and duration `dur_s`."""
     frame = views.phases(logs, options, rank)
     steps = frame.index.get_level_values("step")
     return (
@@ -19,11 +19,10 @@ def phases_by_step(logs: Sequence[Artefact], options: Options, rank: int) -> pd.
 
 
 def losses(series: pd.DataFrame, first_nonfinite_step: int | None) -> pd.DataFrame:
-    """Return a table with the columns `step`, `loss` (the highest of all ranks) and `broken`: the loss is NaN or
-    infinite.
+    """Return a table with the columns `step`, `loss` (highest of all ranks) and `broken` (loss is NaN or infinite).
 
-    A missing loss counts as broken only from `first_nonfinite_step` on (None: never); before that step it was not
-    logged.
+    A step without a loss counts as broken from step `first_nonfinite_step` on. Before that step, or if there is no such
+    step (None), its loss was only not logged.
     """
     loss = series.groupby("step")["loss"].max().reset_index()
     if first_nonfinite_step is None:

@@ -1,4 +1,4 @@
-"""Read the memory of a device over time, and the positions of the training steps on the same axis."""
+"""Read the memory of a device over time, and the trace entries at which training steps begin."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from workbench.tui.widgets.charts.memory_timeline import StepStart
 
 
 class TimelineOfSteps(NamedTuple):
-    """Rows of a memory timeline, as `memory.views.timeline` returns them, and the entry at which each step begins."""
+    """The rows of a memory timeline (see `memory.views.timeline`), and the trace entry at which each step begins."""
 
     instants: pd.DataFrame
     steps: list[StepStart]
@@ -22,9 +22,9 @@ class TimelineOfSteps(NamedTuple):
 def step_timeline(
     artefact: Artefact, options: Options, device: int, columns: int, window: tuple[int, int] | None = None
 ) -> TimelineOfSteps:
-    """Return the memory of a device over time in at most `columns` rows, and the positions of the steps.
+    """Return the memory of a device over time in at most `columns` rows, and the trace entry of each step's start.
 
-    `window` is the range of trace entries (first, end); None stands for all.
+    `window` is the range of trace entries (first, end); None means all.
 
     Raises:
         WorkbenchError: The snapshot cannot be read.
@@ -35,6 +35,6 @@ def step_timeline(
 
 @lru_cache(maxsize=64)
 def step_starts(artefact: Artefact, options: Options, device: int) -> list[StepStart]:
-    """Return the trace entry at which each step begins; the result is cached, because zooming does not change it."""
+    """Return the trace entry at which each step begins; the result is cached, because a zoom needs it again."""
     starts = StepMarks.of(views.clock(artefact, options, device)).starts()
     return [StepStart(step, int(entry)) for step, entry in starts]

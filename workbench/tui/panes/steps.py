@@ -43,8 +43,8 @@ TIMES_HEAD = f"{'rank':>6} {'fastest':>9} {'median':>9} {'slowest':>9}  steps"
 class StepsPane(Vertical):
     """A chart of the phases of one rank's steps, above views of all ranks.
 
-    `[` and `]` change the rank. A straggler, a rank that the others wait for, is shown first; if there is none, a rank
-    that the verdict names, one of `blamed`.
+    The keys `[` and `]` change the rank. The rank that is shown first is a straggler, for which the others wait.
+    Without stragglers, it is a rank from `blamed`, the ranks that the verdict names.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -82,7 +82,7 @@ class StepsPane(Vertical):
         self._load()
 
     def _title(self, at: int) -> str:
-        """Return the rank with this index, its usual step, and how late it is."""
+        """Return the title for the rank with this index: its number, its median step time, and how late it is."""
         rank = self._data.ranks[at]
         late = (straggler for straggler in self._data.stragglers if straggler.rank == rank.rank)
         lateness = "".join(f"   late by {duration(straggler.lateness_s)}: {straggler.cause}" for straggler in late)
@@ -95,7 +95,7 @@ class StepsPane(Vertical):
         )
 
     def on_stacked_chart_moved(self, event: PhaseChart.Moved) -> None:
-        """Show the phases of the step at the cursor."""
+        """Show the phases of the step at the cursor as a list."""
         if isinstance(event.chart, PhaseChart):
             names = (name for name in event.row if name not in ("step", "dur_s"))
             parts = [Part(phase_title(name), event.row[name], phase_colour(name)) for name in names]
@@ -165,7 +165,10 @@ class StepsViews(ViewSwitcher):
 
 
 def times_line(item: tuple[int, list[float]]) -> Text:
-    """Return a rank's line, given (rank, durations of its steps): shortest, median, longest, and a sparkline."""
+    """Return a rank's line in the list of step durations: shortest, median, longest, and a sparkline.
+
+    `item` is (rank, durations of its steps in seconds).
+    """
     rank, times = item
     if not times:
         return Text(f"{rank:>6}  no step has a duration")

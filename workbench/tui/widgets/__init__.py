@@ -1,1 +1,1 @@
-"""The widgets of the terminal app; charts and long lists create only the lines that are visible."""
+"""The widgets of the terminal app; charts and long lists create only the visible lines."""

@@ -1,8 +1,8 @@
-"""Cut texts that are longer than their place on the screen."""
+"""Cut texts that are too long for the screen."""
 
 from workbench.present.run_names import CUT
 
 
 def fitted(label: str, width: int) -> str:
-    """Return a label in at most `width` characters; a sign at its end says that it goes on."""
+    """Return a label cut to at most `width` characters; a sign at the end of a cut label shows that text is missing."""
     return label if len(label) <= width else label[: width - 1] + CUT

@@ -1,4 +1,4 @@
-"""Additional keys of all lists, trees and scrolling charts, besides the arrow keys."""
+"""Additional keys for all lists, trees and scrolling charts, besides the arrow keys."""
 
 from textual.binding import Binding, BindingType
 

@@ -14,7 +14,7 @@ ALWAYS = ("help", "quit")
 
 
 class KeyLine(Static):
-    """A footer with the keys of the focused widget; keys for which there is no room are left out.
+    """A footer with the keys of the focused widget; keys that do not fit are left out.
 
     Textual's own footer has a widget per key, which is slow to redraw.
     """
@@ -32,7 +32,7 @@ class KeyLine(Static):
         call_on_new_size(self, self._lay_out)
 
     def _update_keys(self, screen: Screen[object]) -> None:
-        """Show each action once, with its key; a click has the same effect as the key."""
+        """Show each action once, with its key; a click on an action has the same effect as the key."""
         keys: dict[str, tuple[str | None, Text]] = {}
         for _, binding, enabled, _ in screen.active_bindings.values():
             if binding.show and enabled and binding.action not in keys:
@@ -50,7 +50,7 @@ class KeyLine(Static):
 
 
 def fitting(keys: Iterable[Text], width: int) -> list[Text]:
-    """Return the first of `keys` that fit into `width` columns."""
+    """Return as many of the first `keys` as fit into `width` columns."""
     shown = []
     for key in keys:
         width -= key.cell_len

@@ -1,4 +1,4 @@
-"""Call a function whenever a widget has a new size."""
+"""Call a function whenever the size of a widget has changed."""
 
 from collections.abc import Callable
 
@@ -7,11 +7,10 @@ from textual.widget import Widget
 
 
 def call_on_new_size(widget: Widget, act: Callable[[], None]) -> None:
-    """Call `act` after the first layout of a widget, and after each layout that gives it another size.
+    """Call `act` after the first layout of a widget, and after each layout that changes the widget's size.
 
-    To be called when the widget is mounted. `on_resize` is not enough for what cannot be drawn without a size: Textual
-    sends no `Resize` if, between mounting and layout, somebody asked for the region of any widget, because it compares
-    the layout with the map that was made for that question.
+    Use this function in `on_mount`, for a widget whose content depends on its size. `on_resize` is not enough: Textual
+    sends no `Resize` after the first layout if some code has read the region of any widget between mounting and layout.
     """
     known = Size()
 

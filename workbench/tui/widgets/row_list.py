@@ -36,7 +36,7 @@ class RowList(ScrollView, Generic[Item], can_focus=True):
         self.refresh()
 
     def bring_into_view(self, number: int) -> None:
-        """Scroll just as far that the item at index `number` is shown."""
+        """Scroll just far enough that the item at index `number` is visible."""
         lines = max(1, self.size.height - 1)
         top = min(max(self.scroll_offset.y, number - lines + 1), number)
         self.scroll_to(y=top, animate=False, immediate=True)

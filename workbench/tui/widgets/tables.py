@@ -35,9 +35,9 @@ SOURCE_LINE = re.compile(r"[^/\s,]+:\d+\b")
 
 
 class TableList(VerticalScroll):
-    """Several small tables, one below the other; side by side in two columns where both fit into the screen's width.
+    """Several small tables, one below the other, or in two columns if the screen is wide enough.
 
-    Without any table, the text `absent` says why there is none.
+    If there is no table, the text `absent` says why.
     """
 
     DEFAULT_CSS = """
@@ -60,7 +60,7 @@ class TableList(VerticalScroll):
         call_on_new_size(self, self._arrange)
 
     def _fits_beside(self, content: Table) -> bool:
-        """Tell whether half of the width has room for a table."""
+        """Return whether a table fits into half of the width."""
         return natural_width(content) <= (self.size.width - COLUMN_GAP) // 2
 
     def _arrange(self) -> None:
@@ -82,7 +82,7 @@ class TitledTable(Vertical):
 
 
 def natural_width(content: Table) -> int:
-    """Return the width in which all cells of a table are whole."""
+    """Return the width at which no cell of a table is cut."""
     content = without_empty(content)
     columns = zip(content.columns, *content.rows, strict=True)
     return sum(max(map(cell_len, cells)) + 2 * CELL_PADDING for cells in columns)
@@ -95,7 +95,7 @@ class ChangingTableList(TableList):
         super().__init__([], **options)
 
     def show(self, tables: list[Table]) -> None:
-        """Replace the tables."""
+        """Replace the tables by `tables`."""
         self._tables = tables
         self._arrange()
         self.refresh(recompose=True)
@@ -118,7 +118,7 @@ class Grid(DataTable[Text]):
             self.show(self._content)
 
     def show(self, content: Table) -> None:
-        """Show this table without its empty columns; the cursor goes to its first row."""
+        """Show the table `content` without its empty columns; the cursor goes to the first row."""
         content = self._content = without_empty(content)
         self.clear(columns=True)
         rows = [[clean(cell) for cell in row] for row in content.rows[:ROWS_AT_MOST]]
@@ -140,13 +140,13 @@ class Grid(DataTable[Text]):
         self._whole = dict(zip(heads, whole, strict=True))
 
     def _room(self, rows: int) -> int:
-        """Return how many columns of the screen the cells of a table of `rows` rows have, without their padding."""
+        """Return how many screen columns are left for the text of a table with `rows` rows, without padding."""
         bar = self.styles.scrollbar_size_vertical if rows + 1 > self.outer_size.height else 0
         padding = 2 * self.cell_padding * len(self._content.columns) if self._content else 0
         return self.outer_size.width - bar - padding
 
     def on_resize(self) -> None:
-        """Shorten the names anew if the screen now has room for more or for less of them."""
+        """Shorten the names again if the width has changed."""
         if self._content is None:
             return
         room = self._room(min(len(self._content.rows), ROWS_AT_MOST))
@@ -157,11 +157,11 @@ class Grid(DataTable[Text]):
 
     @property
     def lines(self) -> list[str]:
-        """The rows as text, with tabs between the cells."""
+        """The rows as text; tabs separate the cells."""
         return ["\t".join(row) for row in self._content.rows[:ROWS_AT_MOST]] if self._content else []
 
     def text_at_cursor(self) -> str:
-        """Return the row under the cursor, with tabs between the cells."""
+        """Return the row under the cursor as text; tabs separate the cells."""
         return self.lines[self.cursor_row] if self.cursor_row < len(self.lines) else ""
 
     def search(self, text: str) -> None:
@@ -179,10 +179,10 @@ class Grid(DataTable[Text]):
 
 
 def fitted_widths(heads: Sequence[str], widths: Sequence[int], room: int) -> list[int]:
-    """Return the widths of columns such that the table fits into `room`; only columns of names become narrower.
+    """Return widths of columns with which the table fits into `room`; only columns of names become narrower.
 
-    `widths` are those that show all cells whole. The widest column of names gives way first, down to `SHORTEST_NAME`;
-    a table that would not fit then either is scrolled, and its names remain `LONG_NAME` wide.
+    `widths` are the widths at which no cell is cut. The widest column of names is narrowed first, at most down to
+    `SHORTEST_NAME`. If the table cannot fit even then, names keep `LONG_NAME` characters, and the table scrolls.
     """
     fitted, names = list(widths), [i for i, head in enumerate(heads) if head in (*NAMES, *SENTENCES)]
     least = sum(min(width, SHORTEST_NAME) if i in names else width for i, width in enumerate(widths))
@@ -196,7 +196,7 @@ def fitted_widths(heads: Sequence[str], widths: Sequence[int], room: int) -> lis
 
 
 def shortened_name(text: str, width: int) -> str:
-    """Return a name cut to `width` characters; of a source line, the file, line and function are kept.
+    """Return a name cut to `width` characters; of a source position, file, line and function are kept.
 
     >>> shortened_name("trainer/models/llama3/model.py:61 forward", 24)
     '…ma3/model.py:61 forward'

@@ -9,7 +9,7 @@ from workbench.console import clean
 
 
 class VerdictBanner(Static):
-    """The verdict, its reason, the next step and missing evidence, as text that wraps."""
+    """The verdict, its reason, the next step and the missing evidence, as text that wraps."""
 
     DEFAULT_CSS = "VerdictBanner { height: auto; padding: 0 1; border-left: thick $primary; }"
 

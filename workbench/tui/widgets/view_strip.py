@@ -27,10 +27,10 @@ FEWEST_LINES = 16
 
 
 class ViewStrip(Widget):
-    """A line with the names of all views, the current one highlighted, followed by the title of the current view.
+    """A line with the names of all views, then the title of the current view, whose name is highlighted.
 
-    The title has a line of its own where the screen is too narrow for both. A very low screen has room for one line:
-    the name and title of the current view.
+    On a narrow screen, the title has a line of its own. A very low screen shows only the name and title of the current
+    view.
     """
 
     DEFAULT_CSS = "ViewStrip { height: auto; max-height: 3; }"
@@ -72,6 +72,6 @@ class ViewStrip(Widget):
 
 
 def name_of(view: str, *, shown: bool) -> Text:
-    """Return the name of a view as text that can be clicked; it is highlighted if the view is `shown`."""
+    """Return the name of a view as text that can be clicked, highlighted if `shown` is set."""
     style = Style(bold=shown, reverse=shown) + Style.from_meta({"@click": f"choose({view!r})"})
     return Text(NAMES.get(view, view), style)

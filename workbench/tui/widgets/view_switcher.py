@@ -26,8 +26,8 @@ Drawing = Callable[[], None]
 class ViewSwitcher(Vertical):
     """A container that shows one of several views; `titles` maps the id of each view's widget to its title.
 
-    A subclass creates the widgets and computes their content. The view that the user switches to gets the focus, unless
-    `TAKES_KEYS` is False because the widget above it needs the keys.
+    A subclass creates the widgets and computes their content. When the user switches to a view, the view gets the
+    focus, except if `TAKES_KEYS` is False: then the widget above the view needs the keys.
     """
 
     TAKES_KEYS: ClassVar[bool] = True
@@ -49,13 +49,13 @@ class ViewSwitcher(Vertical):
     def ask(self, view: str) -> Drawing | None:
         """Compute the content of a view, and return a function that draws it; None if there is nothing to draw.
 
-        This runs in a thread, where reading a widget's size may start a screen layout. So a subclass takes the width
-        of the screen from the attribute `wide`, which was stored before.
+        This method runs in a thread, which must not read a widget's size, because that may start a screen layout. The
+        attribute `wide` has the width of the screen instead.
         """
         raise NotImplementedError
 
     def widget(self, view: str, kind: type[AnyWidget]) -> AnyWidget:
-        """Return the widget of a view; its class must be `kind`."""
+        """Return the widget of a view, which must be an instance of `kind`."""
         widget = self._widgets[view]
         assert isinstance(widget, kind), f"{view} is a {type(widget).__name__}"
         return widget
@@ -66,7 +66,7 @@ class ViewSwitcher(Vertical):
 
     @property
     def shown(self) -> Widget:
-        """The widget of the view that is shown."""
+        """The widget of the current view."""
         return self._widgets[self.view]
 
     def compose(self) -> ComposeResult:
@@ -79,7 +79,7 @@ class ViewSwitcher(Vertical):
         self.load()
 
     async def action_turn(self, by: int) -> None:
-        """Show the view `by` positions further in the list of views."""
+        """Show the view that is `by` positions after the current one in the list of views; the list is cyclic."""
         names = list(self.titles)
         await self.turn_to(names[(names.index(self.view) + by) % len(names)])
 
@@ -88,7 +88,7 @@ class ViewSwitcher(Vertical):
         await self.turn_to(event.view)
 
     async def turn_to(self, view: str) -> None:
-        """Show a view. Its widget is created when it is first shown, so that a pane opens fast."""
+        """Show a view, and create its widget if this is the first time; so a pane opens fast."""
         takes_keys = self.TAKES_KEYS or self.has_focus_within
         switcher = self.query_one(ContentSwitcher)
         self.view = view

@@ -1,4 +1,4 @@
-"""Lay out short texts that belong together, such as the items of a legend, in lines, without splitting any of them."""
+"""Wrap short texts, such as the items of a legend, into lines without splitting a text."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,7 @@
-"""A map of the allocator's segments: lines of cells, each in the colour of the category that has most bytes there."""
+"""A map of the allocator's segments: each line is a segment, divided into character cells.
+
+The colour of a cell stands for the category with the most bytes in the cell.
+"""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -33,10 +36,10 @@ A snapshot may have a hundred thousand, and to draw all of them would take a min
 
 
 class BlockMap(ScrollView, can_focus=True):
-    """A map with a line for each of the largest segments; each cell has the colour and letter of a category.
+    """A map with a line for each of the largest segments, divided into character cells.
 
-    It is the category that has the most bytes in the cell's part of the segment; `·` is free memory. The legend above
-    the segments stays in sight, and names the categories that occur.
+    Colour and letter of a cell name the category with the most bytes in this part of the segment; `·` is free memory.
+    The legend above the segments does not scroll, and explains the categories that occur.
     """
 
     DEFAULT_CSS = "BlockMap { height: 1fr; }"
@@ -55,7 +58,7 @@ class BlockMap(ScrollView, can_focus=True):
         self._legend: list[Text] = []
 
     def show(self, segments: pd.DataFrame, blocks: pd.DataFrame) -> None:
-        """Draw the results `segments` of `memory.views.segments` and `blocks` of `memory.views.live_blocks`."""
+        """Draw the map; `segments` comes from `memory.views.segments`, and `blocks` from `memory.views.live_blocks`."""
         self._state = segments, blocks
         self._scale()
 
@@ -70,7 +73,7 @@ class BlockMap(ScrollView, can_focus=True):
             self.refresh()
 
     def on_click(self, event: Click) -> None:
-        """Post `BlockClicked` for the block that fills most of the clicked cell."""
+        """Post `BlockClicked` for the block with the most bytes in the clicked cell."""
         row, column = event.y - len(self._legend), event.x - LABEL_WIDTH
         line = self.scroll_offset.y + row
         if self._state is None or row < 0 or line >= len(self._rows) or column < 0:
@@ -85,11 +88,11 @@ class BlockMap(ScrollView, can_focus=True):
         return line.apply_style(self.rich_style)
 
     def _head(self, y: int) -> Strip:
-        """Return the line of the legend with the index `y`."""
+        """Return line number `y` of the legend."""
         return Strip(self._legend[y].render(self.app.console)).adjust_cell_length(self.size.width)
 
     def _owners(self) -> list[str]:
-        """Return the categories that have cells, those with the most cells first."""
+        """Return the categories that occur in the map, the category with the most cells first."""
         cells = (
             Counter(owner for owners in self._rows["owners"] for owner in owners if owner) if len(self._rows) else {}
         )
@@ -106,7 +109,7 @@ class BlockMap(ScrollView, can_focus=True):
         return Strip([Segment(label[:LABEL_WIDTH].ljust(LABEL_WIDTH)), *map(cell, segment["owners"])], width).simplify()
 
     def _omitted(self) -> str:
-        """Return how many segments have no line; empty if all have one."""
+        """Return a text that says how many segments have no line in the map; empty if all segments have one."""
         omitted = len(self._state[0]) - len(self._rows) if self._state else 0
         return f"{quantity(omitted, 'smaller segment')} not shown" if omitted else ""
 
@@ -118,7 +121,7 @@ def cell(owner: str) -> Segment:
 
 
 def legend(names: Iterable[str], width: int) -> Text:
-    """Return the legend of the map in lines of `width`: the letter of each of these categories, in its colour."""
+    """Return the legend of the map in lines of `width` characters: letter and name of each category in its colour."""
     parts = [
         Text.assemble(
             (CATEGORY_LETTERS[name], f"{text_colour(CATEGORIES[name])} on {CATEGORIES[name]}"), f" {clean(name)}"

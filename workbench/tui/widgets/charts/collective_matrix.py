@@ -1,4 +1,7 @@
-"""A matrix of ranks (rows) and collectives (columns) with a sign per cell; the row of a stopped rank ends early."""
+"""A matrix of ranks (rows) and collectives (columns), with a sign for the state in each cell.
+
+The row of a rank that stopped ends early.
+"""
 
 from collections.abc import Container
 from typing import Unpack
@@ -42,10 +45,7 @@ class CollectiveMatrix(ScrollView, can_focus=True):
         self.call_after_refresh(self.scroll_to, x=self.virtual_size.width, animate=False)
 
     def on_resize(self) -> None:
-        """Scroll to the newest columns again.
-
-        The matrix may have been drawn before the widget's size was known.
-        """
+        """Scroll to the newest columns again, because the matrix may have been drawn before its size was known."""
         self.scroll_to(x=self.virtual_size.width, animate=False)
 
     def render_line(self, y: int) -> Strip:
@@ -59,7 +59,7 @@ class CollectiveMatrix(ScrollView, can_focus=True):
         return shown.apply_style(self.rich_style)
 
     def _line(self, line: int) -> tuple[Segment, Strip]:
-        """Return (label, cells) of a line; the label stays in place when the cells scroll."""
+        """Return (label, cells) of a line; when the cells scroll, the label does not move."""
         wide = self._label_width
         if line == 0:
             return Segment("rank".ljust(wide), Style(dim=True)), self._head()
@@ -84,7 +84,7 @@ def state_cell(state: str) -> Segment:
 
 
 def legend(occurring: Container[str] | None = None) -> Text:
-    """Return the legend of the matrix: the sign and colour of each state of a collective, or of those that occur."""
+    """Return the legend of the matrix: sign and colour of each state, or only of the states in `occurring`."""
     states = [state for state in COLLECTIVE_SIGNS if state and (occurring is None or state in occurring)]
     return Text("   ").join(
         Text.assemble((COLLECTIVE_SIGNS[state], COLLECTIVE_STATES[state]), f" {state}") for state in states

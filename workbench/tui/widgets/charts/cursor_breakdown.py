@@ -1,4 +1,4 @@
-"""A list of the parts of a chart's total at the cursor, such as bytes by category, next to or below the chart."""
+"""A list next to or below a chart, with the parts of the value at the cursor, such as bytes by category."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -17,7 +17,7 @@ SMALLEST_SHARE = 0.005
 
 
 class Part(NamedTuple):
-    """A named part of a total, such as a category of memory, in the unit of the total."""
+    """A part of a total, such as a category of memory: its name, its colour, and its value in the unit of the total."""
 
     name: str
     value: float
@@ -25,10 +25,10 @@ class Part(NamedTuple):
 
 
 class CursorBreakdown(Static):
-    """The parts of the total at a chart's cursor, largest first; next to the chart, or below it on a narrow screen."""
+    """The parts of the value at a chart's cursor, largest first; on a narrow screen they are below the chart."""
 
     def show(self, head: str, parts: Sequence[Part], written: Callable[[float], str]) -> None:
-        """Show `head` and the parts that are not zero; `written` formats a value with its unit."""
+        """Show the heading `head` and all parts that are not zero; `written` formats a value with its unit."""
         ranked = sorted((part for part in parts if part.value > 0), key=lambda part: -part.value)
         title = Text(head, style="bold")
         if self.app.size.width >= WIDE:
@@ -52,7 +52,10 @@ def beside(head: Text, parts: Sequence[Part], written: Callable[[float], str]) -
 
 
 def below(head: Text, parts: Sequence[Part], written: Callable[[float], str], width: int) -> Text:
-    """Return the parts as a legend below the chart, in lines of `width`: `head`, then colour, name, value of each."""
+    """Return the parts as a legend below the chart, in lines of `width` characters.
+
+    The heading `head` comes first, then colour, name and value of each part; `written` formats a value.
+    """
     total = sum(part.value for part in parts)
     pieces = (
         Text.assemble(("█", part.colour), f" {clean(part.name)} {written(part.value)}")

@@ -1,4 +1,4 @@
-"""A chart of a traced device's memory over time: allocated memory, and above it memory that is only reserved."""
+"""A chart of a traced device's memory over time: allocated memory, and above it reserved but unused memory."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -29,7 +29,7 @@ class DeviceMemoryChart(StackedChart, TimeZoom):
     ]
 
     def show(self, frame: pd.DataFrame, window: tuple[int, int] | None) -> None:
-        """Draw the memory in the time range (first, last) in ns; None is the whole recording."""
+        """Draw the memory in the time range `window` (first, last) in ns; None means the whole recording."""
         unallocated = (frame["reserved"] - frame["allocated"]).clip(lower=0)
         width = int(frame["at_ns"].iloc[1] - frame["at_ns"].iloc[0]) if len(frame) > 1 else 1
         self.set_window(window, int(frame["at_ns"].max()) + width if len(frame) else 1)
@@ -42,7 +42,7 @@ class DeviceMemoryChart(StackedChart, TimeZoom):
 
     @property
     def middle(self) -> int:
-        """The time at the cursor in ns; zooming keeps it in the middle."""
+        """The time at the cursor in ns; a zoom makes it the middle of the chart."""
         return (
             int(self.instants["at_ns"].iloc[self.cursor]) if 0 <= self.cursor < len(self.instants) else super().middle
         )
@@ -58,7 +58,7 @@ class DeviceMemoryChart(StackedChart, TimeZoom):
         return size(int(value))
 
     def ruler(self) -> Sequence[str]:
-        """Return the parts of the line below the chart: the memory at the cursor, and the peak."""
+        """Return the parts of the text below the chart: the memory at the cursor, and the peak."""
         row, top = self.instants.iloc[max(0, self.cursor)], size(int(self.instants["allocated"].max()))
         memory = memory_text(int(row["allocated"]), int(row["reserved"]))
         return [f"{row['where']}, {duration_ns(int(row['at_ns']))}: {memory}", f"▼ {top}"]

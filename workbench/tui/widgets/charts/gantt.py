@@ -1,4 +1,7 @@
-"""A chart of the events in a time range: each event from start to end, a row per stream or thread and nesting depth."""
+"""A chart of the events in a time range: each event is a bar from its start to its end.
+
+There is a row for each nesting depth of each stream or thread.
+"""
 
 from typing import ClassVar, Unpack
 
@@ -33,7 +36,7 @@ SHORTEST_NAME = 3
 
 
 class Gantt(ScrollView, TimeZoom, can_focus=True):
-    """A chart of events over time, as `traces.views.timeline` returns them."""
+    """A chart of events over time; the events come from `traces.views.timeline`."""
 
     DEFAULT_CSS = "Gantt { height: 1fr; }"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -52,7 +55,7 @@ class Gantt(ScrollView, TimeZoom, can_focus=True):
         self._rows: list[tuple[str, int]] = []
 
     def show(self, spans: pd.DataFrame, window: tuple[int, int] | None) -> None:
-        """Draw the events in the time range (first, last) in ns; None is the whole recording."""
+        """Draw the events in the time range `window` (first, last) in ns; None means the whole recording."""
         ends = (spans["start_ns"] + spans["dur_ns"]) if len(spans) else pd.Series([1])
         self.set_window(window, int(ends.max()))
         self._spans, self._rows = spans, lanes(spans)
@@ -83,7 +86,10 @@ class Gantt(ScrollView, TimeZoom, can_focus=True):
         return f"{duration_ns(first)} … {duration_ns(last)} ({duration_ns(last - first)})   {signs}"
 
     def _ruler(self, columns: int) -> str:
-        """Return a line with round times, each to the right of a mark at its position; one without room is left out."""
+        """Return the time axis as a line of text: ticks at round times, each followed by its label.
+
+        A tick whose label does not fit is left out.
+        """
         first, last = self._window
         line, step = "", int(round_distance(max(1.0, (last - first) * RULER_COLUMNS / max(1, columns)), RULER_STEPS))
         ticks = range(-(-first // step) * step, last, step) if len(self._spans) else range(0)
@@ -94,9 +100,10 @@ class Gantt(ScrollView, TimeZoom, can_focus=True):
         return line
 
     def _cells(self, lane: str, depth: int, width: int) -> list[Segment]:
-        """Return the cells of the row of a lane (a stream or thread) and nesting depth, `width` characters in total.
+        """Return the cells of one row of the chart, `width` characters in total.
 
-        An event is at least one character wide; it covers an earlier event in the same cell.
+        The row belongs to `lane` (a stream or thread) and to a nesting depth. An event is at least one character wide,
+        and covers earlier events in the same cell.
         """
         first, last = self._window
         events = self._spans[(self._spans["lane"] == lane) & (self._spans["depth"] == depth)]
@@ -112,14 +119,14 @@ class Gantt(ScrollView, TimeZoom, can_focus=True):
 
 
 def block_name(count: int, name: str) -> str:
-    """Return the name of a block of `count` events that are drawn as one; it includes the name of the longest event."""
+    """Return the name of a block that stands for `count` events; it includes the name of the longest event."""
     return clean(name) if count == 1 else f"{count} x {clean(name)}"
 
 
 def piece(names: list[str], kinds: list[str], number: int, length: int) -> Segment:
-    """Return event number `number` as `length` characters of the chart.
+    """Return event number `number` as a segment of `length` characters.
 
-    They show its name, or the sign of its kind if the name does not fit. A negative number is a gap.
+    The segment shows the event's name, or the sign of its kind if the name does not fit. A negative number is a gap.
     """
     if number < 0:
         return Segment(" " * length)
@@ -146,9 +153,9 @@ def runs(owner: list[int]) -> list[tuple[int, int]]:
 
 
 def lanes(spans: pd.DataFrame) -> list[tuple[str, int]]:
-    """Return (lane, nesting depth) of each row of the chart for the events `spans`, from the top.
+    """Return (lane, nesting depth) of each row of the chart, from the top; `spans` are the events.
 
-    A lane is a device stream or a host thread; devices come first, and what the profiler did itself comes last.
+    A lane is a device stream or a host thread. Devices come first; the profiler's own work comes last.
     """
     if not len(spans):
         return []

@@ -1,4 +1,7 @@
-"""A chart of memory over time in stacked layers (category, pool, stream or phase), with peak and failures marked."""
+"""A chart of memory over time in stacked layers (category, pool, stream or phase).
+
+The peak and failed allocations are marked.
+"""
 
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, Unpack
@@ -34,7 +37,7 @@ class MemoryTimeline(StackedChart):
         self.steps: Sequence[StepStart] = ()
 
     def show(self, frame: pd.DataFrame, steps: Sequence[StepStart] = ()) -> None:
-        """Draw a timeline; the cursor goes to the last failed allocation, else to the peak.
+        """Draw a timeline; the cursor starts at the last failed allocation, or else at the peak.
 
         `steps` has each step with the trace entry at which it begins, for the labels below the chart.
         """
@@ -44,7 +47,7 @@ class MemoryTimeline(StackedChart):
 
     @property
     def failed(self) -> list[int]:
-        """The indices of the rows of the drawn table that have a failed allocation."""
+        """The indices of the table rows in which an allocation failed."""
         return [int(row) for row in np.flatnonzero(self.instants["oom"].to_numpy())]
 
     def entry_at_cursor(self) -> int | None:
@@ -74,8 +77,8 @@ class MemoryTimeline(StackedChart):
     def ticks(self) -> dict[int, str]:
         """Return the labels of the steps below the chart as {index of a table row: label}.
 
-        The first row is labelled with the step in which it lies, even if that step began earlier. Of many steps, those
-        with round numbers are labelled.
+        The first row shows the step that is running there, even if that step began earlier. If there are many steps,
+        only those with round numbers have labels.
         """
         entries = self.instants["entry"].to_numpy()
         rows = [(int(np.searchsorted(entries, entry)), step) for step, entry in self.steps]
@@ -90,7 +93,7 @@ class MemoryTimeline(StackedChart):
         return labels
 
     def ruler(self) -> Sequence[str]:
-        """Return the parts of the line below the chart: the peak, failed allocations, and the range of entries."""
+        """Return the parts of the text below the chart: the peak, failed allocations, and the range of entries."""
         first, last = int(self.instants["entry"].iloc[0]), int(self.instants["entry"].iloc[-1])
         peak = f"▼ peak {size(int(self.instants['allocated'].max()))}"
         failed = [f"{FAILURE} allocation failed"] if self.failed else []
@@ -103,7 +106,7 @@ class AllocatedByTimeline(StackedChart):
     UNIT: ClassVar[Unit] = Unit.BYTES
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw a timeline."""
+        """Draw a timeline; `frame` is the result of `memory.views.timeline_by`."""
         names = [str(name) for name in frame.columns if name not in ("entry", "time_us", "allocated")]
         self.draw(frame, {name: nth_colour(number) for number, name in enumerate(names)}, "allocated")
 
@@ -115,10 +118,9 @@ class AllocatedByTimeline(StackedChart):
         return size(int(value))
 
     def ruler(self) -> Sequence[str]:
-        """Return the parts of the line below the chart: bytes of each pool, stream or phase at the cursor.
+        """Return the parts of the text below the chart: the bytes of each pool, stream or phase at the cursor.
 
-        The lowest layer comes first. The number that names a pool or stream could be taken for bytes, so it is followed
-        by a colon.
+        The lowest layer comes first. A pool or stream has a number as its name, so a colon separates it from the bytes.
         """
         row = self.instants.iloc[max(0, self.cursor)]
         parts = (f"{clean(name)}: {size(int(row[name]))}" for name in self.names)

@@ -1,7 +1,8 @@
 """Divide the character cells of a chart among its stacked layers, so that each layer has the right area.
 
-A cell shows at most two colours, one below the other, in eighths of its height. An area that a layer loses to this
-limit is added to the same layer in the next columns, so that even a layer thinner than a cell is visible.
+A cell can show two colours, one below the other; the boundary is at an eighth of its height. A layer may lose area to
+this limit. The lost area is added to the same layer in the next columns, so that even a layer thinner than a cell is
+visible.
 """
 
 from typing import NamedTuple
@@ -24,7 +25,7 @@ class Cell(NamedTuple):
 
     @property
     def larger(self) -> int:
-        """The layer that fills more of the cell."""
+        """The number of the layer that fills more of the cell."""
         return self.below if self.eighths > EIGHTHS // 2 else self.above
 
 
@@ -45,10 +46,10 @@ def stacked_cells(layers: Floats, top: float, rows: int) -> list[list[Cell]]:
 
 
 def deal_eighths(heights: Floats, total: int) -> list[list[int]]:
-    """Return for each column how many eighths each layer gets, and last the empty space above; their sum is `total`.
+    """Return, for each column, the height of each layer in eighths of a cell; the empty space above comes last.
 
-    The upper edge of the stack is rounded for each column by itself; what the layers lose by rounding is added to them
-    in the next column.
+    The heights of a column add up to `total`. The top of the stack is rounded separately in each column. Area that a
+    layer loses by rounding is added to the layer in the next column.
     """
     owed, columns = np.zeros(heights.shape[1]), []
     for column in heights:
@@ -60,9 +61,9 @@ def deal_eighths(heights: Floats, total: int) -> list[list[int]]:
 
 
 def largest_remainder(wanted: Floats, total: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """Return whole numbers near `wanted` whose sum is `total`; those that were rounded down most get one more.
+    """Round the numbers in `wanted` to whole numbers whose sum is `total`.
 
-    (1.6, 1.3, 0.1) with a total of 3 becomes (2, 1, 0).
+    All are rounded down; then those that lost most get one more. (1.6, 1.3, 0.1) with a total of 3 becomes (2, 1, 0).
     """
     counts = np.floor(wanted).astype(np.int64)
     while (missing := total - int(counts.sum())) > 0:
@@ -74,7 +75,11 @@ def largest_remainder(wanted: Floats, total: int) -> "np.ndarray[tuple[int], np.
 
 
 def runs_of_cells(counts: list[int], rows: int) -> list[list[tuple[int, int]]]:
-    """Return for each cell of a column, from the bottom up, the layers in it as (layer, eighths)."""
+    """Return, for each cell of a column from the bottom up, its layers as (layer, eighths).
+
+    `counts` has the height of each layer in eighths. For example, with two cells, the heights 5 and 11 become `[[(0,
+    5), (1, 3)], [(1, 8)]]`.
+    """
     cells: list[list[tuple[int, int]]] = [[] for _ in range(rows)]
     height = 0
     for layer, count in enumerate(counts):
@@ -87,10 +92,10 @@ def runs_of_cells(counts: list[int], rows: int) -> list[list[tuple[int, int]]]:
 
 
 def divided(runs: list[tuple[int, int]], owed: Floats) -> Cell:
-    """Return the cell, of at most two colours, that shows the layers in `runs` with the least error.
+    """Return a cell with at most two colours that shows the layers in `runs` with the least error.
 
-    `runs` are (layer, eighths), from the bottom up. `owed` has for each layer the area, in eighths, that earlier
-    cells left out; this function updates it. The upper edge of the whole stack is always drawn at its true height.
+    `runs` are (layer, eighths), from the bottom up. `owed` is the area, in eighths, that earlier cells left out of each
+    layer; this function updates it. The top of the whole stack is always drawn at its true height.
     """
     if len(runs) == 1:
         return Cell(EIGHTHS, runs[0][0], runs[0][0])
@@ -106,10 +111,10 @@ def divided(runs: list[tuple[int, int]], owed: Floats) -> Cell:
 
 
 def candidate(runs: list[tuple[int, int]], edge: int, owed: Floats) -> Cell:
-    """Return a cell with two colours, one for the runs before index `edge` and one for the others.
+    """Return a cell with two colours: one for the runs before index `edge`, one for the others.
 
-    `runs` are (layer, eighths), from the bottom up. Each colour is that of the layer with the most area still to be
-    drawn, which `owed` has in eighths.
+    `runs` are (layer, eighths), from the bottom up. `owed` is the area, in eighths, that earlier cells left out of each
+    layer. Each colour is that of the layer with the most area to draw, including this area.
     """
     lower, upper = runs[:edge], runs[edge:]
     below, above = (max(part, key=lambda run: run[1] + float(owed[run[0]]))[0] for part in (lower, upper))
@@ -119,8 +124,8 @@ def candidate(runs: list[tuple[int, int]], edge: int, owed: Floats) -> Cell:
 def lost(runs: list[tuple[int, int]], cell: Cell, owed: Floats) -> float:
     """Return the error of drawing some layers as `cell`: missing plus excess area, in eighths of a character cell.
 
-    `runs` has for each layer its number and the area that it should have in this cell. `owed` has for each layer the
-    area that earlier cells left out (negative: drew too much). Both are in eighths of a cell.
+    `runs` has the number and the area of each layer in this cell. `owed` is the area that earlier cells left out of
+    each layer (negative: they drew too much). Both areas are in eighths of a cell.
     """
     drawn = {cell.below: cell.eighths}
     drawn[cell.above] = drawn.get(cell.above, 0) + EIGHTHS - cell.eighths

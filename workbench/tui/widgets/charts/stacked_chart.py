@@ -1,4 +1,4 @@
-"""A stacked area chart with a value axis; each row of the drawn table is one or more characters wide."""
+"""A stacked area chart with a value axis; each row of the table is drawn one or more characters wide."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,10 +44,9 @@ class StackedChart(Widget, can_focus=True):
     """Draws a table as a chart of stacked layers: a column of the table is a layer, a row is an instant or a step.
 
     The rows are drawn from left to right; row i begins at column `starts[i]` and ends before `starts[i + 1]`.
-
-    Subclasses provide the marks above the chart,
-    the labels of the value axis, and the ticks and the line below the chart. `cursor` is the index of a table row;
-    moving it posts `Moved`. A chart that cannot be focused shows no cursor.
+    Subclasses provide the marks above the chart, the labels of the value axis, and the ticks and the text below the
+    chart. `cursor` is the index of a table row; moving the cursor posts `Moved`. A chart that cannot be focused shows
+    no cursor.
     """
 
     UNIT: ClassVar[Unit] = Unit.NUMBER
@@ -85,18 +84,18 @@ class StackedChart(Widget, can_focus=True):
         raise NotImplementedError
 
     def ruler(self) -> Sequence[str]:
-        """Return the parts of the line of text below the chart, the most important first.
+        """Return the parts of the text below the chart, the most important first.
 
         Parts without enough space are left out.
         """
         raise NotImplementedError
 
     def floor_text(self) -> str:
-        """Return the label of the value at the lower edge of the chart; empty if that is 0."""
+        """Return the label for the value at the lower edge of the chart; empty if this value is 0."""
         return ""
 
     def value_text(self, value: float) -> str:
-        """Return the label of the value axis at the height `value`, in the unit of the total column."""
+        """Return the label of the value axis for `value`, which is in the unit of the total column."""
         raise NotImplementedError
 
     def ticks(self) -> dict[int, str]:
@@ -104,10 +103,10 @@ class StackedChart(Widget, can_focus=True):
         return {}
 
     def draw(self, instants: pd.DataFrame, colours: Mapping[str, str], total: str) -> None:
-        """Draw the columns of the table `instants` that `colours` names as stacked layers, the first one at the bottom.
+        """Draw the columns of the table `instants` as stacked layers; `colours` names them, the lowest layer first.
 
-        The height of the chart suits the largest value in the column `total`; the cursor starts at the row of that
-        value.
+        `total` is the column with the sum of the layers. Its largest value determines the height of the chart and the
+        row at which the cursor starts.
         """
         self.instants, self._total = instants, total
         self._colours = {name: colour for name, colour in colours.items() if name in instants.columns}
@@ -119,7 +118,7 @@ class StackedChart(Widget, can_focus=True):
 
     @property
     def names(self) -> list[str]:
-        """The names of the stacked columns, the lowest first."""
+        """The names of the stacked columns, the lowest layer first."""
         return list(self._colours)
 
     @property
@@ -154,7 +153,10 @@ class StackedChart(Widget, can_focus=True):
             self._cells = stacked_cells(layers.repeat(np.diff(self.starts), axis=0), self._axis.top, self._cell_rows)
 
     def on_resize(self) -> None:
-        """Scale the chart to its new size; Textual also tells of the old one, when a hidden view is shown again."""
+        """Scale the chart to its new size; do nothing if the size is the old one.
+
+        Textual reports the old size when a hidden view is shown again.
+        """
         if self.size != self._scaled_for:
             self._scale()
             self.refresh()
@@ -173,14 +175,14 @@ class StackedChart(Widget, can_focus=True):
             self.cursor = min(max(0, self.cursor + rows), len(self.instants) - 1)
 
     def on_click(self, event: Click) -> None:
-        """Move the cursor to the table row that was clicked; clicks beside the chart's content are ignored."""
+        """Move the cursor to the table row that was clicked; ignore clicks outside the drawn rows."""
         at = event.get_content_offset(self)
         row = bisect_right(self.starts, at.x - self.axis_width) - 1 if at is not None else -1
         if 0 <= row < len(self.instants):
             self.cursor = row
 
     def render_line(self, y: int) -> Strip:
-        """Return the line of characters at `y`, on the background of the theme."""
+        """Return the line of characters at `y`, on the background colour of the theme."""
         return self._line(y).apply_style(self.rich_style)
 
     def _line(self, y: int) -> Strip:
@@ -203,7 +205,7 @@ class StackedChart(Widget, can_focus=True):
         return [*self.ruler(), *([f"{CURSOR} cursor"] if self.can_focus else [])]
 
     def _axis_label(self, line: int) -> str:
-        """Return the piece of the value axis to the left of a line of cells; some lines have a round value."""
+        """Return the part of the value axis to the left of one line of the chart; some lines have a label."""
         if not self.axis_width or not self._cells:
             return " " * self.axis_width
         if line not in self._axis.labels:
@@ -226,7 +228,7 @@ class StackedChart(Widget, can_focus=True):
         return line.ljust(self.columns)
 
     def _middle_of(self, row: int) -> int:
-        """Return the column in the middle of a row of the table, for the cursor and the mark above the chart."""
+        """Return the middle column of a table row, where the cursor and the mark above the chart are drawn."""
         return (self.starts[row] + self.starts[row + 1]) // 2
 
     def _columns(self, line: int) -> list[Segment]:
@@ -253,9 +255,9 @@ class StackedChart(Widget, can_focus=True):
         return Segment(LEVELS[cell.eighths], style_of(self._colour(cell.below), self._colour(cell.above)))
 
     def _pattern(self, cell: Cell) -> Segment:
-        """Return the cell as the sign of the layer that fills most of it, for terminals without colours.
+        """Return the cell as a character, for terminals without colours: a sign for the layer that fills most of it.
 
-        A cell that is mostly empty shows how far it is filled, or else values far below the highest would vanish.
+        A cell that is mostly empty shows its fill level instead. Otherwise small values would be invisible.
         """
         layer = cell.larger
         if layer < len(self._colours):
@@ -263,7 +265,7 @@ class StackedChart(Widget, can_focus=True):
         return Segment(LEVELS[cell.eighths] if cell.below < len(self._colours) else " ")
 
     def _cursor_cell(self, cell: Cell) -> Segment:
-        """Return the cell with the line of the cursor, black or white, whichever contrasts more with the cell."""
+        """Return a cell with the vertical line of the cursor, in black or white, whichever has more contrast."""
         colour = self._colour(cell.larger)
         style = Style(color=text_colour(colour), bgcolor=colour, bold=True) if colour else Style(bold=True)
         return Segment(CURSOR, style)
@@ -283,9 +285,9 @@ class StackedChart(Widget, can_focus=True):
 
 
 def starts_of_rows(rows: int, columns: int) -> list[int]:
-    """Return the column at which each of the rows of a table begins, and last the one at which they end.
+    """Return the column at which each row of a table begins, and at the end the column after the last row.
 
-    The rows share the columns, each `WIDEST_COLUMNS` at most and one at least.
+    The rows share the columns equally; each is at least one and at most `WIDEST_COLUMNS` wide.
 
     >>> starts_of_rows(3, 8)
     [0, 2, 5, 8]
@@ -295,7 +297,7 @@ def starts_of_rows(rows: int, columns: int) -> list[int]:
 
 
 def fitting(parts: Iterable[str], width: int) -> str:
-    """Return the first parts that fit into `width` characters, with gaps between them."""
+    """Return as many of the first parts as fit into `width` characters, separated by gaps."""
     line = ""
     for part in parts:
         longer = f"{line}{GAP}{part}" if line else part
@@ -307,5 +309,5 @@ def fitting(parts: Iterable[str], width: int) -> str:
 
 @lru_cache(maxsize=1024)
 def style_of(colour: str | None, behind: str | None) -> Style:
-    """Return the style with `colour` on the background `behind`; it is cached, because creating it is slow."""
+    """Return the style with `colour` on the background `behind`; it is cached, because creating a style is slow."""
     return Style(color=colour, bgcolor=behind)

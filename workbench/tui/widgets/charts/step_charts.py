@@ -23,12 +23,12 @@ FLOORS = 5
 
 
 class PhaseChart(StackedChart):
-    """A chart of the phases of one rank's steps, in seconds: a column per step, as high as the step is long."""
+    """A chart of the phases of one rank's steps, in seconds: a column per step, as high as the step's duration."""
 
     UNIT: ClassVar[Unit] = Unit.SECONDS
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw the steps in `frame`, with the largest phase at the bottom, and at the top what is no training."""
+        """Draw the steps in `frame`: the largest phase is at the bottom, time outside the training at the top."""
         names = [str(name) for name in frame.columns if name not in ("step", "dur_s", "tagged")]
         spent = frame[names].sum().to_dict()
         ranked = sorted(names, key=lambda name: (name in NOT_TRAINING, -spent[name]))
@@ -43,25 +43,23 @@ class PhaseChart(StackedChart):
         return duration(value)
 
     def ticks(self) -> dict[int, str]:
-        """Return the labels of the steps below the chart as {index of a row of `instants`, which has a row per step:
-        label}.
-        """
+        """Return the labels of the steps below the chart as {index of a table row: label}; a row is a step."""
         return step_ticks(self.instants, self.starts[-1])
 
     def ruler(self) -> Sequence[str]:
-        """Return the parts of the line below the chart: the range of steps, and the longest step."""
+        """Return the parts of the text below the chart: the range of steps, and the longest step."""
         return [step_range(self.instants), f"▼ longest {duration(float(self.instants['dur_s'].max()))}"]
 
 
 class LossChart(StackedChart):
-    """A chart of the loss of each step, from `steps.views.series`; the bottom of the chart is below the lowest loss."""
+    """A chart of the loss of each step, from `steps.views.series`; its lower edge is near the lowest loss, not 0."""
 
     _floor = 0.0
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw the losses in a table; a step whose loss is not finite has a mark instead.
+        """Draw the losses in a table; a step whose loss is NaN or infinite has a mark instead.
 
-        The cursor goes to the first such step, if there is one.
+        The cursor starts at the first such step, if there is one.
         """
         known = frame.dropna(subset="step")
         finite = known["loss"].replace([math.inf, -math.inf], math.nan)
@@ -82,20 +80,18 @@ class LossChart(StackedChart):
         return self.value_text(0.0)
 
     def ticks(self) -> dict[int, str]:
-        """Return the labels of the steps below the chart as {index of a row of `instants`, which has a row per step:
-        label}.
-        """
+        """Return the labels of the steps below the chart as {index of a table row: label}; a row is a step."""
         return step_ticks(self.instants, self.starts[-1])
 
     def ruler(self) -> Sequence[str]:
-        """Return the parts of the line below the chart: the ranges of steps and losses, and the meaning of `✗`."""
+        """Return the parts of the text below the chart: the ranges of steps and losses, and the meaning of `✗`."""
         losses = self.instants["loss"]
         broken = [f"{FAILURE} not finite"] if self.signs() else []
         return [step_range(self.instants), *broken, f"loss {losses.min():.4f} … {losses.max():.4f}"]
 
 
 def floor_below(lowest: float, highest: float) -> float:
-    """Return a round number a little below the lowest of some losses, for the lower edge of their chart.
+    """Return a round number a little below `lowest`, for the lower edge of a chart of losses.
 
     >>> floor_below(5.87, 6.11)
     5.85
@@ -116,8 +112,8 @@ def step_range(frame: pd.DataFrame) -> str:
 def step_ticks(frame: pd.DataFrame, columns: int) -> dict[int, str]:
     """Return {index of a row of `frame`: label of its step}: `step 5` for the first row, else only the number.
 
-    Labelled are the steps that are multiples of a round number, or the next ones that are recorded; they are as many as
-    have room in `columns`. Where a row stands for several steps, its label is the round one.
+    Only multiples of a round number have labels, as many as fit into `columns`. If such a step was not recorded, the
+    next recorded step has a label. If a row stands for several steps, its label is the round number.
     """
     steps = [int(step) for step in frame["step"]]
     apart = max(1, int(round_distance((steps[-1] - steps[0] + 1) / max(1, columns // TICK_COLUMNS))))
@@ -130,7 +126,7 @@ def step_ticks(frame: pd.DataFrame, columns: int) -> dict[int, str]:
 def thinned(frame: pd.DataFrame, by: str, rows: int) -> pd.DataFrame:
     """Return at most `rows` rows of a table, keeping every spike.
 
-    Of each group of consecutive rows, the row with the largest value in column `by` is kept.
+    Consecutive rows are grouped; of each group, only the row with the largest value in column `by` is kept.
     """
     if len(frame) <= rows or rows <= 0:
         return frame

@@ -1,4 +1,4 @@
-"""Zooming and panning for charts that show a time range and can request another one."""
+"""Zooming and panning for charts that show a time range and can ask for another range."""
 
 from textual.message import Message
 from textual.widget import Widget
@@ -10,20 +10,20 @@ SHORTEST_NS = 100
 class TimeZoom(Widget):
     """A mixin for charts of a time range, with keys to zoom and pan.
 
-    It posts `WindowAsked` when the user wants another range.
+    The chart posts `WindowAsked` when the user wants another time range.
     """
 
     _whole = _window = (0, 1)
 
     class WindowAsked(Message):
-        """Message: the user wants to see the time range (first, last) in ns; None is the whole recording."""
+        """Message: the user wants to see the time range (first, last) in ns; None means the whole recording."""
 
         def __init__(self, window: tuple[int, int] | None) -> None:
             super().__init__()
             self.window = window
 
     def set_window(self, window: tuple[int, int] | None, last: int) -> None:
-        """Store the time range (first, last) in ns that is shown; None means the whole recording, up to `last`."""
+        """Store the visible time range (first, last) in ns; None means the whole recording, from 0 to `last`."""
         # The events of a shorter range do not show where the whole recording ends.
         if window is None:
             self._whole = (0, max(1, last))
@@ -31,7 +31,7 @@ class TimeZoom(Widget):
 
     @property
     def middle(self) -> int:
-        """The time in ns that zooming keeps in the middle."""
+        """The time in ns that a zoom makes the middle of the chart."""
         return sum(self._window) // 2
 
     def action_pan(self, by: int) -> None:
@@ -41,7 +41,7 @@ class TimeZoom(Widget):
         self._ask(first + step, last + step)
 
     def action_zoom(self, factor: float) -> None:
-        """Show a time range `factor` times as long around the middle; 0 shows the whole recording."""
+        """Make the time range `factor` times as long around the middle; 0 shows the whole recording."""
         first, last = self._window
         span = max(SHORTEST_NS, int((last - first) * factor))
         if not factor or span >= self._whole[1]:

@@ -21,10 +21,10 @@ PREFERRED = 0.01
 
 
 class Unit(Enum):
-    """What the values of an axis are, which decides which values are round.
+    """What the values of an axis are; this decides which values are round.
 
-    Sizes are round in binary units and in decimal multiples of them, such as 128 MiB and 200 MiB; durations above a
-    minute are round in minutes or hours.
+    Sizes are round in binary units and in decimal multiples of such units, for example 128 MiB and 200 MiB. Durations
+    above a minute are round in minutes or hours.
     """
 
     NUMBER = "number"
@@ -35,7 +35,7 @@ class Unit(Enum):
 class ValueAxis(NamedTuple):
     """The scale of a chart: `top` is the value at its upper edge.
 
-    `labels` has the value at the upper edge of each row that has a label; rows are counted from 0, the lowest.
+    `labels` is {row: value at the upper edge of the row}, for each row that has a label. Row 0 is the lowest.
     """
 
     top: float
@@ -75,16 +75,16 @@ def round_up(value: float, unit: Unit = Unit.NUMBER) -> float:
 
 
 def round_distance(value: float, choices: Sequence[float] = FEW) -> float:
-    """Return the smallest of the choices, times a power of ten, that is not below a positive value.
+    """Return the smallest round number that is not below a positive value.
 
-    The choices are between 1 and 10, both included.
+    Round numbers are the numbers in `choices` (each from 1 to 10) times a power of ten.
     """
     scale = 10.0 ** math.floor(math.log10(value))
     return next(scale * choice for choice in choices if scale * choice >= value * (1 - 1e-9))
 
 
 def multiples(value: float, unit: Unit) -> tuple[float, Sequence[float]]:
-    """Return a scale near a value, and the numbers that are round on this scale, in order."""
+    """Return (scale, numbers): the products of scale and a number are the round values near `value`, ascending."""
     if unit is Unit.BYTES:
         power = max(0, math.floor(math.log(max(value, 1.0), 1024)))
         decimal = {mantissa * 10**exponent for exponent in range(3) for mantissa in (1, 2, 3, 4, 5, 6, 8)}
@@ -99,7 +99,7 @@ def multiples(value: float, unit: Unit) -> tuple[float, Sequence[float]]:
 
 
 def without_zeros(text: str) -> str:
-    """Return a number with its unit without zeros at the end of its fraction.
+    """Return a number with its unit, without zeros at the end of its fraction.
 
     >>> without_zeros("200.0 MiB"), without_zeros("1.50 s"), without_zeros("100 ms")
     ('200 MiB', '1.5 s', '100 ms')

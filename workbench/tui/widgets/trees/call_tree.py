@@ -16,7 +16,7 @@ ENGINE = "autograd::engine::"
 
 
 class CallTree(LazyTree):
-    """The tree that `traces.views.tree` returns, with the device time of each call, or host time without a device."""
+    """A tree of calls from `traces.views.tree`, with the device time of each call; without a device, its host time."""
 
     IN_COLUMNS: ClassVar[bool] = True
 

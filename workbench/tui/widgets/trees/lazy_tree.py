@@ -13,10 +13,10 @@ from workbench.tui.widgets.widget_options import WidgetOptions
 
 
 class LazyTree(Tree[int]):
-    """A tree of the rows of a table; the node of a row is created when the node of its parent is opened.
+    """A tree of the rows of a table; the node of a row is created when its parent node is opened.
 
-    Nodes hold the index of their row, and a parent's row precedes the rows of its children. A tree of at most
-    `OPEN_AT_MOST` rows is shown fully opened.
+    Each node holds the index of its row. The row of a parent comes before the rows of its children. A tree with at most
+    `OPEN_AT_MOST` rows is opened completely.
     """
 
     OPEN_AT_MOST: ClassVar[int] = 0
@@ -33,7 +33,7 @@ class LazyTree(Tree[int]):
         self._text = ""
 
     def label_of(self, row: int) -> Text:
-        """Return the text that the node of the row with the index `row` shows."""
+        """Return the text of the node of row `row`."""
         raise NotImplementedError
 
     def fill(self, root: Text, parents: Sequence[int], names: Sequence[str]) -> None:
@@ -55,7 +55,7 @@ class LazyTree(Tree[int]):
         return self._children.get(row, [])
 
     def parent_of(self, row: int) -> int:
-        """Return the index of the row that is the parent of `row`; -1 on the first level."""
+        """Return the index of the parent of row `row`; -1 if the row is on the first level."""
         return self._parents[row]
 
     def on_tree_node_expanded(self, event: Tree.NodeExpanded[int]) -> None:
@@ -85,7 +85,7 @@ class LazyTree(Tree[int]):
         return "" if at is None else self._names[at]
 
     def _node(self, row: int) -> TreeNode[int]:
-        """Return the node of a row; the nodes above it are opened first."""
+        """Return the node of a row, after opening the nodes above it."""
         parent = self._parents[row]
         above = self.root if parent < 0 else self._node(parent)
         self._open(above)

@@ -16,9 +16,9 @@ PLACE = ("filename", "line", "name")
 
 
 class StackTree(LazyTree):
-    """A tree of the stacks that `hangs.views.stacks` returns, outermost frame first.
+    """A tree of the stacks from `hangs.views.stacks`, outermost frame first.
 
-    The key `i` shows or hides library frames, but the innermost frame of a stack is always shown.
+    The key `i` shows or hides library frames. The innermost frame of a stack is always visible.
     """
 
     OPEN_AT_MOST: ClassVar[int] = 400
@@ -32,13 +32,13 @@ class StackTree(LazyTree):
         self._own_only = True
 
     def show(self, frame: pd.DataFrame) -> None:
-        """Draw the stacks in `frame`, which has a row per frame of the merged tree."""
+        """Draw the stacks in `frame`, which has a row per frame of the merged stacks of all ranks."""
         self._whole = frame.reset_index(drop=True)
         self._all = len({rank for ranks in frame["ranks"] for rank in ranks})
         self._draw()
 
     def action_library_frames(self) -> None:
-        """Show or hide the frames of PyTorch and Python."""
+        """Show or hide library frames: the frames of PyTorch and Python."""
         self._own_only = not self._own_only
         self._draw()
 
@@ -65,7 +65,10 @@ class StackTree(LazyTree):
 
 
 def kept_parents(parents: Sequence[int], kept: Sequence[int]) -> list[int]:
-    """Return, for each row in `kept`, the position in `kept` of its nearest ancestor that is kept (-1: none)."""
+    """Return, for each row in `kept`, the position in `kept` of its nearest ancestor in `kept` (-1: none).
+
+    `parents` has the index of each row's parent. The caller draws a tree of these rows only.
+    """
     numbers = {row: number for number, row in enumerate(kept)}
     numbers[-1] = -1
     nearest = []
@@ -78,7 +81,7 @@ def kept_parents(parents: Sequence[int], kept: Sequence[int]) -> list[int]:
 
 
 def parents_of(depths: Sequence[int]) -> list[int]:
-    """Return the index of each row's parent (-1: none), which is the last row before it that is less deep.
+    """Return the index of each row's parent (-1: none); the parent is the last earlier row with a smaller depth.
 
     >>> parents_of([0, 1, 2, 1])
     [-1, 0, 1, 0]
