@@ -33,7 +33,7 @@ HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Return the object that a public name such as `start` stands for; its module is imported on first use."""
+    """Return the object with the public name `name`, such as `start`; its module is imported on first use."""
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)

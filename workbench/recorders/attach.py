@@ -60,10 +60,10 @@ def start(
 
 
 def record_steps(folder: Path, timeout_s: float | None, profile_step: int | None) -> None:
-    """Attach the recorders of hangs, steps, memory and traces, with hooks on the steps of all optimizers.
+    """Attach the recorders of hangs, steps, memory and traces; hooks on all optimizers mark the steps.
 
-    `folder` is the run's folder, `timeout_s` the timeout of collectives (None: that of the default process group),
-    and `profile_step` the number of a step to profile (None: none).
+    `folder` is the run's folder. `timeout_s` is the timeout of collectives; None means the timeout of the default
+    process group. `profile_step` is the number of a step to profile; None means no step.
     """
     from workbench.recorders.startup.recording import Recording
     from workbench.recorders.startup.settings import Settings
@@ -84,9 +84,9 @@ def attach(
 ) -> "Attached":
     """Start the hang recorders on this rank, and return the object that holds them.
 
-    `folder` is the run's folder. `timeouts_s` has the timeouts of collectives before and after the end of the first
-    step; None stands for the timeout of the default process group. The hang recorders read the current step from
-    `steps`. `on_error` is called with an exception that ends the script.
+    `folder` is the run's folder. `timeouts_s` has the timeout of collectives until the first step has ended, and the
+    timeout afterwards; None means the timeout of the default process group. The hang recorders read the current step
+    from `steps`. If an exception ends the script, `on_error` is called with it.
     """
     init, train = (default_timeout() if timeout is None else timeout for timeout in timeouts_s)
     Attached.now = Attached(folder, init, steps, on_error, train_timeout_s=train)
@@ -158,18 +158,18 @@ class Attached:
         self.flight.close()
 
     def _hidden_error(self) -> BaseException | None:
-        """Return the uncaught exception that this object did not see, because the script replaced `sys.excepthook`.
+        """Return the uncaught exception if the script has replaced `sys.excepthook`, so that this object missed it.
 
-        Python keeps such an exception in `sys.last_value`. The result is None if there is none, or if this object's
-        hook is still in place.
+        Python keeps such an exception in `sys.last_value`. Return None if there is no exception, or if this object's
+        hook is still installed.
         """
         return None if sys.excepthook == self._uncaught else getattr(sys, "last_value", None)
 
     def _exiting(self, status: str | int | None = None) -> NoReturn:
-        """Exit like `sys.exit`, which this method replaces, and remember the SystemExit if its status means a failure.
+        """Exit like `sys.exit`, which this method replaces; remember the SystemExit if its status means a failure.
 
-        `close` records it later, because Python does not call `sys.excepthook` for a SystemExit, and because the
-        script may catch it and continue.
+        `close` records the failure later. It cannot be recorded now, because the script may catch the SystemExit and
+        continue. And `sys.excepthook` is of no use, because Python does not call it for a SystemExit.
         """
         try:
             self._previous_exit(status)
@@ -186,7 +186,7 @@ class Attached:
 
     @property
     def _position(self) -> tuple[int, str]:
-        """Return the current (step, phase) of this rank; (0, "running") if the script's steps are not timed."""
+        """The current (step, phase) of this rank; (0, "running") if the script's steps are not timed."""
         return (self._steps.current_step, self._steps.current_phase) if self._steps else (0, "running")
 
     def _beat(self) -> None:
@@ -194,7 +194,7 @@ class Attached:
         self._heartbeat.beat(step, phase.encode())
 
     def _end_of_child(self) -> None:
-        """Record how this process ends, if it was started by Python's `multiprocessing`.
+        """Record how this process ends, if Python's `multiprocessing` started it.
 
         Such a process calls neither `atexit` functions nor `sys.excepthook`.
         """
@@ -209,9 +209,9 @@ class Attached:
     def _watch(self) -> None:
         """Advance the heartbeat whenever this rank has issued new collectives; a thread runs this until the rank ends.
 
-        A stuck rank issues none, and this thread cannot run while the GIL is held: in both cases the heartbeat stops.
-        When the script destroys its process groups, the phase `NO_GROUP` is written, because other ranks may still
-        wait for this one.
+        The heartbeat stops if the rank is stuck, because a stuck rank issues no collectives. It also stops while the
+        GIL is held, because this thread cannot run then. When the script destroys its process groups, the phase
+        `NO_GROUP` is written: other ranks may still wait for this rank.
         """
         before: dict[str, int] = {}
         while not self._ended.wait(self._check_interval_s):
@@ -229,10 +229,10 @@ class Attached:
             before = now
 
     def _beat_unless_ended(self, phase: str | None = None) -> None:
-        """Write a heartbeat, in `phase` or else the current phase, unless the rank's end has already been recorded.
+        """Write a heartbeat with the given or the current phase, unless the rank's end has already been recorded.
 
-        The watching thread may notice the destroyed process groups only after that end; its heartbeat must not
-        replace it.
+        The watching thread may notice only after the end that the process groups were destroyed. Its heartbeat must not
+        overwrite the record of the end.
         """
         with self._last_beat:
             if not self._ended.is_set():
@@ -240,9 +240,9 @@ class Attached:
                 self._heartbeat.beat(step, (phase or current).encode())
 
     def _uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """Record an exception that ends the script, while this rank can still write its dump.
+        """Record an exception that ends the script; the rank can still write its dump.
 
-        The arguments are those of `sys.excepthook`, which this method replaces.
+        This method replaces `sys.excepthook` and has the same arguments.
         """
         self._previous_hook(kind, error, trace)
         self._record(error.with_traceback(trace))

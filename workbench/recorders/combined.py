@@ -1,4 +1,4 @@
-"""All recorders in one class with a small interface, for a training loop."""
+"""All recorders in one class, for a training loop that calls them itself."""
 
 import logging
 import os
@@ -83,7 +83,10 @@ class Recorders:
 
     @contextmanager
     def _sessions(self, step: int, *, traced: bool) -> Iterator[None]:
-        """Record the allocations of a step, if that is due, and show garbage collections in what profiles the step."""
+        """Record the allocations of a step if a memory snapshot needs them.
+
+        If the step is profiled, also mark Python's garbage collections in the profiler's trace.
+        """
         with ExitStack() as stack:
             if self.memory:
                 stack.enter_context(self.memory.recording(step))
@@ -99,7 +102,7 @@ class Recorders:
 
     @contextmanager
     def _noted(self, timed: AbstractContextManager[None], name: str) -> Iterator[None]:
-        """Note a phase, of which `timed` records the time, for memory snapshots and in the profiler's trace, too."""
+        """Record a phase in memory snapshots and in the profiler's trace too; the context `timed` measures it."""
         with ExitStack() as stack:
             stack.enter_context(timed)
             if self.memory:
@@ -162,7 +165,7 @@ def trace_recorder(options: RecorderOptions, device: str) -> TraceRecorder:
 
 
 def start_flight(options: RecorderOptions) -> FlightRecorder:
-    """Start and return a `FlightRecorder`; from now on this rank can be asked for dumps."""
+    """Start a `FlightRecorder` and return it; from now on, dumps of this rank can be requested."""
     flight = FlightRecorder(
         options.folder, init_timeout_s=options.init_timeout_s, train_timeout_s=options.train_timeout_s
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RankInfo:
-    """The rank and world size of this process, its host, and how often the job has been restarted (`attempt`)."""
+    """The rank and world size of this process, its host, and the number of restarts of the job (`attempt`)."""
 
     rank: int
     local_rank: int
@@ -25,9 +25,9 @@ class RankInfo:
     def here(cls) -> "RankInfo":
         """Return the RankInfo of this process.
 
-        It reads RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and TORCHELASTIC_RESTART_COUNT. A rank that a script
-        started itself may have none of these. Then the default process group gives the rank, as if all ranks were on
-        one node; without a group, the process is rank 0 of 1.
+        It is read from RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and TORCHELASTIC_RESTART_COUNT. These variables
+        may be missing if the script itself has started the ranks. Then the default process group gives the rank, and
+        all ranks count as ranks of one node. Without a process group, the process is rank 0 of 1.
         """
         group = group_position()
         if group is not None and os.environ.get("RANK") != str(group[0]):
@@ -57,7 +57,7 @@ def group_position() -> tuple[int, int] | None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file atomically, so that readers never see a part of it; its folder is created if needed."""
+    """Write a file atomically: readers never see a part of it; its folder is created if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # With the process id, because two processes that write the same file must not share a draft.
     draft = path.with_name(f".{path.name}.{os.getpid()}")

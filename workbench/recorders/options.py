@@ -1,4 +1,4 @@
-"""The options of the recorders, which say what they record and where they write it."""
+"""The options of the recorders: what they record, and where they write it."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,10 @@ from dataclasses import dataclass
 class RecorderOptions:
     """What the recorders of a training script write, how often, and into which folder.
 
-    The names are those of torchtitan's sections `profiling` and `comm`. Everything is written below `folder`: the other
-    folders are relative to it. `..._freq`, `..._window`, `profiler_active` and `profiler_warmup` are numbers of steps.
-    `trace_buf_size` is the number of collectives that Flight Recorder keeps; timeouts are in seconds. With
-    `memory_until`, a step number, the allocations of the steps up to it are recorded even if no snapshot follows, so
-    that a table of the memory can be made after that step.
+    The names are those of torchtitan's sections `profiling` and `comm`. All other folders are relative to `folder`.
+    `..._freq`, `..._window`, `profiler_active` and `profiler_warmup` are numbers of steps. `trace_buf_size` is the
+    number of collectives that Flight Recorder keeps; timeouts are in seconds. `memory_until` is the number of a step
+    for a table of the memory: allocations up to this step are recorded even if no snapshot follows.
     """
 
     folder: str = "outputs"

@@ -1,1 +1,1 @@
-"""Record the position of each rank when a job hangs, fails or dies: Flight Recorder dumps and Python stacks."""
+"""Record where each rank is when a job hangs, fails or dies: Flight Recorder dumps and Python stacks."""

@@ -16,14 +16,14 @@ COMMAND_LENGTH = 200
 
 
 def describe_children(worker: RankProcess) -> bytes:
-    """Return a text about the child processes of the rank `worker`, with the stacks of forked ones; empty if none."""
+    """Return a text about the child processes of rank `worker`, with the stacks of forked ones; empty without any."""
     if worker.side_file is None or worker.has_exited:
         return b""
     return b"".join(describe(worker, pid) for pid in find_children(worker.side_file["pid"])[:MOST_CHILDREN])
 
 
 def find_children(pid: int) -> list[int]:
-    """Return the process ids of the children of process `pid`, ascending, without the calling process."""
+    """Return the process ids of the children of process `pid`, ascending; the calling process is left out."""
     found: list[int] = []
     # Linux lists a child under the thread that started it, not under the process.
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -34,9 +34,9 @@ def find_children(pid: int) -> list[int]:
 
 
 def describe(worker: RankProcess, pid: int) -> bytes:
-    """Return a text about process `pid`, a child of the rank `worker`: `Process 123: python train.py`, then its stacks.
+    """Return a text about process `pid`, a child of rank `worker`: `Process 123: python train.py`, then its stacks.
 
-    The stacks are left out unless the process has a handler for the signal that requests them.
+    The stacks are left out if the process has no handler for the signal that requests stacks.
     """
     stacks = b""
     if catches_stack_signal(pid):
@@ -48,7 +48,7 @@ def describe(worker: RankProcess, pid: int) -> bytes:
 def catches_stack_signal(pid: int) -> bool:
     """Return whether a process has a handler for the signal that requests stacks.
 
-    A forked process inherits the handler; any other process would be killed by the signal.
+    A forked process inherits the handler from its parent. Without a handler, the signal would kill the process.
     """
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -59,7 +59,7 @@ def catches_stack_signal(pid: int) -> bool:
 
 
 def command_line(pid: int) -> str:
-    """Return the command line of a process, cut to a single line; empty if the process has ended."""
+    """Return the command line of a process as a single line, cut if it is long; empty if the process has ended."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:

@@ -40,12 +40,12 @@ BY_HAND = "by hand"
 
 @dataclass(frozen=True)
 class Cause:
-    """The reason to take dumps.
+    """The reason for taking dumps.
 
-    `reason` is "stalled" (no progress), "died" (the process has disappeared), "failed" (an exception) or "asked"
-    (after SIGTERM or by hand); `detail` is a sentence about it. For a stalled rank, `stalled_s` says for how many
-    seconds its heartbeat has not advanced, and `timeout_s` is the timeout of its collectives. `elsewhere` says that
-    the ranks which stalled, died or failed are on another node.
+    `reason` is "stalled" (no progress), "died" (the process has disappeared), "failed" (an exception) or "asked" (after
+    SIGTERM or by hand); `detail` is a sentence about it. For a stalled rank, `stalled_s` is the number of seconds since
+    its last heartbeat, and `timeout_s` the timeout of its collectives. `elsewhere` says that the rank that stalled,
+    died or failed is on another node.
     """
 
     reason: str
@@ -56,14 +56,14 @@ class Cause:
 
     @property
     def second_round_after_s(self) -> float:
-        """Seconds between the two rounds of dumps; a slow rank has moved on in the second one, a stuck rank has not."""
+        """Seconds between the two rounds of dumps: a slow rank advances between them, a stuck rank does not."""
         if self.reason == "stalled":
             return min(SECOND_ROUND_AFTER * self.timeout_s, SECOND_ROUND_AT_MOST_S)
         return SECOND_ROUND_BY_HAND_S if self.job_continues else SECOND_ROUND_ENDING_S
 
     @property
     def job_continues(self) -> bool:
-        """Whether the job may continue after the dumps, so that taking them must not disturb it."""
+        """Whether the job may continue after the dumps; then taking dumps must not disturb the job."""
         return self.reason == "stalled" or self.detail == BY_HAND
 
 
@@ -71,8 +71,8 @@ class Cause:
 class Plan:
     """The arguments of a collector: run folder, global ranks of this node, number of restarts so far, and timeouts.
 
-    `init_timeout_s` is the timeout of collectives, in seconds, until a rank has finished its first step; later it is
-    `train_timeout_s`.
+    `init_timeout_s` is the timeout of collectives, in seconds, until a rank has finished its first step; afterwards
+    `train_timeout_s` applies.
     """
 
     folder: Path
@@ -97,9 +97,9 @@ class Collector:
         self._health: threading.Thread | None = None
 
     def run(self) -> None:
-        """Watch the ranks and take dumps until all ranks have ended, or the folder of the dumps is deleted.
+        """Watch the ranks and take dumps, until all ranks have ended or the folder of the dumps is deleted.
 
-        At the end the folders of the ranks' Unix sockets are deleted, because a killed rank leaves its own behind.
+        At the end, delete the folders with the ranks' Unix sockets, because a killed rank cannot delete its own.
         """
         while True:
             if cause := self._cause():
@@ -117,7 +117,7 @@ class Collector:
     def collect(self, cause: Cause) -> Path:
         """Take two rounds of dumps of all ranks on this node into a new folder, and return that folder.
 
-        `cause` is written beside the dumps, and decides how far apart the rounds are.
+        `cause` is written to the folder too. It also decides how much time passes between the two rounds.
         """
         if not cause.job_continues:
             self._settle()
@@ -138,7 +138,7 @@ class Collector:
         return set_folder
 
     def _started_s(self) -> float:
-        """Return when the first rank of this node registered, as a Unix time; now if none has."""
+        """Return the Unix time at which the first rank of this node registered; the current time if none has."""
         written = [worker.side_file["written_ns"] for worker in self.workers if worker.side_file]
         return min(written, default=time.time_ns()) / 1e9
 
@@ -159,8 +159,8 @@ class Collector:
     def _dead_rank(self) -> Cause | None:
         """Return the `Cause` "died" if the process of a rank has newly disappeared, else None.
 
-        A process has disappeared if it ended without recording a clean end or an error. The result is also None if no
-        rank's heartbeat has advanced since the last dumps, because new dumps would show nothing else.
+        A process has disappeared if it ended without recording a clean end or an error. If no rank's heartbeat has
+        advanced since the last dumps, return None, because new dumps would show nothing new.
         """
         lost = [w for w in self.workers if w.rank not in self._reported_dead and w.has_exited and not w.ended_cleanly]
         self._reported_dead.update(worker.rank for worker in lost)
@@ -170,10 +170,10 @@ class Collector:
         return Cause("died", f"process of rank {', '.join(str(worker.rank) for worker in lost)} is gone")
 
     def _request(self) -> Cause | None:
-        """Return the `Cause` in the request for dumps that a rank has written to a file; None if there is none.
+        """Return the `Cause` from the request file that a rank has written to get dumps; None if there is no request.
 
-        If several ranks request dumps, one that failed takes precedence, then the earliest. The result is also None
-        if no rank's heartbeat has advanced since the last dumps.
+        If several ranks request dumps, a rank that failed takes precedence, and then the earliest request. Return None
+        too if no rank's heartbeat has advanced since the last dumps.
         """
         if not self._any_moved():
             return None
@@ -209,14 +209,15 @@ class Collector:
         return all(self._beats_since())
 
     def _beats_since(self) -> list[bool]:
-        """Return for each rank of this node whether its heartbeat has advanced since the last dumps."""
+        """Return, for each rank of this node, whether its heartbeat has advanced since the last dumps."""
         beats = [worker.heartbeat for worker in self.workers]
         return [beat is not None and beat.time_ns > self._last_dump_ns for beat in beats]
 
     def _settle(self) -> None:
-        """Wait, at most SETTLE_S seconds, until the heartbeats of all ranks that still run have stopped.
+        """Wait until the heartbeats of all running ranks have stopped, but at most SETTLE_S seconds.
 
-        Then each of them has reached the collective in which it waits for the rank that failed or died.
+        Each rank has then reached the collective in which it waits for the rank that failed or died. So the dumps show
+        this collective.
         """
         deadline = time.time_ns() + int(SETTLE_S * 1e9)
         while time.time_ns() < deadline:
@@ -236,9 +237,9 @@ class Collector:
         return [path for path in self.dumps.glob(".ask_*.json") if int(path.stem.rpartition("_")[2]) in ranks]
 
     def _answer_requests(self) -> None:
-        """Delete the ranks' request files if all requested dumps have been taken, or no more will be taken.
+        """Delete the ranks' request files if all requested dumps are taken, or if no more dumps will be taken.
 
-        A rank that requested dumps waits until its file is deleted.
+        A rank that has requested dumps waits until its request file is deleted.
         """
         if not self._any_moved() or self._sets >= MAX_SETS:
             for path in self._requests():
@@ -246,7 +247,7 @@ class Collector:
 
 
 def is_deleted(folder: Path) -> bool:
-    """Return whether a folder no longer exists; False if that is unknown, because a shared disk does not answer."""
+    """Return whether a folder no longer exists; False if this is unknown because a shared disk does not answer."""
     try:
         folder.stat()
     except FileNotFoundError:
@@ -261,8 +262,8 @@ def collection_document(
 ) -> dict[str, object]:
     """Return the content of `collection.json`, which describes a set of dumps (one or two rounds).
 
-    `asked_ns` is the time of the first request to a rank (Unix time), `rounds` has what `take_round` returned for
-    each round, and `attempt` is the number of restarts of the job before these dumps.
+    `asked_ns` is the Unix time of the first request to a rank. `rounds` has the result of `take_round` for each round.
+    `attempt` is the number of restarts of the job before these dumps.
     """
     return {
         "schema": "workbench.collection/1",
@@ -294,9 +295,9 @@ def claim_set(dumps: Path) -> Path:
 
 
 def ranks_on_this_host(folder: Path) -> tuple[list[int], int]:
-    """Return (ranks of the run whose process runs on this host, ascending; number of the newest restart).
+    """Return (ranks of the run whose process runs on this host, ascending; number of restarts).
 
-    Both are read from the files `groups_R.json` that each rank R has written.
+    Both are read from the files `groups_R.json`, which each rank R has written.
     """
     found = [side for path in (folder / "dumps").glob("groups_*.json") if (side := read_json(path))]
     attempt = max((int(side["attempt"]) for side in found), default=0)

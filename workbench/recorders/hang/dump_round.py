@@ -1,7 +1,7 @@
-"""Take one round of dumps: of each rank on the node the Flight Recorder dump and Python stacks.
+"""Take one round of dumps: the Flight Recorder dump and the Python stacks of each rank on the node.
 
-Stacks are requested from the rank's HTTP server, then read with py-spy, then requested by a signal, until one way
-works. This module uses only the standard library, because it runs in the collector, a process outside of the ranks.
+Stacks are requested in three ways, until one works: from the rank's HTTP server, by py-spy, and by a signal. This
+module uses only the standard library, because it runs in the collector, a process outside of the ranks.
 """
 
 import shutil
@@ -31,8 +31,8 @@ def take_round(
 ) -> dict[str, object]:
     """Take dumps of all ranks in `workers` in parallel, write them to `folder`, and return the round's JSON entry.
 
-    The entry is for `collection.json`. `number` is 1 or 2, the number of the round. Without `send_signals` no rank
-    gets a signal, because a signal interrupts a sleep and so could change what a stuck rank does.
+    The entry becomes a part of `collection.json`. `number` is the number of the round, 1 or 2. Without `send_signals`,
+    no rank gets a signal: a signal interrupts a sleep and so could change what a stuck rank does.
     """
     asked_ns = time.time_ns()
     for worker in workers:
@@ -53,8 +53,8 @@ def ask_all(
 ) -> None:
     """Call the function `question` once for each rank, in parallel, and wait until all calls have returned.
 
-    Each call gets (rank, the rank's entry in `answers`, `folder`). It requests one kind of dump from the rank, writes
-    it to `folder`, and records the result in the entry.
+    The arguments of each call are the rank, its entry in `answers`, and `folder`. The function requests one kind of
+    dump from the rank, writes the dump to `folder`, and records the outcome in the entry.
     """
     with ThreadPoolExecutor(max_workers=max(1, len(workers))) as pool:
         # `map` raises a worker's exception only when its results are read.
@@ -62,10 +62,9 @@ def ask_all(
 
 
 def unanswered(worker: RankProcess) -> Answer:
-    """Return a rank's entry for `collection.json` as it is before any dump has been requested.
+    """Return a rank's entry for `collection.json` as it is before any dump is requested.
 
-    It holds the state of the rank's process and its last heartbeat. The functions that request dumps fill in the
-    rest.
+    The entry has the state of the rank's process and the last heartbeat. Functions that request dumps fill in the rest.
     """
     beat = worker.heartbeat
     return {
@@ -84,17 +83,17 @@ def unanswered(worker: RankProcess) -> Answer:
 def send_recv_counts(worker: RankProcess, _answer: Answer, folder: Path) -> None:
     """Write the counts of sends and receives of the rank `worker` to `folder`.
 
-    They are read from a file of the rank, so that it need not answer.
+    They are read from a file that the rank has written, so this works even if the rank no longer responds.
     """
     if counts := worker.send_recv_counts:
         write_bytes(folder / f"p2p_{worker.rank}.bin", counts)
 
 
 def flight_recorder_dump(worker: RankProcess, answer: Answer, folder: Path) -> None:
-    """Write the Flight Recorder dump of the rank `worker` to `folder`: a pickle with stack frames, else JSON without.
+    """Write the Flight Recorder dump of the rank `worker` to `folder`, and record the outcome in `answer`.
 
-    Making the pickle needs the GIL of the rank, making the JSON does not. A stopped process is not asked. The outcome
-    is recorded in `answer`.
+    First a pickle with stack frames is requested. If this fails, JSON without stack frames is requested: it does not
+    need the rank's GIL. A stopped process is not asked.
     """
     # A stopped process never answers: asking it would only keep the other ranks waiting.
     if answer["status"] != "timeout" or answer["process"] == "stopped":
@@ -107,10 +106,10 @@ def flight_recorder_dump(worker: RankProcess, answer: Answer, folder: Path) -> N
 
 
 def fetch(worker: RankProcess, answer: Answer, folder: Path, channel: str, timeout: float) -> bool:
-    """Request the rank's Flight Recorder dump and write it to `folder`; return whether it came in time.
+    """Request a rank's Flight Recorder dump and write it to `folder`; return whether it came in time.
 
-    `channel` is the form of the dump, "pickle" or "json", and `timeout` is in seconds. The status and the name of the
-    file are stored in `answer`.
+    `channel` is the format of the dump, "pickle" or "json", and `timeout` is in seconds. The status and the file name
+    are stored in `answer`.
     """
     handler, name = {
         "pickle": ("workbench_fr_trace", f"rank_{worker.rank}"),
@@ -130,9 +129,9 @@ def fetch(worker: RankProcess, answer: Answer, folder: Path, channel: str, timeo
 
 
 def stacks_by_http(worker: RankProcess, answer: Answer, folder: Path) -> None:
-    """Write the Python stacks of all threads of the rank `worker` to `folder`, and record that in `answer`.
+    """Write the Python stacks of all threads of the rank `worker` to `folder`, and record this in `answer`.
 
-    The HTTP server of the rank returns them, for which it needs the rank's GIL.
+    The stacks come from the HTTP server of the rank, which needs the rank's GIL.
     """
     if answer["status"] != "ok" or worker.holds_gil:
         return
@@ -145,15 +144,15 @@ def stacks_by_http(worker: RankProcess, answer: Answer, folder: Path) -> None:
 
 
 def needs_stacks(worker: RankProcess, answer: Answer) -> bool:
-    """Return whether a rank still runs, and no stacks of it have been stored in this round."""
+    """Return whether a rank still runs and none of its stacks have been stored in this round."""
     return not answer["stacks"] and answer["status"] in ("ok", "timeout") and not worker.has_exited
 
 
 def stacks_by_py_spy(worker: RankProcess, answer: Answer, folder: Path) -> None:
-    """Write the Python stacks that py-spy reads from outside the process to `folder`, if there are no stacks yet.
+    """Write the Python stacks of a rank, as py-spy reads them from outside the process, to `folder`.
 
-    It works for a rank that holds the GIL or is stopped, but py-spy must be installed. `answer` says whether there
-    are stacks, and records them.
+    This works even for a rank that is stopped or holds the GIL, but py-spy must be installed. Nothing is done if
+    `answer` says that there are stacks already; otherwise the outcome is recorded in `answer`.
     """
     tool = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
     if not needs_stacks(worker, answer) or worker.side_file is None or not tool:
@@ -169,7 +168,10 @@ def stacks_by_py_spy(worker: RankProcess, answer: Answer, folder: Path) -> None:
 
 
 def stacks_by_signal(worker: RankProcess, answer: Answer, folder: Path) -> None:
-    """Write the Python stacks that the rank prints on a signal to `folder`, if `answer` says there are none yet."""
+    """Request the Python stacks of a rank with a signal, and write them to `folder`.
+
+    Nothing is done if `answer` says that there are stacks already.
+    """
     if not needs_stacks(worker, answer):
         return
     try:

@@ -61,7 +61,7 @@ def process_groups() -> dict[str, dict[str, object]]:
 
 
 class Response(Protocol):
-    """The methods of a response of PyTorch's worker server (an HTTP server in each rank) that are used here."""
+    """The interface of a response of PyTorch's worker server, an HTTP server in each rank; only what is used here."""
 
     def set_content(self, content: bytes, content_type: str) -> None: ...
     def set_status(self, status: int) -> None: ...
@@ -94,7 +94,7 @@ class FlightRecorder:
     def prepare(folder: str | Path, buffer: int = 20000) -> None:
         """Set the environment variables of Flight Recorder, which PyTorch reads when the process group is created.
 
-        `buffer` is the number of collectives that the ring buffer keeps; variables that the user has set are kept.
+        `buffer` is the number of collectives that the ring buffer keeps. Variables that the user has set do not change.
         """
         late = Path(folder).absolute() / "dumps" / "watchdog"
         for name, value in (
@@ -140,9 +140,9 @@ class FlightRecorder:
             self._start_collector()
 
     def refresh(self) -> None:
-        """Write `groups_R.json` again if the number of process groups has changed; otherwise do nothing.
+        """Write `groups_R.json` of this rank (R) again if the number of process groups has changed; else do nothing.
 
-        The file has the process groups of rank R, its process id, and the address of its HTTP server.
+        The file has the process groups of the rank, its process id, and the address of its HTTP server.
         """
         count = len(dist.distributed_c10d._world.pg_names)  # noqa: SLF001
         if count == self._groups:
@@ -171,9 +171,9 @@ class FlightRecorder:
     def sequences(self) -> dict[str, int]:
         """Return {group name: sequence number of the last collective that this rank issued in the group}.
 
-        Groups without sequence numbers are left out, such as the groups of one rank that torchtitan makes with the
-        backend `fake`, and so is a group that saves checkpoints: another thread uses it, so its number at the end of
-        a step says nothing about the step.
+        The caller compares two results to see whether the rank makes progress. Two kinds of groups are left out. Some
+        have no sequence numbers, such as groups of one rank with the backend `fake`, which torchtitan makes. And a
+        group that saves checkpoints is used by another thread, so its number says nothing about the step.
         """
         number = c10d.ProcessGroup._get_sequence_number_for_group  # noqa: SLF001
         found: dict[str, int] = {}
@@ -187,9 +187,9 @@ class FlightRecorder:
         return found
 
     def failed(self, error: BaseException, *, step: int = 0, phase: str = "") -> None:
-        """Write `exit_R.json` about an error that ends this rank (R), and wait until the node's dumps have been taken.
+        """Write `exit_R.json` about the error that ends this rank (R), and wait until the node's dumps are taken.
 
-        `step` and `phase` say where the rank was. If no dumps are taken in time, this rank writes its own.
+        `step` and `phase` say where the rank was. If no dumps are taken in time, this rank writes its own dump.
         """
         rank = self._rank_info.rank
         self._free_descriptors()
@@ -200,12 +200,12 @@ class FlightRecorder:
             write_bytes(own, dump_ring())
 
     def _free_descriptors(self) -> None:
-        """Close the file descriptors opened in reserve; a process at its limit of open files can then write."""
+        """Close the file descriptors opened in reserve, so that a process at its limit of open files can write."""
         while self._spare:
             os.close(self._spare.pop())
 
     def ask(self, reason: str, detail: str) -> bool:
-        """Request dumps of this node's ranks from the node's collector, and return whether they were taken in time.
+        """Request dumps of this node's ranks from the node's collector; return whether they were taken in time.
 
         `reason` is "failed" or "asked", and `detail` is a sentence about it, as in the collector's `Cause`.
         """
@@ -219,14 +219,14 @@ class FlightRecorder:
         return True
 
     def stop_serving(self) -> None:
-        """Stop the HTTP server of this rank, so that no more dumps can be requested; call it before the process ends.
+        """Stop the HTTP server of this rank before the process ends; afterwards no dumps can be requested.
 
-        The process would abort if it ended while a thread of the server waits for the GIL.
+        Otherwise the process would abort if it ended while a thread of the server waits for the GIL.
         """
         self._server.shutdown()
 
     def close(self) -> None:
-        """Stop the HTTP server and remove all hooks, at a clean end. Call it before the process group is destroyed."""
+        """Stop the HTTP server and remove all hooks at a clean end, before the process group is destroyed."""
         self._free_descriptors()
         self._termination_delay.remove()
         self._messages.remove()

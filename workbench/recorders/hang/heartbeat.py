@@ -1,6 +1,6 @@
-"""Write and read the heartbeat of a rank, a file of 64 bytes with its current step and phase.
+"""Write and read the heartbeat of a rank, a file of 64 bytes with the rank's current step and phase.
 
-The file is mapped into the memory of the rank, and outlives its process.
+The rank maps the file into its memory. The file remains when the process has ended.
 """
 
 import mmap
@@ -18,7 +18,7 @@ NO_GROUP = "process group destroyed"
 
 @dataclass(frozen=True)
 class Beat:
-    """The content of a rank's heartbeat: time (Unix, ns), step, process id, number of beats so far, and phase."""
+    """The content of a rank's heartbeat: Unix time (ns), step, process id, number of heartbeats so far, and phase."""
 
     time_ns: int
     step: int
@@ -43,7 +43,7 @@ class Heartbeat:
         self._beats = 0
 
     def beat(self, step: int, phase: bytes) -> None:
-        """Write the current step and phase (at most 32 bytes of UTF-8)."""
+        """Write a heartbeat with the current step and phase (at most 32 bytes of UTF-8)."""
         self._beats += 1
         LAYOUT.pack_into(self._memory, 0, time.time_ns(), step, self._pid, self._beats, phase)
 

@@ -1,9 +1,9 @@
 """Record each process group that this rank creates, with its ranks, the time and the call stack.
 
-PyTorch numbers the groups of a rank in the order of creation, and the members of a group find each other by that
-number. So if one rank omits a `new_group`, even of a group that it does not belong to, all its later groups have
-wrong numbers and connect it to the wrong ranks. A Flight Recorder dump lacks a group whose creation hangs, so each
-call is recorded before it is made.
+PyTorch numbers the groups of a rank in the order of creation, and the members of a group find each other by this
+number. Suppose that one rank omits a call of `new_group`, even for a group to which it does not belong. Then all its
+later groups have wrong numbers and connect it to the wrong ranks. Each call is recorded before it is made, because a
+Flight Recorder dump does not contain a group whose creation hangs.
 """
 
 import json
@@ -26,7 +26,7 @@ Name = Callable[[Sequence[int], bool], str]
 
 
 class NewGroups:
-    """Records each process group created after `install`, as a line of a file with ranks, time and stack."""
+    """Records each process group that is created after `install`: a line of a file with ranks, time and stack."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -35,7 +35,10 @@ class NewGroups:
         self._original: Name | None = None
 
     def install(self) -> None:
-        """Wrap PyTorch's function that names new groups, if this version has it, so that each new group is recorded."""
+        """Wrap the PyTorch function that names new groups, so that each new group is recorded.
+
+        Do nothing if this version of PyTorch does not have the function.
+        """
         self._original = getattr(dist.distributed_c10d, NAMING, None)
         if self._original:
             setattr(dist.distributed_c10d, NAMING, self._naming(self._original))

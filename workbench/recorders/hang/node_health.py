@@ -1,6 +1,7 @@
-"""Save what the node itself says when dumps are taken: NCCL's RAS, errors of GPUs in the kernel's log, `nvidia-smi`.
+"""Save reports about the node when dumps are taken: NCCL's RAS, GPU errors in the kernel log, and `nvidia-smi`.
 
-Each is saved only where it exists. This module uses only the standard library, because it runs in the collector.
+A report that is not available is left out. This module uses only the standard library, because it runs in the
+collector, a process outside of the ranks.
 """
 
 import contextlib
@@ -26,9 +27,9 @@ BEFORE_START_S = 60.0
 
 
 def save_in_background(folder: Path, set_folder: Path, since_s: float) -> threading.Thread:
-    """Start to save the node's reports on NCCL and GPUs (see `save`), and return the thread that does it.
+    """Save the node's reports on NCCL and GPUs (see `save`) in a thread, and return this thread.
 
-    The kernel's log is read from the Unix time `since_s` on, because older errors are of other jobs.
+    Only the lines of the kernel log since the Unix time `since_s` are read: older errors belong to other jobs.
     """
     thread = threading.Thread(target=save, args=[folder, set_folder, since_s], daemon=True)
     thread.start()
@@ -36,10 +37,10 @@ def save_in_background(folder: Path, set_folder: Path, since_s: float) -> thread
 
 
 def save(folder: Path, set_folder: Path, since_s: float) -> None:
-    """Save NCCL's report on the job in `set_folder`, the folder of the dumps, and those on GPUs in `folder`/health.
+    """Save NCCL's report on the job in `set_folder`, and the reports on the GPUs in `folder`/health.
 
-    `folder` is the run folder. The GPUs' errors are those in the kernel's log since the Unix time `since_s`. A report
-    that cannot be had is left out.
+    `set_folder` is the folder of the dumps, `folder` the run folder. GPU errors are those in the kernel log since the
+    Unix time `since_s`. A report that is not available is left out.
     """
     host = socket.gethostname()
     # A device that hangs can keep a reader waiting: the others must not wait for it.
@@ -55,7 +56,7 @@ def save(folder: Path, set_folder: Path, since_s: float) -> None:
 
 
 def ras_status() -> bytes:
-    """Return the state of the NCCL job as its RAS threads report it; raises OSError where none listens."""
+    """Return the state of the NCCL job from the RAS server of this node; raise OSError if no RAS server listens."""
     host, _, port = os.environ.get(RAS_VARIABLE, RAS_ADDRESS).rpartition(":")
     with socket.create_connection((host.strip("[]"), int(port)), RAS_TIMEOUT_S) as connection:
         connection.settimeout(RAS_TIMEOUT_S)
@@ -73,7 +74,7 @@ def device_state() -> bytes:
 
 
 def gpu_errors(since_s: float) -> bytes:
-    """Return the lines of NVIDIA's driver in the kernel's log since a Unix time, as `dmesg -T` prints them."""
+    """Return the lines of NVIDIA's driver in the kernel log since the Unix time `since_s`, like `dmesg -T`."""
     booted_s = time.time() - time.monotonic()
     lines = [
         f"[{time.asctime(time.localtime(booted_s + uptime_s))}] {message}\n"
@@ -84,9 +85,9 @@ def gpu_errors(since_s: float) -> bytes:
 
 
 def kernel_records(path: Path) -> Iterator[tuple[float, str]]:
-    """Yield (seconds since boot, message) of each record in the log of the operating system's kernel, oldest first.
+    """Yield (seconds since boot, message) of each record in the kernel log, oldest first.
 
-    `path` is the device file of that log, `/dev/kmsg`.
+    `path` is the device file of the log, `/dev/kmsg`.
     """
     log = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:

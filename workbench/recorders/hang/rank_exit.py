@@ -1,4 +1,7 @@
-"""Record how a rank ends: its exception, a fatal signal, or an exception in a thread; delay its end after SIGTERM."""
+"""Record how a rank ends: its exception, a fatal signal, or an exception in a thread.
+
+After SIGTERM, the end is delayed until dumps have been taken.
+"""
 
 import ctypes
 import faulthandler
@@ -26,8 +29,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 def remember_stack(error: BaseException) -> None:
     """Store function names and lines of the current call stack as an attribute of `error`, a SystemExit.
 
-    The traceback of the SystemExit does not contain the outer frames yet. The frame objects themselves are not stored:
-    they would keep all local variables alive in a script that catches the SystemExit and continues.
+    The traceback of the SystemExit does not yet contain the outer frames. Only names and lines are stored: frame
+    objects would keep all local variables alive if the script catches the SystemExit and continues.
     """
     calls = reversed(traceback.extract_stack()[:-2])  # without this function and the one that wraps `sys.exit`
     frames = [{"name": call.name, "filename": call.filename, "line": call.lineno or 0} for call in calls]
@@ -48,7 +51,7 @@ def error_frames(error: BaseException) -> list[Frame]:
 def exit_report(error: BaseException, *, rank: int, step: int, phase: str) -> dict[str, object]:
     """Return the content of `exit_R.json` or `thread_R.json`: the exception that ended rank R or one of its threads.
 
-    `step` and `phase` say where the rank was. The fields of the result include the traceback, innermost frame first.
+    `step` and `phase` say where the rank was. The traceback in the result has the innermost frame first.
     """
     return {
         "schema": "workbench.exit/1",
@@ -67,7 +70,7 @@ def exit_report(error: BaseException, *, rank: int, step: int, phase: str) -> di
 class FatalSignalFile:
     """Makes faulthandler write all stacks to a file when a fatal signal such as SIGSEGV or SIGABRT ends this rank.
 
-    If the script has enabled faulthandler itself, faulthandler keeps writing to the script's file.
+    If the script has enabled faulthandler itself, nothing changes: faulthandler keeps writing to the script's file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -89,7 +92,7 @@ class FatalSignalFile:
 class ThreadErrorFile:
     """Writes an exception that ends a thread to a file.
 
-    Such an exception explains a hang: code that waits for the thread may then wait forever.
+    Such an exception can explain a hang, because other code may wait for that thread forever.
     """
 
     def __init__(self, path: Path, rank: int) -> None:
@@ -115,7 +118,7 @@ class ThreadErrorFile:
 class TerminationDelay:
     """Keeps a rank alive after SIGTERM until the function `last_act` has returned, even if the main thread is stuck.
 
-    When one rank has died, launchers send SIGTERM to all others; without the delay no dumps of them could be taken.
+    When one rank has died, launchers send SIGTERM to all others. Without the delay, no dumps of these could be taken.
     """
 
     def __init__(self, last_act: Callable[[], object]) -> None:
@@ -156,8 +159,8 @@ class TerminationDelay:
     def _forget_in_child(self) -> None:
         """Restore the default effect of SIGTERM in a forked child, so that the signal ends the child.
 
-        Otherwise Python would write the number of the signal to the pipe that the child shares with its parent, and
-        the parent would end instead of the child.
+        A child shares a pipe with its parent. Otherwise Python would write the signal's number to this pipe, and the
+        parent would end instead of the child.
         """
         if self._pipe[1] >= 0:
             signal.set_wakeup_fd(-1)
@@ -167,7 +170,7 @@ class TerminationDelay:
     def _wait(self) -> None:
         """Wait for SIGTERM on a separate thread; when it comes, call `last_act` and then end the process.
 
-        The main thread may be in C code for minutes, and would not run a Python signal handler meanwhile.
+        A Python signal handler would not be enough: it runs on the main thread, which may be in C code for minutes.
         """
         pipe = self._pipe[0]
         while received := os.read(pipe, 1):

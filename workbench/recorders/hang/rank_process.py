@@ -1,4 +1,4 @@
-"""Read the state of a rank from outside: whether its process runs, its heartbeat, and its answers to HTTP requests.
+"""Observe a rank from outside: whether its process runs, its heartbeat, and its answers to HTTP requests.
 
 This module uses only the standard library, because it runs in the collector, a process outside of the ranks.
 """
@@ -83,8 +83,8 @@ def accepts_signals(pid: int) -> bool:
 class RankProcess:
     """A rank on this node, seen from outside through `groups_R.json`, its heartbeat file and its HTTP server.
 
-    PyTorch's worker server is that HTTP server; the rank R writes `groups_R.json`, with its address and process id,
-    when it starts the recorders.
+    The HTTP server is PyTorch's worker server. Each rank R writes the address of the server and its own process id to
+    `groups_R.json` when the recorders start.
     """
 
     def __init__(self, folder: Path, rank: int, attempt: int) -> None:
@@ -109,7 +109,7 @@ class RankProcess:
 
     @property
     def heartbeat(self) -> Beat | None:
-        """The last progress that the rank's current process wrote to its heartbeat file; None if it wrote none."""
+        """The last heartbeat that the rank's current process has written; None if it has written none."""
         heartbeat = read_beat(self._beat_file)
         return heartbeat if heartbeat and self.side_file and heartbeat.pid == self.side_file["pid"] else None
 
@@ -128,7 +128,7 @@ class RankProcess:
     def blocked_by(self) -> str | None:
         """The reason why Linux does not let the process run, "stopped" or "in the kernel"; None if it can run.
 
-        "in the kernel" usually means that it waits for storage.
+        "in the kernel" usually means that the process waits for storage.
         """
         return BLOCKED_STATES.get(process_state(self.side_file["pid"])) if self.side_file else None
 
@@ -147,7 +147,7 @@ class RankProcess:
     def send_recv_counts(self) -> bytes:
         """The content of the file in which the rank counts its sends and receives, without unused rows at the end.
 
-        It is empty if there is no such file. `hang/send_recv_counts.py` describes the rows.
+        The result is empty if there is no such file. `hang/send_recv_counts.py` describes the rows.
         """
         try:
             return self._message_file.read_bytes().rstrip(b"\0")
@@ -155,15 +155,19 @@ class RankProcess:
             return b""
 
     def ask(self, handler: str, timeout: float) -> bytes:
-        """Return the response of the rank's HTTP server to a POST to `/handler/<handler>`. Raises OSError."""
+        """Return the response of the rank's HTTP server to a POST to `/handler/<handler>`.
+
+        Raises:
+            OSError: The server does not answer in `timeout` seconds.
+        """
         assert self.side_file is not None
         return post(self.side_file["server"], handler, timeout)
 
     def signal_stacks(self, timeout: float, pid: int | None = None) -> bytes:
-        """Send SIGUSR2, and return the stacks that faulthandler then writes; empty if none come in `timeout` seconds.
+        """Send SIGUSR2 to a process, and return the stacks that faulthandler then writes; empty after the timeout.
 
-        They are the stacks of the rank, or of the process `pid`, which the rank has forked. The process need not get
-        the GIL, but the signal interrupts a sleep.
+        The process is the rank itself, or the process `pid`, which the rank has forked. `timeout` is in seconds.
+        faulthandler does not need the GIL, but the signal interrupts a sleep.
         """
         assert self.side_file is not None
         before = self._signal_file.stat().st_size

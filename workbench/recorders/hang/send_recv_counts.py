@@ -1,11 +1,11 @@
 """Count how often this rank sends to and receives from each other rank (peer), and store the tag of the last message.
 
-On gloo, Flight Recorder does not record these calls: without the counts, a rank that waits for a message would seem
-to wait for nobody. The counts are in a small memory-mapped file of fixed-size rows, one for each process group,
-direction and peer; each call updates its row.
+On gloo, Flight Recorder does not record these calls. Without the counts, a rank that waits for a message would seem to
+wait for no other rank. The counts are in a small memory-mapped file with rows of fixed size: one row for each process
+group, direction and peer. Each call updates its row.
 
-On no backend does Flight Recorder record the root of a collective, so a rank that broadcasts from a wrong root would
-look the same as all others. The roots of the last calls have rows of their own.
+Flight Recorder does not record the root of a collective on any backend. So a rank that broadcasts from a wrong root
+would look the same as all others. Therefore the file also has rows for the roots of the last calls.
 """
 
 import mmap
@@ -35,7 +35,7 @@ process_group: Any = _distributed_c10d.ProcessGroup  # its type stubs lag behind
 
 
 class Group(Protocol):
-    """The methods of a process group that are used here."""
+    """The interface of a process group; only what is used here."""
 
     group_name: str
 
@@ -47,9 +47,9 @@ Call = Callable[[Group, object, int, int], object]
 
 
 class SendRecvCounts:
-    """Counts, in a memory-mapped file, how often this process sends to and receives from each peer after `install`.
+    """Counts in a memory-mapped file how often this process sends to and receives from each peer after `install`.
 
-    After `install_roots` it also records the roots of the last collectives that have one.
+    After `install_roots`, the roots of the last collectives with a root are recorded as well.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,7 +62,7 @@ class SendRecvCounts:
         self._originals: dict[str, Callable[..., object]] = {}
 
     def install(self) -> None:
-        """Wrap the methods of `ProcessGroup` through which all calls of send and recv pass, so that each is counted."""
+        """Wrap the methods of `ProcessGroup` that every send and recv goes through, so that each call is counted."""
         for verb, arrow in (("send", "->"), ("recv", "<-")):
             self._originals[verb] = getattr(process_group, verb)
             setattr(process_group, verb, self._counting(verb, arrow))
@@ -128,7 +128,7 @@ class SendRecvCounts:
         self._write(block[0] + block[1] % ROOTS_KEPT, block[1], f"{operation} root {root}", 0, group)
 
     def _reserve(self, rows: int) -> int:
-        """Reserve the next `rows` unused rows, and return the index of the first."""
+        """Reserve the next `rows` unused rows, and return the index of the first of them."""
         self._used += rows
         return self._used - rows
 

@@ -1,7 +1,7 @@
 """Assign a category, such as parameters or activations, to each live memory block.
 
-At first the category follows from the call stack that allocated the block and from the current phase. A `Note`, in
-which a hook says what the tensor in the block is, can change it later.
+At first, the category follows from the call stack that allocated the block and from the current phase. Later, a hook
+may find out which tensor is in the block: its `Note` can change the category.
 """
 
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ class Block:
     label: str
 
     def apply_note(self, note: Note) -> None:
-        """Set category and label to those of `note`, unless the block's current category has a higher `PRIORITY`."""
+        """Set category and label to those of `note`, unless the block's present category has a higher `PRIORITY`."""
         if PRIORITY[note.kind] >= PRIORITY.get(self.category, 0):
             self.category, self.label = note.kind, note.label
 
 
 class BlockCategories:
-    """Assigns a category to each live block, from allocations and notes that are passed to it in the order of time.
+    """Assigns a category to each live block, from allocations and notes that the caller passes in the order of time.
 
     A note is what a hook recorded: which category a tensor has, or which module or phase begins.
     """
@@ -44,13 +44,13 @@ class BlockCategories:
         self.begin_session()
 
     def begin_session(self) -> None:
-        """Prepare for a new profiler session: at its start no module is running and no phase of the step is open."""
+        """Prepare for a new profiler session, at whose start no module is running and no phase of the step is open."""
         self._forward_blocks: list[Block] = []
         self._module = self._phase = ""
         self._of_stacks: dict[int, tuple[list[Frame], str]] = {}
 
     def allocate(self, address: int, size: int, frames: list[Frame]) -> Block:
-        """Add and return a new live block, with the category that its call stack and the current phase suggest.
+        """Add a new live block and return it; its call stack and the current phase decide its category.
 
         `frames` is the call stack, innermost frame first; `size` is in bytes.
         """
@@ -60,9 +60,9 @@ class BlockCategories:
         return block
 
     def apply(self, note: Note) -> bool:
-        """Apply a note: categorize the block that it is about, or enter the module or phase that it names.
+        """Apply a note: change the category of a block, or enter a module or phase.
 
-        The result is False if the note is about a block and no live block has its address.
+        Return False if the note describes a block but no live block has its address.
         """
         if note.kind == MODULE:
             self._module = note.label
@@ -75,10 +75,10 @@ class BlockCategories:
         return True
 
     def _enter_phase(self, phase: str) -> None:
-        """Enter a phase; at the start of the backward pass, temporary blocks from the forward pass become activations.
+        """Enter a phase; when the backward pass begins, temporary blocks of the forward pass become activations.
 
-        Only blocks that still live do. Selective checkpointing stores such tensors itself, so no saved-tensor hook
-        reports them as activations.
+        This concerns only blocks that are still live. Selective checkpointing stores such tensors itself, so no
+        saved-tensor hook reports them as activations.
         """
         self._phase = phase
         if phase == BACKWARD:
@@ -90,10 +90,10 @@ class BlockCategories:
             self._forward_blocks = []
 
     def _initial_category(self, frames: list[Frame]) -> str:
-        """Return the category of a new block, which it keeps unless a note about the block changes it.
+        """Return the category of a new block, which stays unless a note about the block changes it.
 
-        In the phase that loads data it is an input. Otherwise the innermost function in `frames` with a known
-        category decides; without one the block is temporary.
+        A block that is allocated while data is loaded is an input. Otherwise the innermost function in `frames` with a
+        known category decides; if there is none, the block is temporary.
         """
         if self._phase in LOADING:
             return INPUTS

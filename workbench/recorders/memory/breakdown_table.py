@@ -1,4 +1,4 @@
-"""Make a console table of what uses a rank's memory, from one of its memory snapshots."""
+"""Make a console table of what uses a rank's memory, from a memory snapshot of the rank."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -15,10 +15,10 @@ TENSORS_PER_CATEGORY, LARGEST_TENSORS = 3, 10
 
 
 class Peaks(NamedTuple):
-    """What `find_peaks` returns.
+    """The result of `find_peaks`.
 
-    `peak` has the tensors that are live when most memory is in use, largest first. `highest` is {category: its own
-    highest bytes at any time}.
+    `peak` has the tensors that are live when most memory is in use, largest first. `highest` is {category: most bytes
+    at any time}; each category has its own peak.
     """
 
     peak: list[Tensor]
@@ -66,8 +66,8 @@ def find_peaks(snapshot: Snapshot) -> Peaks:
 def replay(snapshot: Snapshot) -> Iterator[tuple[dict[str, int], dict[int, Tensor]]]:
     """Yield ({category: bytes allocated}, {address: live tensor}) for each entry of the snapshot's trace.
 
-    The bytes are those of the entry, negative if it frees. The second dict is the state after the entry, and is the
-    same object, updated, each time.
+    The first dict has the bytes that the entry allocates; they are negative if it frees memory. The second dict is the
+    state after the entry; the same object is updated and yielded each time.
     """
     live = dict(initial_tensors(snapshot))
     for entry in snapshot["device_traces"][0]:
@@ -84,7 +84,7 @@ def replay(snapshot: Snapshot) -> Iterator[tuple[dict[str, int], dict[int, Tenso
 def initial_tensors(snapshot: Snapshot) -> Iterator[tuple[int, Tensor]]:
     """Yield (address, tensor) of each tensor that was allocated before the trace begins.
 
-    Such a tensor is freed in the trace or listed as live in the snapshot, but the trace has no allocation of it.
+    The trace has no allocation of such a tensor, but either frees it, or the snapshot lists it as live.
     """
     older_blocks: dict[int, list[str]] = snapshot["workbench"]["blocks"]
     allocated = set()
@@ -101,7 +101,7 @@ def initial_tensors(snapshot: Snapshot) -> Iterator[tuple[int, Tensor]]:
 
 
 def category_and_label(older_blocks: dict[int, list[str]], address: int) -> tuple[str, str]:
-    """Return (category, label) of the block at `address`; "unknown" and "(no name)" if `older_blocks` lacks it.
+    """Return (category, label) of the block at `address`; ("unknown", "(no name)") if `older_blocks` lacks it.
 
     `older_blocks` is {address: [category, label]} of blocks that were allocated before the trace begins.
     """
@@ -121,7 +121,7 @@ def category_lines(peak: list[Tensor]) -> Iterator[str]:
 
 
 def usage_lines(snapshot: Snapshot) -> Iterator[str]:
-    """Yield lines of text with the memory that the device or process uses, and how much of it the snapshot explains."""
+    """Yield lines of text: the memory that the device or process uses, and how much of it the snapshot explains."""
     details = snapshot["workbench"]
     tracked = sum(segment["allocated_size"] for segment in snapshot["segments"])
     user_of_memory, total = "process", details.get("process_bytes")

@@ -1,6 +1,6 @@
 """Record the history of CPU allocations with one session of PyTorch's profiler per step.
 
-A process can have only one active session, so traces of the same steps must come from it too.
+A process can have only one active session. So if the same steps are traced, the traces must come from this session.
 """
 
 import atexit
@@ -20,7 +20,7 @@ from workbench.recorders.timing.profiler_traces import TracePlan, activities, ex
 
 @contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """Return a context without garbage collections, which would repeatedly scan a profiler session's many objects."""
+    """Return a context without garbage collections, which would scan a profiler session's many objects repeatedly."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -33,9 +33,8 @@ def garbage_collection_paused() -> Iterator[None]:
 class CpuHistory:
     """Records CPU allocations of the current step and the last `window` complete steps, one profiler session per step.
 
-    Python frames are recorded from the second step on. Only consecutive steps are kept, because frees in a step that
-    was not recorded are unknown. If `traces` is given, the session of each step that it selects is also exported as a
-    profiler trace.
+    Python frames are recorded from the second step on. Only consecutive steps are kept, because frees during an
+    unrecorded step would be unknown. `traces` selects steps whose session is also exported as a profiler trace.
     """
 
     def __init__(self, hooks: TensorHooks, window: int, traces: TracePlan | None = None) -> None:
@@ -50,7 +49,7 @@ class CpuHistory:
     def begin(self, step: int) -> None:
         """Start the profiler session of a step.
 
-        If an error left the session of an earlier step open, that session is first stopped and added to the history.
+        If the session of an earlier step is still open after an error, stop it first and add it to the history.
         """
         self.end()
         self._blocks.add_older_tensors(self._hooks.long_lived_tensors())
@@ -76,8 +75,7 @@ class CpuHistory:
     def end(self) -> bool:
         """Stop the profiler session, if one is running, and add its allocations and frees to the history.
 
-        The result is False if PyTorch's profiler failed; then the history has been discarded and begins anew with the
-        next step.
+        Return False if PyTorch's profiler failed. Then the history is discarded, and begins again with the next step.
         """
         if self._session is None:
             return True
@@ -103,7 +101,7 @@ class CpuHistory:
         self.spans.extend(session.spans)
 
     def _stop(self, session: profile) -> bool:
-        """Stop a profiler session; if that fails, discard the recorded history, and say so on stderr."""
+        """Stop a profiler session; if this fails, discard the recorded history and print a message on stderr."""
         try:
             session.stop()
         # With Python stacks, PyTorch 2.13 raises an IndexError at times. A recorder must not end the job.
@@ -126,7 +124,7 @@ class CpuHistory:
         }
 
     def details(self) -> Details:
-        """Return the fields of a snapshot's entry `workbench` that differ between CPU and CUDA, for the CPU."""
+        """Return the fields of a snapshot's entry `workbench` that have different values on CPU and CUDA."""
         return {
             "made_up_segments": True,
             "lost_notes": self._blocks.lost_notes + self._hooks.lost,

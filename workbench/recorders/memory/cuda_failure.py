@@ -1,6 +1,6 @@
 """Record CUDA allocations of a training script that does not call the recorders; write a snapshot when memory runs out.
 
-The model is unknown, so the blocks get no categories.
+The blocks have no categories, because the script's model is not known.
 """
 
 import pickle
@@ -25,9 +25,9 @@ def record_history() -> None:
 
 
 def save(folder: Path, error: BaseException, *, finished_step: int) -> None:
-    """Write a memory snapshot to a folder below `folder` if `error` reports a failed allocation and CUDA is in use.
+    """Write a memory snapshot below `folder` if `error` reports a failed allocation and CUDA is in use.
 
-    `finished_step` is the last step that has ended; it is in the name of the folder.
+    `finished_step` is the last step that has ended; its number is in the name of the snapshot's folder.
     """
     if not is_out_of_memory(error) or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return

@@ -1,4 +1,4 @@
-"""Add a category to each block in the history of allocations that PyTorch's CUDA allocator records."""
+"""Add categories to the allocations in the history that PyTorch's CUDA allocator records."""
 
 from collections.abc import Iterator
 from heapq import merge
@@ -18,8 +18,8 @@ FREES = ("free_requested", "free_completed")
 class CudaHistory:
     """Turns on PyTorch's own history of CUDA allocations, and collects notes on what each block is used for.
 
-    A note is what a hook recorded about a tensor, a module or a phase. The class has the same methods as
-    `CpuHistory`, so that `MemoryRecorder` can use either.
+    A note is what a hook recorded about a tensor, a module or a phase. `CpuHistory` has the same methods, so that
+    `MemoryRecorder` can use either class.
     """
 
     def __init__(self, hooks: TensorHooks) -> None:
@@ -30,14 +30,14 @@ class CudaHistory:
         hooks.start()
 
     def begin(self, step: int) -> None:  # noqa: ARG002
-        """Write a note on what each weight, gradient and optimizer state is, as their addresses may have changed."""
+        """Write a note on each weight, gradient and optimizer state, because their addresses may have changed."""
         self._hooks.note_long_lived_tensors()
 
     def skip(self) -> None:
-        """Do nothing at a step that is not to be recorded: PyTorch's own history goes on through every step."""
+        """Do nothing when a step is not to be recorded: PyTorch's own history includes every step anyway."""
 
     def end(self) -> bool:
-        """Store the notes of the step and return True; nothing is read from the device until a snapshot is due."""
+        """Store the notes of the step and return True; the device is not read until a snapshot is due."""
         self._notes = (self._notes + self._hooks.take_notes())[-MAX_ENTRIES:]
         return True
 
@@ -54,7 +54,7 @@ class CudaHistory:
         return snapshot
 
     def details(self) -> Details:
-        """Return the fields of a snapshot's entry `workbench` that differ between CPU and CUDA, for CUDA."""
+        """Return the fields of a snapshot's entry `workbench` that have different values on CPU and CUDA."""
         return {
             "made_up_segments": False,
             "lost_notes": self._hooks.lost,
@@ -66,9 +66,9 @@ class CudaHistory:
 def categorize(trace: list[TraceEntry], notes: list[Note]) -> dict[int, list[str]]:
     """Add a category and a label to each allocation in `trace`, a list of allocations and frees.
 
-    Returns {address: [category, label]} of the blocks that were allocated before the trace begins. Trace entries and
-    notes are merged by time, because an address is used again: a note is about the block that has the address at the
-    time of the note.
+    Return {address: [category, label]} of the blocks that were allocated before the trace begins. The allocator uses an
+    address again after a free. So trace entries and notes are merged by time: a note describes the block that has the
+    address at the time of the note.
     """
     categories, blocks, older = BlockCategories(), list[tuple[TraceEntry, Block]](), dict[int, Block]()
     events: Iterator[TraceEntry | Note] = merge(trace, notes, key=time_of)
@@ -88,9 +88,8 @@ def categorize(trace: list[TraceEntry], notes: list[Note]) -> dict[int, list[str
 def time_of(event: TraceEntry | Note) -> int:
     """Return the time of a trace entry or a note in nanoseconds, for sorting.
 
-    The time of an entry has whole microseconds. A note in the same microsecond is about a block that was just
-    allocated or will soon be freed. So an allocation is placed at the start of its microsecond, and a free at the
-    end.
+    Times of trace entries are whole microseconds. A note in the same microsecond describes a block that was just
+    allocated or is about to be freed. So an allocation counts as the start of its microsecond, and a free as the end.
     """
     if isinstance(event, Note):
         return event.time_ns

@@ -1,4 +1,4 @@
-"""Ask the driver how much of a GPU's memory is in use, and how much of that belongs to this process."""
+"""Ask the driver how much memory of a GPU is in use, and how much of it this process uses."""
 
 import ctypes
 import os
@@ -25,7 +25,7 @@ class RunningProcess(ctypes.Structure):
 
 
 def device_use() -> Details:
-    """Return the fields of a snapshot's entry `workbench` on the memory in use on the current CUDA device."""
+    """Return fields for a snapshot's entry `workbench` about the memory in use on the current CUDA device."""
     free, total = torch.cuda.mem_get_info()
     use: Details = {"device_used_bytes": total - free, "nccl_groups": nccl_groups()}
     own = process_bytes(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
@@ -33,7 +33,7 @@ def device_use() -> Details:
 
 
 def nccl_groups() -> int:
-    """Return how many process groups of this rank use NCCL; each that was used has a communicator."""
+    """Return the number of this rank's process groups that use NCCL; each that was used has a communicator."""
     if not distributed.is_available() or not distributed.is_initialized():
         return 0
     groups = distributed.distributed_c10d._world.pg_map.values()  # noqa: SLF001
@@ -41,10 +41,12 @@ def nccl_groups() -> int:
 
 
 def process_bytes(uuid: str) -> int | None:
-    """Return the bytes that this process has on the GPU `uuid`, its context included; None if NVML does not tell.
+    """Return the bytes that this process uses on the GPU `uuid`, including its CUDA context.
 
-    In a container NVML counts processes by the numbers of the host, which this process does not know: then a single
-    process on the device is taken to be this one.
+    Return None if NVML does not report them.
+
+    In a container, NVML reports process ids of the host, which do not match the ids inside. Then, if only one process
+    uses the device, it is taken to be this process.
     """
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
@@ -57,7 +59,7 @@ def process_bytes(uuid: str) -> int | None:
 
 
 def running_processes(nvml: ctypes.CDLL, uuid: str) -> list[RunningProcess]:
-    """Return the processes with a context on the GPU `uuid`; empty if NVML answers with an error.
+    """Return the processes with a CUDA context on the GPU `uuid`; empty if NVML answers with an error.
 
     Raises:
         AttributeError: This version of NVML lacks a function.

@@ -23,9 +23,9 @@ COLLECTIVE_PREFIXES = ("gloo:", "nccl:", "c10d::")
 
 
 def category_of_function(filename: str, function: str) -> str | None:
-    """Return the category of the memory that a function of torch allocates; None if that is not known.
+    """Return the category of the memory that a function of torch allocates; None if it is not known.
 
-    `filename` is empty if `function` is the name of a profiler operation or span and not of a Python function.
+    `filename` is empty if `function` is not a Python function, but the name of a profiler operation or span.
     """
     if not filename and function.startswith(COLLECTIVE_PREFIXES):
         return COMMUNICATION

@@ -1,4 +1,4 @@
-"""Read and change the memory limits of this process, and read how much memory it may still allocate."""
+"""Read and change the memory limits of this process, and return how much it may still allocate."""
 
 import resource
 from pathlib import Path
@@ -9,7 +9,7 @@ LIMITS = tuple(NAMES)
 
 
 class Room(NamedTuple):
-    """The memory limit of this process (`limit`) and the memory it may still allocate (`free`), in bytes.
+    """The memory limit of this process (`limit`) and the memory that it may still allocate (`free`), in bytes.
 
     `name` is the name of the limit, `RLIMIT_DATA` or `RLIMIT_AS`. All three are None if no limit is set.
     """
@@ -20,9 +20,9 @@ class Room(NamedTuple):
 
 
 def memory_room() -> Room:
-    """Return the limit and the free bytes of this process under RLIMIT_DATA or RLIMIT_AS, whichever leaves less.
+    """Return the limit and the free bytes of this process under the limit that leaves less: RLIMIT_DATA or RLIMIT_AS.
 
-    RLIMIT_DATA limits the data of the process, RLIMIT_AS its address space: all of its memory, not only tensors.
+    RLIMIT_DATA limits the data of the process and RLIMIT_AS its address space. Both count all memory, not only tensors.
     """
     soft = {kind: resource.getrlimit(kind)[0] for kind in LIMITS}
     limited = [kind for kind in LIMITS if soft[kind] != resource.RLIM_INFINITY]
@@ -41,7 +41,7 @@ def memory_room() -> Room:
 
 
 def soft_limits() -> dict[str, int]:
-    """Return {name: bytes} of this process's soft memory limits `data` and `address_space`, without unset ones."""
+    """Return {name: bytes} of this process's soft memory limits `data` and `address_space`; unset ones are omitted."""
     limits = {name: resource.getrlimit(kind)[0] for name, kind in zip(("data", "address_space"), LIMITS, strict=True)}
     return {name: limit for name, limit in limits.items() if limit != resource.RLIM_INFINITY}
 
@@ -55,7 +55,7 @@ def resident_bytes() -> int | None:
 
 
 def raise_soft_limits() -> None:
-    """Raise the soft memory limits to the hard limits, so that a snapshot can be written after memory ran out."""
+    """Raise the soft memory limits to the hard limits, so that a snapshot can be written after memory has run out."""
     for kind in LIMITS:
         _, hard = resource.getrlimit(kind)
         resource.setrlimit(kind, (hard, hard))

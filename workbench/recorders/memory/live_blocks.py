@@ -1,4 +1,4 @@
-"""Track the live blocks of CPU memory and their recent history, and write both in PyTorch's snapshot format."""
+"""Track the live blocks of CPU memory and their recent history, and convert both to PyTorch's snapshot format."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ SEGMENT_ALIGNMENT = 2 << 20
 
 
 class Event(NamedTuple):
-    """An allocation or a free of a block, with its call stack; `action` is a name from PyTorch's trace entries."""
+    """An allocation or a free of a block, with its call stack; `action` is an action of PyTorch's trace entries."""
 
     action: str
     time_us: int
@@ -26,7 +26,10 @@ class Event(NamedTuple):
 
 
 class LiveBlocks(BlockCategories):
-    """The live blocks of CPU memory, and the events of the last `keep` profiler sessions (one per step)."""
+    """The live blocks of CPU memory, and the allocations and frees of the last `keep` steps.
+
+    Each step has one profiler session.
+    """
 
     def __init__(self, keep: int) -> None:
         super().__init__()
@@ -34,7 +37,7 @@ class LiveBlocks(BlockCategories):
         self._sessions: deque[list[Event]] = deque(maxlen=keep)
 
     def add_older_tensors(self, tensors: Iterable[tuple[torch.Tensor, str, str]]) -> None:
-        """Add blocks for tensors that existed before recording began, given as (tensor, category, label)."""
+        """Add blocks for tensors that existed before the recording began, given as (tensor, category, label)."""
         for tensor, category, label in tensors:
             storage = tensor.untyped_storage()
             address = storage.data_ptr()
@@ -42,7 +45,7 @@ class LiveBlocks(BlockCategories):
                 self.live[address] = Block(address, storage.nbytes(), [], category, label)
 
     def forget(self) -> None:
-        """Delete all blocks and events."""
+        """Delete all blocks and all recorded allocations and frees."""
         self.live.clear()
         self._sessions.clear()
         self.begin_session()
@@ -82,10 +85,10 @@ class LiveBlocks(BlockCategories):
         self._sessions[-1].append(Event(action, time_ns // 1000, block, frames))
 
     def _evict_transfers(self) -> None:
-        """Remove, and record as freed, the blocks that collectives allocated for their own copies of tensors.
+        """Remove the blocks that collectives allocated for their own copies of tensors, and record a free for each.
 
-        Gloo's threads free them without the profiler noticing. At the end of a step, when this runs, no collective is
-        running.
+        Gloo's threads free these blocks, and the profiler does not see it. This method runs at the end of a step, when
+        no collective is running.
         """
         for block in [block for block in self.live.values() if any(map(is_collective_copy, block.frames))]:
             del self.live[block.address]
@@ -95,9 +98,9 @@ class LiveBlocks(BlockCategories):
         return self._sessions[-1][-1].time_us if self._sessions[-1] else 0
 
     def _evict_overlapped(self) -> None:
-        """Remove, and record as freed, each block that overlaps the block at the next higher address.
+        """Remove each block that overlaps the block at the next higher address, and record a free for it.
 
-        Such a block was freed between two profiler sessions, where no session saw it.
+        Such a block was freed between two profiler sessions, so that no session saw the free.
         """
         order = sorted(self.live.values(), key=lambda block: block.address)
         last_us = self._last_event_us()
@@ -108,15 +111,16 @@ class LiveBlocks(BlockCategories):
 
 
 def is_collective_copy(frame: Frame) -> bool:
-    """Return whether memory allocated in this frame is a collective's own copy of a tensor."""
+    """Return whether memory allocated in this frame is a copy of a tensor that a collective made for itself."""
     name: str = frame["name"]
     return name.startswith("c10d::") or name == "aten::flatten_dense_tensors"
 
 
 def trace_entries(events: Iterable[Event]) -> list[TraceEntry]:
-    """Return the events as trace entries of a device in PyTorch's format.
+    """Return allocations and frees as trace entries of a device in PyTorch's format.
 
-    The first entry has the category `unknown`, because PyTorch's viewer needs one such entry.
+    The first entry has the category `unknown`, because PyTorch's viewer shows categories only if there is such an
+    entry.
     """
     entries = [trace_entry(event) for event in events]
     return [first_entry(entries), *entries]
@@ -148,9 +152,9 @@ def blocks_before_trace(blocks: LiveBlocks) -> dict[int, list[str]]:
 
 
 def segments(blocks: LiveBlocks) -> list[Segment]:
-    """Return made-up segments in PyTorch's format that contain all live blocks and all blocks in the stored events.
+    """Return segments in PyTorch's format that contain all live blocks and all blocks in the stored events.
 
-    CPU memory has no segments, but viewers need aligned address ranges that contain every block.
+    These segments are made up: CPU memory has none, but viewers need aligned address ranges that contain every block.
     """
     everything = {event.block.address: event.block.size for event in blocks.events()}
     everything |= {address: block.size for address, block in blocks.live.items()}
@@ -166,10 +170,10 @@ def segments(blocks: LiveBlocks) -> list[Segment]:
 
 
 def aligned_ranges(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return address ranges (start, stop) around spans given as (address, size), in ascending order.
+    """Return address ranges (start, stop) that cover the spans, given as (address, size), in ascending order.
 
-    Each span is extended to multiples of SEGMENT_ALIGNMENT (2 MiB); ranges that touch or overlap are merged. Example,
-    in MiB: (1, 1) and (3, 2) become 0-2 and 2-6, which touch: one range 0-6.
+    Each span is extended to multiples of SEGMENT_ALIGNMENT (2 MiB); ranges that touch or overlap are merged. For
+    example, in MiB: the spans (1, 1) and (3, 2) become the ranges 0-2 and 2-6; these touch, so the result is 0-6.
     """
     ranges: list[tuple[int, int]] = []
     unit = SEGMENT_ALIGNMENT
@@ -183,7 +187,7 @@ def aligned_ranges(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def segment(start: int, stop: int, inside: list[Block]) -> Segment:
-    """Return a made-up segment from address `start` to `stop`: the live blocks `inside`, and free gaps between them."""
+    """Return a made-up segment from address `start` to `stop`: the live blocks `inside`, and free blocks between."""
     used = sum(block.size for block in inside)
     blocks: list[SegmentBlock] = []
     position = start
@@ -213,7 +217,7 @@ def segment(start: int, stop: int, inside: list[Block]) -> Segment:
 def block_entry(address: int, size: int, state: str, frames: list[Frame]) -> SegmentBlock:
     """Return a block of a segment in PyTorch's format; `state` is "active_allocated" (live) or "inactive" (free).
 
-    `size` is in bytes; `frames` is the call stack of its allocation, innermost frame first (empty for a free block).
+    `size` is in bytes. `frames` is the call stack of the allocation, innermost frame first (empty for a free block).
     """
     requested = size if state == "active_allocated" else 0
     return {"address": address, "size": size, "requested_size": requested, "state": state, "frames": frames}

@@ -54,21 +54,21 @@ class Span(NamedTuple):
 
 
 class FrameTable:
-    """Stores each distinct frame and stack once, so that a snapshot stays small."""
+    """Stores each distinct frame and each distinct stack only once, so that a snapshot stays small."""
 
     def __init__(self) -> None:
         self._frames: dict[tuple[str, str, int], Frame] = {}
         self._stacks: dict[tuple[int, ...], list[Frame]] = {}
 
     def frame(self, name: str, filename: str, line: int) -> Frame:
-        """Return the dict for a source line; the same line always gives the same dict object."""
+        """Return the dict of a source line; equal lines share one dict object."""
         key = name, filename, line
         if key not in self._frames:
             self._frames[key] = {"name": name, "filename": filename, "line": line}
         return self._frames[key]
 
     def stack(self, frames: list[Frame]) -> list[Frame]:
-        """Return a list of these frames; the same frames always give the same list object."""
+        """Return a list with these frames; equal stacks share one list object."""
         return self._stacks.setdefault(tuple(map(id, frames)), frames)
 
 
@@ -110,7 +110,7 @@ class ProfilerSession:
             self.allocations.append(Allocation(event.start_time_ns, fields.ptr, fields.alloc_size, self._stack(path)))
 
     def _stack(self, path: Path) -> list[Frame]:
-        """Return the frames of the profiler events in `path`, innermost first; the same path gives the same list.
+        """Return the frames of the profiler events in `path`, innermost first; equal paths share one list object.
 
         A path is the chain of nested calls that led to an allocation.
         """
@@ -129,9 +129,9 @@ class ProfilerSession:
         return [*frames, *self._python_frames(path)]
 
     def _python_frames(self, path: Path) -> tuple[Frame, ...]:
-        """Return the frames of a call path that ends in a Python call, innermost first; those of each path are cached.
+        """Return the frames of a path whose last call is a Python call, innermost first; the result is cached.
 
-        Many operations that allocate memory are called by one Python function.
+        The cache is useful because one Python function calls many operations that allocate memory.
         """
         if path is None:
             return ()
@@ -141,9 +141,9 @@ class ProfilerSession:
         return self._innermost[id(path)][1]
 
     def _outer_frames(self, path: Path) -> tuple[Frame, ...]:
-        """Return the frames of a call path, innermost first; the frame for each Python call has the line of its caller.
+        """Return the frames of a path, innermost first; the frame for each Python call has the line of its caller.
 
-        The frames of each path are cached, because many stacks share their outer calls.
+        The frames of each path are cached, because many stacks have the same outer calls.
         """
         missing: list[Path] = []
         while path is not None and id(path) not in self._outer:
@@ -158,17 +158,18 @@ class ProfilerSession:
         return frames
 
     def _operation(self, name: str) -> list[Frame]:
-        """Return the frame of a PyTorch operation with this name, as a list of one.
+        """Return a list with the frame of the PyTorch operation `name`.
 
-        The list is empty for the span `ProfilerStep#N`: its name differs in each step, and so would all stacks.
+        The list is empty for the span `ProfilerStep#N`: this name differs in each step, so the stacks of all steps
+        would differ too.
         """
         return [] if name.startswith("ProfilerStep#") else [self._frames.frame(name, "", 0)]
 
     def _called(self, event: ProfilerEvent, *, innermost: bool) -> list[Frame]:
-        """Return the frame of the caller of `event`, at the line of that call, as a list.
+        """Return a list with the frame that called `event`, at the line of the call.
 
-        If `innermost` is set and the event is a Python function, the frame of the called function itself comes first.
-        Other functions need no frame of their own: the event of the next inner call has their current line.
+        If `innermost` is set and the event is a call of a Python function, the frame of the called function comes
+        first. Outer functions need no such frame: the event of the call inside them has their current line.
         """
         fields, frames = event.extra_fields, []
         locations = (fields.callsite, fields.caller) if innermost and event.tag == PY_CALL else (fields.caller,)

@@ -79,7 +79,7 @@ class MemoryRecorder:
 
     @contextmanager
     def recording(self, step: int) -> Iterator[None]:
-        """Record allocations inside this context as part of step `step`, if that step needs to be recorded.
+        """Record the allocations inside this context as those of step `step`, if this step needs to be recorded.
 
         The caller must call `finish` after the context.
         """
@@ -107,9 +107,9 @@ class MemoryRecorder:
 
     @property
     def is_occasional(self) -> bool:
-        """Whether recording slows this step down while other steps are not recorded, so that it is no typical step.
+        """Whether this step is slower than others because its memory is recorded; its times are then not typical.
 
-        This is so only on a CPU.
+        This happens only on a CPU, when other steps are not recorded.
         """
         return self.is_recording and not self._on_device and self._plan.skips_steps
 
@@ -146,7 +146,7 @@ class MemoryRecorder:
         self._write(self._folder / f"iteration_{self._last_finished_step or 0}_exit", snapshot)
 
     def breakdown(self) -> str:
-        """Return a text table of what uses the memory, from the history that is recorded now."""
+        """Return a text table of what uses the memory, from the history recorded so far."""
         return table(self._snapshot(memory_room()))
 
     def close(self) -> None:
@@ -157,14 +157,14 @@ class MemoryRecorder:
     def _is_wanted(self, step: int) -> bool:
         """Return whether allocations are recorded from the beginning of step `step`.
 
-        On CUDA, and in a process with a memory limit, they are recorded in all steps; otherwise for snapshots and
-        traces.
+        On CUDA, and in a process with a memory limit, all steps are recorded. Otherwise only the steps for snapshots
+        and traces are recorded.
         """
         traced = self.traces is not None and self.traces.is_traced(step)
         return self._on_device or traced or self._plan.covers(step) or memory_room().limit is not None
 
     def _begin(self) -> None:
-        """Record allocations from now on, to the end of the step."""
+        """Record allocations from now to the end of the step."""
         self.is_recording = True
         self._history.begin((self._last_finished_step or 0) + 1)
         self._contexts.enter_context(self._hooks.note_saved_tensors())
@@ -172,7 +172,7 @@ class MemoryRecorder:
     def _begin_if_limited(self) -> None:
         """Record allocations from now on if the process has a memory limit.
 
-        A script may set such a limit at any time, even in the middle of a step.
+        A script may set a memory limit at any time, even in the middle of a step.
         """
         if not self.is_recording and memory_room().limit is not None:
             self._begin()
@@ -233,7 +233,7 @@ def on_cuda(model: nn.Module) -> bool:
 def failure_entry(error: BaseException, room_left: Room, time_ns: int) -> TraceEntry:
     """Return the trace entry for a failed allocation: requested and available bytes, and the error's call stack.
 
-    `room_left` has the memory limit and the bytes that are free under it; `time_ns` is the Unix time of the failure.
+    `room_left` has the memory limit and the bytes that are free under it. `time_ns` is the Unix time of the failure.
     """
     match = ALLOCATION_SIZE.search(str(error))
     return {
@@ -249,11 +249,11 @@ def failure_entry(error: BaseException, room_left: Room, time_ns: int) -> TraceE
 
 
 def insert_failure(trace: list[TraceEntry], entry: TraceEntry) -> None:
-    """Insert the entry of a failed allocation into `trace`, before the frees that the exception caused on its way up.
+    """Insert the entry of a failed allocation into `trace`, before the frees that the exception itself caused.
 
-    `entry` was made after these frees, so its `device_free` may exceed the requested size. Example: 8 bytes were
-    requested while 3 were free, and the exception freed 10, so `entry` says 13. The freed bytes are subtracted again,
-    back to 3.
+    When an exception leaves a function, its tensors are freed. `entry` is made after these frees, so its free bytes
+    (`device_free`) are too many. Example: 8 bytes were requested while 3 were free. The exception then freed 10, so
+    `entry` says 13; this function corrects the number to 3.
     """
     position = next((k for k, other in enumerate(trace) if other["time_us"] > entry["time_us"]), len(trace))
     earlier, free = position, entry["device_free"]

@@ -1,10 +1,10 @@
-"""Define the format of a memory snapshot: that of `torch.cuda.memory._snapshot()`, with fields of our own added."""
+"""Define the format of a memory snapshot: that of `torch.cuda.memory._snapshot()`, with additional fields."""
 
 from typing import TypedDict
 
 
 class Frame(TypedDict):
-    """A source line on a stack; `filename` is empty for operations of PyTorch."""
+    """A source line on a call stack; for operations of PyTorch, `filename` is empty."""
 
     name: str
     filename: str
@@ -14,7 +14,7 @@ class Frame(TypedDict):
 class TraceEntry(TypedDict, total=False):
     """An event of a device's allocator, such as an allocation or a free.
 
-    `category` is not in PyTorch's format. `user_metadata` is, and holds the label, such as the name of the tensor.
+    PyTorch's format has no `category`. Its field `user_metadata` holds the label, such as the name of the tensor.
     """
 
     action: str
@@ -30,9 +30,9 @@ class TraceEntry(TypedDict, total=False):
 
 
 def first_entry(trace: list[TraceEntry]) -> TraceEntry:
-    """Return an entry with the category `unknown`, to be put first in `trace`.
+    """Return an entry with the category `unknown`, which the caller puts first in `trace`.
 
-    PyTorch's viewer shows categories only if an entry has that category.
+    PyTorch's viewer shows categories only if an entry has the category `unknown`.
     """
     time_us = trace[0].get("time_us", 0) if trace else 0
     return {
@@ -78,13 +78,14 @@ class Mark(TypedDict):
 
 
 class Details(TypedDict, total=False):
-    """The fields that this project adds to a snapshot, under its key `workbench`.
+    """The fields that this project adds to a snapshot, under the key `workbench`.
 
-    `limit_bytes` is the memory of the device, or on a CPU the limit of the process that `limit_name` names, such as
-    `RLIMIT_DATA`. `step` is the last finished step, and `exact` says whether hooks recorded the categories of blocks.
+    `limit_bytes` is the memory of the device. On a CPU it is a limit of the process, and `limit_name` is its name, such
+    as `RLIMIT_DATA`. `step` is the last finished step. `exact` says whether hooks recorded the categories of blocks.
     `blocks` is {address: [category, label]} of blocks that were allocated before the trace begins. `lost_notes` counts
-    the notes of hooks that were dropped or whose block is unknown. Of `device_used_bytes` this process has
-    `device_process_bytes`, if the driver tells it; `nccl_groups` counts the rank's process groups that use NCCL.
+    notes of hooks that were dropped or whose block is unknown. `device_used_bytes` is in use on the device; this
+    process uses `device_process_bytes` of it, if the driver reports that. `nccl_groups` counts the rank's process
+    groups with NCCL.
     """
 
     schema: str
@@ -105,7 +106,7 @@ class Details(TypedDict, total=False):
 
 
 class Snapshot(TypedDict, total=False):
-    """A memory snapshot: the segments, and for each device the history of its allocations (trace)."""
+    """A memory snapshot: the segments, and for each device its trace, which is the history of allocations."""
 
     segments: list[Segment]
     device_traces: list[list[TraceEntry]]

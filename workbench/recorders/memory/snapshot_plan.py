@@ -10,8 +10,8 @@ WINDOW = 5
 class SnapshotPlan:
     """The schedule of memory snapshots: a snapshot after every `freq` steps, for which `window` steps are recorded.
 
-    If `last_step` is given, the `window` steps that end with it are recorded too, for a table of the memory after
-    that step. Example: with `freq` 10 and `window` 3, steps 8, 9, 10, 18, 19, 20, ... are recorded.
+    With `last_step`, the `window` steps up to this step are recorded too, for a table of the memory after it. Example:
+    with `freq` 10 and `window` 3, steps 8, 9, 10, 18, 19, 20, ... are recorded.
     """
 
     freq: int = 10
@@ -23,11 +23,11 @@ class SnapshotPlan:
         return step % self.freq == 0
 
     def covers(self, step: int) -> bool:
-        """Return whether this step is recorded: it is one of the `window` steps up to a snapshot or to `last_step`."""
+        """Return whether a step is recorded: it is one of the `window` steps up to a snapshot or up to `last_step`."""
         before_last = -1 if self.last_step is None else self.last_step - step
         return -step % self.freq < self.window or 0 <= before_last < self.window
 
     @property
     def skips_steps(self) -> bool:
-        """Whether some steps are not recorded."""
+        """Whether the schedule leaves some steps unrecorded."""
         return self.window < self.freq

@@ -28,7 +28,7 @@ MAX_NOTES = 1_000_000
 
 
 class Removable(Protocol):
-    """The handle of a registered hook; its method removes the hook."""
+    """The interface of the handle of a registered hook; `remove` removes the hook."""
 
     def remove(self) -> None: ...
 
@@ -36,8 +36,9 @@ class Removable(Protocol):
 class Note(NamedTuple):
     """A record that a hook writes: what a tensor is, or which module or phase begins.
 
-    About a tensor, `address` is that of its storage, `kind` the category, and `label` the tensor's name. About a
-    module or a phase, `kind` is `MODULE` or `PHASE`, `label` is its name, and `address` is 0. `time_ns` is Unix time.
+    In a note on a tensor, `address` is the address of its storage, `kind` its category, and `label` its name. In a note
+    on a module or a phase, `kind` is `MODULE` or `PHASE`, `label` is the name, and `address` is 0. `time_ns` is Unix
+    time.
     """
 
     time_ns: int
@@ -56,20 +57,20 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def without_wrappers(name: str) -> str:
-    """Return a parameter's or module's name without the parts that wrappers such as torch.compile add."""
+    """Return the name of a parameter or module without the parts that wrappers such as torch.compile add."""
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
 def add_gradient_hook(parameter: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> Removable:
-    """Register `hook` to be called with the parameter after its gradient was accumulated; returns the hook's handle."""
+    """Register a hook that is called with the parameter when its gradient is accumulated; return the hook's handle."""
     return parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call,no-any-return]
 
 
 class TensorHooks:
     """Hooks on a model and all optimizers that write a `Note` on each tensor whose category they know.
 
-    They write notes only between `start()` and `stop()`; `take_notes()` returns them. At most `keep` notes are
-    stored; older ones are dropped and counted in `lost`.
+    They write notes only between `start()` and `stop()`; `take_notes()` returns the notes. At most `keep` notes are
+    stored; older notes are dropped and counted in `lost`.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, keep: int = MAX_NOTES) -> None:
@@ -109,7 +110,7 @@ class TensorHooks:
         self._running = False
 
     def note_long_lived_tensors(self) -> None:
-        """Write a note on each tensor that outlives a step; a script may replace one without calling a hook."""
+        """Write a note on each tensor that outlives a step; no hook is called if a script replaces such a tensor."""
         for tensor, category, label in self.long_lived_tensors():
             self.note_tensor(tensor, category, label)
 
@@ -132,7 +133,7 @@ class TensorHooks:
     def long_lived_tensors(self) -> Iterator[tuple[torch.Tensor, str, str]]:
         """Yield (tensor, category, label) of each tensor that outlives a step.
 
-        These are parameters, buffers, gradients and optimizer state; of a DTensor, this rank's part.
+        These are parameters, buffers, gradients and optimizer state. A DTensor is represented by this rank's part.
         """
         # Scripts put other tensors in the place of parameters: resized embeddings, loaded weights, new layers.
         for full_name, parameter in self._model.named_parameters():

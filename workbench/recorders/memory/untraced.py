@@ -1,7 +1,7 @@
-"""Hide functions from PyTorch's profiler: hooks that it traces make most of the events of a session.
+"""Hide functions from PyTorch's profiler: otherwise hooks would cause most events of a session.
 
 With Python stacks, the profiler records each call of a Python or built-in function. A hook that writes a note makes a
-dozen of them, and each costs several times as much to collect and read as to make.
+dozen calls. To record and read such a call costs several times as much as the call itself.
 """
 
 import ctypes
@@ -24,7 +24,10 @@ for switch in (suspend, resume):
 
 
 def untraced(function: Callable[Params, Result]) -> Callable[Params, Result]:
-    """Return a function that does the same, during which no profiler traces this thread: only its own call is seen."""
+    """Return a function that does the same as `function`, but hides the calls inside from the profiler.
+
+    The profiler still records the call of the function itself.
+    """
 
     @wraps(function)
     def run(*args: Params.args, **kwargs: Params.kwargs) -> Result:

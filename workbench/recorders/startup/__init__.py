@@ -1,1 +1,1 @@
-"""Attach the recorders to an unchanged training script, by a module that Python imports when a process starts."""
+"""Attach the recorders to an unchanged training script, with a module that Python imports when a process starts."""

@@ -1,7 +1,7 @@
 """Wrap functions of torch when their module is imported, so that an unchanged training script is recorded.
 
-The script's call of `init_process_group` then starts the recorders. Without a process group, its first optimizer step
-starts the recorder of steps.
+The recorders start when the script calls `init_process_group`. Without a process group, the first optimizer step starts
+the step recorder.
 """
 
 import datetime as dt
@@ -25,7 +25,7 @@ TIMEOUT_POSITION = 2
 def recording() -> "Recording":
     """Return the `Recording` of this process, the object that holds its recorders; the first call creates it.
 
-    A forked child process gets its own.
+    A forked child process gets an object of its own.
     """
     # Not before it is needed: this module is imported in the middle of torch's own import.
     from workbench.recorders.startup.recording import Recording
@@ -45,9 +45,9 @@ def safely(act: Callable[[], object]) -> None:
 
 
 def patch_distributed(module: ModuleType) -> None:
-    """Wrap `init_process_group` in `module` (distributed_c10d), so that each call attaches the recorders.
+    """Wrap `init_process_group` in `module` (distributed_c10d), so that its call attaches the recorders.
 
-    From now on an exception that ends this process is also recorded, even one before that call.
+    From now on, an exception that ends this process is recorded too, even before `init_process_group` is called.
     """
     if not settings().record:
         return
@@ -80,8 +80,8 @@ def note_errors() -> None:
 def patch_optimizer(module: ModuleType) -> None:
     """Register the functions `before_step` and `after_step` as hooks on all optimizers, to measure training steps.
 
-    `module` is `torch.optim.optimizer`, which has just been imported. Nothing is done if the launcher wants no
-    record.
+    `module` is `torch.optim.optimizer`, which has just been imported. Nothing is done if the launcher has switched
+    recording off.
     """
     if not settings().record:
         return
@@ -90,7 +90,10 @@ def patch_optimizer(module: ModuleType) -> None:
 
 
 def patch_torchtitan() -> None:
-    """Prepare this process for torchtitan just before its import, if the launcher says that it runs torchtitan."""
+    """Prepare this process for torchtitan, just before torchtitan is imported; else do nothing.
+
+    The launcher says whether the script is torchtitan.
+    """
     if settings().torchtitan:
         from workbench.recorders.startup.torchtitan_on_cpu import prepare
 
@@ -98,10 +101,10 @@ def patch_torchtitan() -> None:
 
 
 def before_step(optimizer: object, _args: object, _kwargs: object) -> None:
-    """Tell the `Recording` of this process that an optimizer begins its step (a hook of torch.optim)."""
+    """Report to the `Recording` of this process that an optimizer step begins (a hook of torch.optim)."""
     safely(lambda: recording().before_step(optimizer))
 
 
 def after_step(optimizer: object, _args: object, _kwargs: object) -> None:
-    """Tell the `Recording` of this process that an optimizer has ended its step (a hook of torch.optim)."""
+    """Report to the `Recording` of this process that an optimizer step has ended (a hook of torch.optim)."""
     safely(lambda: recording().after_step(optimizer))

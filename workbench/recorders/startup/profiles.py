@@ -90,7 +90,7 @@ class Profiles:
 def agreed_step(folder: Path, step: int) -> int:
     """Return the step to profile that another rank has recently chosen; if none has, choose `step` for all ranks.
 
-    The chosen step is written to a file in `folder`, which all ranks read.
+    The choice is written to a file in `folder`, which all ranks read.
     """
     path = folder / REQUEST
     chosen = read_json(path)

@@ -1,6 +1,6 @@
 """Record an unchanged training script: hangs, steps, memory on CUDA, and profiles on request.
 
-The script does not call the recorders. Hooks in torch functions call the class `Recording` instead.
+The script does not call the recorders. Instead, hooks in functions of torch call the class `Recording`.
 """
 
 import atexit
@@ -35,8 +35,8 @@ OTHERS_STEPS = 100
 class Recording:
     """All recorders of this process, for a script that does not call them.
 
-    A script may have several optimizers. Steps are counted by the first one that steps: a training step ends each
-    time that optimizer has stepped.
+    A script may have several optimizers. The first optimizer that steps counts the training steps: each of its later
+    steps ends one.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -76,7 +76,7 @@ class Recording:
             self._optimizer = weakref.ref(optimizer)
 
     def after_step(self, optimizer: object) -> None:
-        """End the phase `optim`; if steps are counted by `optimizer`, also end the training step."""
+        """End the phase `optim`; if `optimizer` is the one that counts the steps, also end the training step."""
         self._leave()
         is_first = optimizer is self._optimizer()
         self._others_steps = 0 if is_first else self._others_steps + 1
@@ -89,7 +89,7 @@ class Recording:
     def leave_steps_to(self, recorder: StepRecorder) -> None:
         """Stop recording steps, because the script has started its own step recorder, `recorder`.
 
-        From now on the hang recorder reads the current step and phase from `recorder`.
+        From now on, the hang recorder reads the current step and phase from `recorder`.
         """
         self._idle = True
         if self._steps:
@@ -105,13 +105,13 @@ class Recording:
             Attached.now = self._attached = None
 
     def abandon(self) -> None:
-        """Drop all recorders without closing them, in a forked child; they belong to the parent process."""
+        """Drop all recorders in a forked child without closing them, because they belong to the parent process."""
         self._idle, self._steps, self._attached = True, None, None
         Attached.now = None
         automatic.forget()
 
     def failed(self, error: BaseException) -> None:
-        """Record an exception that ends the process, unless a hang recorder runs, which records it itself."""
+        """Record an exception that ends the process; do nothing if a hang recorder runs, which records it itself."""
         self._failed = True
         if self._attached is None and Attached.now is None and (self._steps or "RANK" in os.environ):
             self._save_memory(error)
@@ -120,9 +120,10 @@ class Recording:
             write_json(self._settings.folder / "dumps" / f"exit_{rank}.json", report)
 
     def close(self) -> None:
-        """Stop the profiler and the step recorder, which first writes the steps whose device times were not yet known.
+        """Stop the profiler and the step recorder; the step recorder first writes steps that waited for device times.
 
-        If no error was recorded and no hang recorder runs, a clean end is recorded; a hang recorder does that itself.
+        A clean end is recorded if no error was recorded and no hang recorder runs. A hang recorder records the end
+        itself.
         """
         if self._profiles:
             self._profiles.close()
@@ -135,7 +136,7 @@ class Recording:
     def _start_alone(self) -> None:
         """Start recording steps in a process without a process group.
 
-        If a run has several such processes, only the first is recorded.
+        If a run has several such processes, only the first one is recorded.
         """
         if "RANK" not in os.environ and group_position() is None and not self._is_only_one():
             self._idle = True
@@ -173,7 +174,7 @@ class Recording:
         return self._steps
 
     def _time_phases(self) -> None:
-        """Wrap the data loader and the backward pass, which most scripts have, to measure them as phases."""
+        """Wrap the data loader and the backward pass to measure them as phases; most scripts have both."""
         iterator = dataloader._BaseDataLoaderIter  # noqa: SLF001
         iterator.__next__ = self._timed("data_wait", iterator.__next__)  # type: ignore[method-assign]
         # `Tensor.backward` looks this name up in each call, so one wrapper sees both ways to run the backward pass.
@@ -193,7 +194,7 @@ class Recording:
         return timed
 
     def _note_loss(self, root: object) -> None:
-        """Store the value of `root`, the tensor on which `backward` is called, as the loss of the step in the step log.
+        """Store the value of `root`, the tensor whose `backward` is called, as the loss of the step in the step log.
 
         Only a single number on the CPU is read: reading it from a device would wait for all queued work.
         """

@@ -15,10 +15,11 @@ VARIABLE = "WORKBENCH_RECORD"
 class Settings:
     """What to record in an unchanged training script, as the options of `workbench launch` say; steps count from 1.
 
-    `traces` is the name of the folder for profiler traces below `folder`. `timeout_s` becomes the timeout of
-    collectives if the script sets none. If the launcher knows the timeouts that the script sets, they are
-    `init_timeout_s` before and `train_timeout_s` after its first step. Without `record` nothing is recorded.
-    `torchtitan` says that the script is torchtitan, which on a CPU needs the patches of `torchtitan_on_cpu`.
+    `traces` is the name of the folder for profiler traces below `folder`. `timeout_s` is set as the timeout of
+    collectives if the script sets none. If the launcher knows which timeouts the script sets, `init_timeout_s` is the
+    timeout until the first step has ended, and `train_timeout_s` the timeout afterwards. If `record` is False, nothing
+    is recorded. `torchtitan` says that the script is torchtitan, which needs the patches of `torchtitan_on_cpu` on a
+    CPU.
     """
 
     folder: Path

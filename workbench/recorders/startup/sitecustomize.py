@@ -1,8 +1,8 @@
 """Attach the recorders to an unchanged training script.
 
-Python imports this module at start-up if PYTHONPATH begins with this folder, as `workbench launch -- COMMAND` sets it
-for all processes of a job. It runs the user's own `sitecustomize`, removes this folder from the import path, and waits
-until `torch.distributed` or `torch.optim` is imported. The cost for other processes is one check per import.
+`workbench launch -- COMMAND` puts this folder first in the PYTHONPATH of all processes of a job. So Python imports this
+module at start-up. The module runs the user's own `sitecustomize`, removes this folder from the import path, and waits
+until `torch.distributed` or `torch.optim` is imported. A process that imports neither pays one check per import.
 """
 
 import os
@@ -32,7 +32,7 @@ class Watcher:
     def find_spec(self, name: str, path: "Sequence[str] | None" = None, _target: object = None) -> "ModuleSpec | None":
         """Return the module spec of a module in `WATCHED`, changed so that the module is patched after its import.
 
-        The result is None for all other modules, which Python then finds as usual.
+        Return None for any other module; Python then finds the module as usual.
         """
         if name == TORCHTITAN:
             prepare_torchtitan()
@@ -62,7 +62,7 @@ def executing(execute: "Callable[[ModuleType], None]", patch: str) -> "Callable[
 
 
 def prepare_torchtitan() -> None:
-    """Prepare this process for torchtitan before its import, which chooses the device; only once in a process."""
+    """Prepare this process for torchtitan before torchtitan is imported and chooses its device; only once."""
     global TORCHTITAN  # noqa: PLW0603
     TORCHTITAN = ""
     try:
@@ -72,7 +72,7 @@ def prepare_torchtitan() -> None:
 
 
 def hook() -> "ModuleType":
-    """Import and return `workbench.recorders.startup.hook`, with our packages on sys.path only during the import."""
+    """Import and return `workbench.recorders.startup.hook`; this project is on sys.path only during the import."""
     import json
 
     root = json.loads(os.environ["WORKBENCH_RECORD"])["root"]
@@ -89,7 +89,7 @@ def hook() -> "ModuleType":
 
 
 def run_own_sitecustomize() -> None:
-    """Run the user's own module `sitecustomize`, which Python did not import because it found this one first."""
+    """Run the user's own module `sitecustomize`, which Python did not import because it found this module first."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != HERE]
     spec = PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:

@@ -1,8 +1,8 @@
 """Let torchtitan train on a CPU without changing its files; the start-up hook calls this before torchtitan is imported.
 
-On a machine without an accelerator, torchtitan assumes CUDA. These patches report the CPU as its device, give
-`torch.cpu` the functions of `torch.cuda` that it calls, and replace what gloo and the CPU do not have. With an
-accelerator nothing is changed.
+On a machine without an accelerator, torchtitan assumes CUDA. These patches report the CPU as the device, add functions
+of `torch.cuda` that torchtitan calls to `torch.cpu`, and replace what gloo and the CPU do not support. With an
+accelerator, nothing is changed.
 """
 
 import atexit
@@ -24,7 +24,7 @@ utils: Any = torch._utils  # noqa: SLF001
 
 
 def prepare() -> None:
-    """Apply the patches of this module, if torchtitan would find no accelerator."""
+    """Apply the patches of this module if there is no accelerator."""
     if utils._get_available_device_type() is not None:  # noqa: SLF001
         return
     utils._get_available_device_type = lambda: "cpu"  # noqa: SLF001
@@ -38,7 +38,7 @@ def prepare() -> None:
 
 
 def resident_memory(_device: object = None) -> dict[str, int]:
-    """Return the peak of this process's resident memory in place of an allocator's statistics."""
+    """Return the peak resident memory of this process, in place of an allocator's statistics."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"active_bytes.all.peak": peak, "reserved_bytes.all.peak": peak, "num_alloc_retries": 0, "num_ooms": 0}
 
@@ -72,7 +72,7 @@ DTensor would try to offset the CPU's random numbers, and fail.
 
 
 def sum_gradients() -> None:
-    """Make FSDP sum gradients and divide them itself: gloo lacks the reduction that scales while it sums."""
+    """Make FSDP sum gradients and divide them in a separate step, because gloo cannot scale while it sums."""
     set_factor = FSDPModule.set_gradient_divide_factor
 
     @functools.wraps(set_factor)
@@ -84,7 +84,7 @@ def sum_gradients() -> None:
 
 
 def profile_without_none() -> None:
-    """Leave out None among the profiler's activities: torchtitan up to 0.2 gives it for an unknown device."""
+    """Remove None from the activities of the profiler; torchtitan up to 0.2 passes None for an unknown device."""
     start = torch.profiler.profile.__init__
 
     @functools.wraps(start)
@@ -103,7 +103,7 @@ def set_timeouts() -> None:
 
 
 def run_flex_attention_eagerly() -> None:
-    """Run FlexAttention uncompiled: torchtitan compiles it, but the compiler has no backward pass of it for a CPU."""
+    """Run FlexAttention without torch.compile, which has no backward pass of FlexAttention for the CPU."""
     with contextlib.suppress(ImportError):
         from torch.nn.attention import flex_attention
 
@@ -120,11 +120,11 @@ def run_flex_attention_eagerly() -> None:
 
 
 def end_at_once() -> None:
-    """End the process right after a clean end of the training.
+    """End the process immediately after a clean end of the training.
 
     A rank that used DTensor on gloo may abort after it has destroyed its process groups, and torchrun would report a
-    failure. Functions of `atexit` run in reverse order of registration: this one is registered before those of the
-    recorders, so it runs after them.
+    failure. `atexit` runs its functions in reverse order of registration. This function is registered before the
+    functions of the recorders, so it runs after them.
     """
     destroy: Callable[..., None] = dist.destroy_process_group
     ended = []

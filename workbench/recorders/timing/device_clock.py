@@ -1,4 +1,4 @@
-"""Measure the duration of phases on a CUDA device with events that are read later, without synchronising."""
+"""Measure the duration of phases on a CUDA device with events; they are read later, so nothing waits for the device."""
 
 from collections import defaultdict
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Spans:
-    """The CUDA events at the start and the end of each phase of one step, from which durations are read later.
+    """The CUDA events at the start and the end of each phase of one step; durations are read from them later.
 
     `spans` has a tuple (phase, start, end) for each phase, in the order in which the phases ended.
     """
@@ -24,7 +24,7 @@ class Spans:
         return all(end.query() for _, _, end in self._spans[-1:])  # type: ignore[no-untyped-call]
 
     def resolve(self) -> dict[str, int]:
-        """Return {phase: nanoseconds on the device}, without phases whose end the device has not reached yet."""
+        """Return {phase: nanoseconds on the device}; a phase whose end the device has not reached yet is omitted."""
         total: defaultdict[str, int] = defaultdict(int)
         for name, begin, end in self._spans:
             if end.query():  # type: ignore[no-untyped-call]
@@ -35,9 +35,9 @@ class Spans:
 class DeviceClock:
     """Records a CUDA event at the start and at the end of each phase, on the current stream.
 
-    With `reset_peaks`, each call of `memory` resets the allocator's peak values, so that it returns the peaks since the
-    call before. Without it the peaks count from the start of the process: resets would falsify the peaks that the
-    script itself may read.
+    With `reset_peaks`, each call of `memory` resets the allocator's peaks, so that the next call returns the peaks
+    since then. Without `reset_peaks`, peaks count from the start of the process. This is necessary if the script reads
+    the peaks itself, because a reset would change them.
     """
 
     def __init__(self, *, reset_peaks: bool = True) -> None:
@@ -67,8 +67,8 @@ class DeviceClock:
     def memory(self) -> MemoryUse:
         """Return peak memory, memory limit (bytes) and the number of allocation retries of the process.
 
-        With `reset_peaks` the peaks are those since the last call of this method; all else counts from the start of
-        the process.
+        With `reset_peaks`, the peaks are those since the last call. All other values count from the start of the
+        process.
         """
         stats = self._cuda.memory_stats()
         if self._reset_peaks:

@@ -58,7 +58,7 @@ def export(profiler: profile, path: Path) -> None:
 class TracePlan:
     """The schedule of a profiler: of every `freq` steps, the last `active_steps` are traced, after `warmup` steps.
 
-    One trace contains `active_steps` steps, and is written below `folder`.
+    A trace contains `active_steps` steps, and is written below `folder`.
     """
 
     folder: Path
@@ -88,7 +88,7 @@ class TracePlan:
 class TraceRecorder:
     """Writes profiler traces of some steps to `folder`/iteration_N/rankR_trace.json; N is the last step in the trace.
 
-    In a trace, the span `ProfilerStep#n` is step n. A given `plan` is used instead of `folder`, `freq`, `warmup` and
+    In a trace, the span `ProfilerStep#n` is step n. If `plan` is given, it replaces `folder`, `freq`, `warmup` and
     `active`.
     """
 
@@ -114,7 +114,7 @@ class TraceRecorder:
         self.end()
 
     def begin(self, step: int) -> None:
-        """Begin step `step`; the first call also starts the profiler, whose schedule decides which steps it records."""
+        """Begin step `step`; the first call also starts the profiler, which records the steps of its schedule."""
         self._profiler = self._profiler or self._start(step)
 
     def end(self) -> None:

@@ -61,8 +61,8 @@ class StepLine:
     ) -> None:
         """Store the given values, which are Python numbers, in this line of the step log.
 
-        `tokens` and `local_loss` are those of this rank, `loss` is the mean of all ranks, `grad_norm` the norm of the
-        gradients.
+        `tokens` and `local_loss` belong to this rank only. `loss` is the mean of all ranks, and `grad_norm` is the norm
+        of the gradients.
         """
         self.tokens = self.tokens if tokens is None else tokens
         self.loss = self.loss if loss is None else loss
@@ -76,7 +76,7 @@ class StepLine:
 
 
 class PhaseClock:
-    """Measures wall-clock and CPU time of each phase of a step; of nested phases, only the innermost gets the time.
+    """Measures wall-clock and CPU time of each phase of a step; if phases are nested, the innermost gets the time.
 
     Example: a step of 10 ms contains fwd of 6 ms, which contains gc of 2 ms. Then fwd counts 4 ms, gc 2 ms, and the
     remaining time of the step (residual) is 4 ms.
@@ -106,8 +106,8 @@ class PhaseClock:
 class StepRecorder:
     """Writes the step log `steps/rank_R.jsonl` and the heartbeat `steps/heartbeat_R.bin` of rank R below `folder`.
 
-    The heartbeat says in which step and phase the rank is now. If `timing` is given, each finished step is added to
-    that table.
+    The heartbeat has the current step and phase of the rank. If the table `timing` is given, each finished step is
+    added to it.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class StepRecorder:
 
     @property
     def current_phase(self) -> str:
-        """The name of the innermost open phase; outside of a step, a name that says so."""
+        """The name of the innermost open phase; between two steps, a name that says that no step is running."""
         return self._clock.open[-1] if self._clock.open else BETWEEN
 
     @property
@@ -158,7 +158,7 @@ class StepRecorder:
         self.heartbeat.beat(step, BETWEEN.encode())
 
     def phase(self, name: str) -> "Phase":
-        """Record the time inside this context as phase `name`, without the time of phases inside this one."""
+        """Record the time inside this context as phase `name`; phases inside this phase do not count for it."""
         return Phase(self, name)
 
     def begin_phase(self, name: str) -> None:
@@ -168,7 +168,7 @@ class StepRecorder:
             self._device.begin(name)
 
     def end_phase(self) -> None:
-        """End the phase that was begun last."""
+        """End the phase that began last."""
         if self._device:
             self._device.end()
         self._leave()
@@ -176,23 +176,22 @@ class StepRecorder:
     def breakdown(self, *, last: bool) -> str | None:
         """Return a text table of the steps since the last table; None if the recorder has no `timing` table.
 
-        The call never waits for the device. With `last`, the table includes steps whose device times are still
-        incomplete.
+        The call never waits for the device. With `last`, steps whose device times are incomplete are included.
         """
         self._flush(last=last)
         return self.timing.table() if self.timing else None
 
     def stop(self) -> None:
-        """Write the steps whose device times were not known yet, and close the step log, without recording a clean end.
+        """Write the steps that waited for device times, and close the step log without recording a clean end.
 
-        The heartbeat keeps the last phase; `close` would write that the rank has ended.
+        The heartbeat keeps the last phase. `close`, in contrast, writes that the rank has ended.
         """
         gc.callbacks.remove(self._time_garbage_collection)
         self._flush(last=True)
         self._file.close()
 
     def close(self) -> None:
-        """Write the steps whose device times were not known yet, close the step log, and record a clean end."""
+        """Write the steps that waited for device times, close the step log, and record a clean end."""
         self.stop()
         self.heartbeat.beat(self.current_step, DONE.encode())
 
@@ -207,7 +206,7 @@ class StepRecorder:
         self.heartbeat.beat(self.current_step, self.current_phase.encode())
 
     def _time_garbage_collection(self, when: str, info: dict[str, int]) -> None:
-        """Count the time of full garbage collections as phase `gc` (a callback of Python's gc module)."""
+        """Count the time of full garbage collections as phase `gc`; Python's gc module calls this method."""
         # Python calls the hook on the thread that collects, also in a forked child; the step's time is this thread's.
         if info["generation"] < 2 or threading.get_ident() != self._thread or os.getpid() != self._pid:
             return
@@ -259,9 +258,10 @@ class StepRecorder:
 
 
 class Phase(ContextDecorator):
-    """A context whose time counts as a phase of the step; after an exception the phase stays the current one.
+    """A context whose time counts as a phase of the step; after an exception, the phase remains the current phase.
 
-    No generator: after the operations of a step, whatever runs comes from slow memory, and costs by its length.
+    This is a class because it is faster than a generator here: after the operations of a step, its code is no longer in
+    the CPU's caches, so shorter code costs less.
     """
 
     def __init__(self, steps: StepRecorder, name: str) -> None:
@@ -280,7 +280,7 @@ class Phase(ContextDecorator):
 def header(rank_info: RankInfo, device: str) -> dict[str, object]:
     """Return the header line of a step log as a dict; a restarted rank appends another header to the same log.
 
-    It says which rank and process writes the log, on which `device` (cpu or cuda), and since when.
+    The header says which rank and process writes the log, on which `device` (cpu or cuda), and since when.
     """
     return {
         "schema": "workbench.steps/1",
@@ -296,7 +296,7 @@ def header(rank_info: RankInfo, device: str) -> dict[str, object]:
 
 
 def process_memory() -> MemoryUse:
-    """Return the peak resident memory of this process so far, and its limit, in bytes."""
+    """Return the peak resident memory of this process so far, and its memory limit, in bytes."""
     peak, still_free = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PAGE, memory_room().free
     limit = None if still_free is None else peak + still_free
     return {"memory_bytes": peak, "reserved_bytes": peak, "limit_bytes": limit, "alloc_retries": 0}

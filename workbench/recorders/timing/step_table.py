@@ -18,8 +18,8 @@ MS = 1e6
 class Row(NamedTuple):
     """A row of the table: the times of one phase over several steps, in ms.
 
-    Median, mean and largest are wall-clock times. `processor_ms` is the mean CPU time and `device_ms` the mean time
-    on the device; each is None if it was not measured.
+    Median, mean and largest time are wall-clock times. `processor_ms` is the mean CPU time, and `device_ms` the mean
+    time on the device; each is None if it was not measured.
     """
 
     name: str
@@ -31,20 +31,21 @@ class Row(NamedTuple):
 
 
 class StepTable:
-    """Collects steps from the step log; `table` summarises those since its last call."""
+    """Collects steps from the step log; `table` summarises the steps since its last call."""
 
     def __init__(self) -> None:
         self._steps: deque[StepRecord] = deque(maxlen=MAX_STEPS)
 
     def add(self, line: StepRecord) -> None:
-        """Add a finished line of the step log, unless a tag says that the step took longer than usual ones."""
+        """Add a finished line of the step log, unless a tag says that the step was slower than usual."""
         if not SPECIAL_TAGS.intersection(line["tags"]):
             self._steps.append(line)
 
     def table(self) -> str:
-        """Return a text table of the collected steps: a row per phase, longest first, then two more rows.
+        """Return a text table of the collected steps, and delete the steps.
 
-        These are "other", the time outside all phases, and "step", the whole step. The collected steps are deleted.
+        The table has a row per phase, longest first. The last two rows are "other", the time outside all phases, and
+        "step", the whole step.
         """
         if not self._steps:
             return "Timing breakdown: no step but first, profiled or snapshot ones"

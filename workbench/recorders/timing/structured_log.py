@@ -1,9 +1,9 @@
-"""Convert the step logs of a run to torchtitan's structured logs, for tools that read those.
+"""Convert the step logs of a run to torchtitan's structured logs, for tools that read these.
 
     python -m workbench.recorders.timing.structured_log RUN
 
-It creates RUN/structured_logs/training.global_rank_R.<start>-<pid>.jsonl, a file for each start of each rank. A step
-log has durations of phases but no start times, so the phases of a step are written as if they ran one after the
+This creates RUN/structured_logs/training.global_rank_R.<start>-<pid>.jsonl, a file for each start of each rank. A step
+log has no start times of phases, only durations. So the phases of a step are written as if they ran one after the
 other.
 """
 
@@ -110,7 +110,7 @@ def spans(phases: dict[str, int]) -> dict[str, int]:
 
 
 def metrics(line: Record) -> Iterator[tuple[str, float]]:
-    """Yield (name, value) of each metric in a line of the step log; values that are not finite are left out."""
+    """Yield (name, value) of each metric in a line of the step log; NaN and infinite values are omitted."""
     yield "local_valid_tokens", float(line["tokens"])
     for name in ("loss", "grad_norm"):
         if line[name] is not None and math.isfinite(float(line[name])):
@@ -118,9 +118,9 @@ def metrics(line: Record) -> Iterator[tuple[str, float]]:
 
 
 def records(path: Path) -> Iterator[tuple[Record, list[Record]]]:
-    """Yield (header, structured-log records) for each start of a rank in the step log at `path`.
+    """Yield (header, records of the structured log) for each start of a rank in the step log at `path`.
 
-    A truncated line is skipped.
+    Truncated lines are skipped.
     """
     writer, header, rank_records = None, None, list[Record]()
     for text in path.read_text(encoding="utf-8").splitlines():

@@ -30,10 +30,10 @@ INPUTS_SHOWN = 6
 
 
 class FiniteCheck:
-    """Checks in each step of one rank whether gradients and parameters are finite; if not, reports where it began.
+    """Checks in each step of one rank whether gradients and parameters are finite; if not, finds the cause.
 
-    The check begins when the object is created, and ends at `close` or when a parameter is not finite. `step` is the
-    number of the current step: the training loop may set it; otherwise the optimizer's updates are counted from 1.
+    The check begins when the object is created. It ends at `close`, or when a parameter is not finite. `step` is the
+    number of the current step; the training loop may set it, otherwise the optimizer's updates are counted from 1.
     """
 
     def __init__(self, models: nn.Module | Sequence[nn.Module], folder: str | Path = "outputs") -> None:
@@ -70,9 +70,9 @@ class FiniteCheck:
                 yield without_wrappers(name), buffer, "buffer"
 
     def _before_update(self, *_: Any) -> None:
-        """Check the gradients (a hook before the optimizer step); if one is not finite, write the report on its origin.
+        """Check the gradients (a hook before the optimizer step); if one is not finite, write a report on its origin.
 
-        The check continues, because a loss scaler may skip the update, and then training recovers.
+        The check then continues: a loss scaler may skip the update, so that training recovers.
         """
         gradients = [(name, p.grad) for name, p, kind in self._tensors() if kind == PARAMETER and p.grad is not None]
         if self._is_active and (broken := not_finite(gradients)):
@@ -82,7 +82,7 @@ class FiniteCheck:
     def _after_update(self, *_: Any) -> None:
         """Check the parameters (a hook after the optimizer step), and end the check if one is not finite.
 
-        If all are finite, a new step begins, and a report that was written about this step's gradients is deleted.
+        If all parameters are finite, a new step begins. A report about this step's gradients is then deleted.
         """
         if not self._is_active:
             return
@@ -109,10 +109,10 @@ class FiniteCheck:
         return {"name": name, "value": value} if math.isfinite(value) else None
 
     def _write(self, kind: str, broken: Sequence[tuple[str, Tensor]]) -> None:
-        """Find the operation that produced the NaN or infinity in the tensors of `broken`, and write the report on it.
+        """Find the operation that produced the NaN or infinity in the tensors `broken`, and write a report on it.
 
-        `broken` has (name, tensor) pairs; `kind` says what they are, "parameter" or "gradient". Losses are searched
-        as well.
+        `broken` has (name, tensor) pairs; `kind` says what they are, "parameter" or "gradient". The search also covers
+        losses.
         """
         with paused(self._log):
             operations = self._log.operations
@@ -132,7 +132,7 @@ class FiniteCheck:
 
 @contextmanager
 def paused(log: OperationLog) -> Iterator[None]:
-    """Return a context in which `log` logs nothing; at its end, logging continues."""
+    """Return a context in which `log` is paused; at the end of the context, logging continues."""
     log.end()
     try:
         yield
@@ -142,7 +142,7 @@ def paused(log: OperationLog) -> Iterator[None]:
 
 @torch.no_grad()
 def not_finite(named: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
-    """Return those (name, tensor) pairs whose tensor has a value that is NaN or infinite."""
+    """Return the (name, tensor) pairs whose tensor contains a NaN or an infinity."""
     parts = [(name, tensor, local_part(tensor)) for name, tensor in named if has_range(tensor)]
     if not parts:
         return []
@@ -161,8 +161,8 @@ def values_of(operations: Sequence[Operation]) -> list[Range]:
 def described(operations: Sequence[Operation], ranges: Sequence[Range], number: int) -> dict[str, object]:
     """Return a description of `operations[number]` for JSON: its name, module, source line and inputs.
 
-    It says whether the result has a NaN or an infinity, and the largest absolute value of each input. `ranges` has
-    the range of values of each operation's result.
+    The description says whether the result has a NaN or an infinity, and gives the largest absolute value of each
+    input. `ranges` has the range of values of each operation's result.
     """
     operation = operations[number]
     return {
@@ -185,9 +185,9 @@ def json_number(value: float) -> float | str:
 
 
 def check_finite(model: nn.Module, folder: str | Path = "outputs") -> FiniteCheck:
-    """Check from now on whether this rank's values are finite, and return the check, which `close` ends.
+    """Check from now on whether this rank's values are finite; return the check, whose `close` ends it.
 
-    The gradients and parameters of `model` are checked in each step. The first operation whose result is not finite
-    is written to `folder`/not_finite. Call this function once, before the first step.
+    The gradients and parameters of `model` are checked in each step. The first operation whose result is not finite is
+    written to `folder`/not_finite. Call this function once, before the first step.
     """
     return FiniteCheck(model, folder)

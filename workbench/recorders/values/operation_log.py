@@ -1,7 +1,7 @@
 """Log the tensor operations of a step with the smallest and largest value of each result, to find the first NaN.
 
-Each operation costs one more reduction, over its result; its smallest and largest value stay on the device until
-needed.
+Each operation costs one more reduction, over its result. The smallest and largest value stay on the device until they
+are needed.
 """
 
 import sys
@@ -37,10 +37,10 @@ BACKWARD, FORWARD, INPUT = "backward", "forward", "input"
 class Operation:
     """An operation in the log, or a tensor that no logged operation wrote (then `kind` is `input`).
 
-    `module` is the name of the module that ran it, and `line` the source line of the user. `parents` has the indices
-    in the log of the operations that wrote its inputs. `range` has the smallest and largest value of its result, on
-    the device. `tensor` is the name of the parameter or buffer in whose memory the result is, or empty; `elements`
-    counts the elements of the result.
+    `module` is the name of the module that ran the operation, and `line` the source line in the user's code. `parents`
+    has the indices in the log of the operations that wrote its inputs. `range` has the smallest and largest value of
+    its result, on the device. `tensor` is the name of the parameter or buffer that the operation wrote to, or empty.
+    `elements` is the number of elements of the result.
     """
 
     kind: str
@@ -55,10 +55,10 @@ class Operation:
 
 
 class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Logs all tensor operations of this process between `begin` and `end`, with the module that runs each of them.
+    """Logs all tensor operations of this process between `begin` and `end`, and the module that runs each of them.
 
-    `operations` is the log. `writers` is {number of a storage, from `storage_of`: index in the log of the operation
-    that wrote it last}. The modules of `models` get hooks that say which of them is running.
+    `operations` is the log. `writers` maps a storage (a number from `storage_of`) to the index in the log of the
+    operation that last wrote to it. Hooks on the modules of `models` say which module is running.
     """
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
@@ -71,7 +71,7 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._handles: list[Removable] = [handle for model in models for handle in self._hook(model)]
 
     def clear(self, named: Iterable[tuple[str, Tensor]]) -> None:
-        """Empty the log; `named` gives (name, tensor) of the parameters and buffers, to name them in the log."""
+        """Empty the log; `named` has (name, tensor) of parameters and buffers, whose names then appear in the log."""
         self.operations.clear()
         self.writers.clear()
         self._origins.clear()
@@ -124,7 +124,7 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _writer(self, tensor: Tensor) -> int:
         """Return the index in the log of the operation that wrote a tensor.
 
-        If none did, the tensor is first logged as an operation of kind `input`.
+        If no operation wrote it, the tensor is first added to the log, as an operation of kind `input`.
         """
         storage = storage_of(tensor)
         if storage not in self.writers:
@@ -138,8 +138,8 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _position(self) -> tuple[str, str, str]:
         """Return (kind, module, user's source line) of the operation that has just run.
 
-        `kind` is "forward" or "backward". A backward operation gets module and line of the forward operation whose
-        gradient it computes; autograd gives both the same sequence number.
+        `kind` is "forward" or "backward". A backward operation gets the module and line of the forward operation whose
+        gradient it computes. Autograd gives both operations the same sequence number.
         """
         node: Any = torch._C._current_autograd_node()  # noqa: SLF001  # no public name
         if node is not None:
@@ -168,10 +168,10 @@ class OperationLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def written_by(func: Any, given: Given, result: object) -> list[Tensor]:
-    """Return the tensors that an operation wrote: the arguments that it changes in place, or else its results.
+    """Return the tensors that an operation wrote: arguments that it changes in place, or else its results.
 
-    `func` is the operation, `given` its (arguments, keyword arguments), and `result` what it returned. Results that
-    are views of an argument are left out, because the operation wrote nothing into them.
+    `func` is the operation, `given` its (arguments, keyword arguments), and `result` what it returned. A result that is
+    a view of an argument is left out, because the operation wrote nothing to it.
     """
     arguments, keywords = given
     if func._schema.is_mutable:  # noqa: SLF001  # no public name
@@ -188,7 +188,7 @@ def tensors_in(value: object) -> list[Tensor]:
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a distributed tensor, or the tensor itself."""
+    """Return this rank's part of a distributed tensor; return any other tensor unchanged."""
     part = getattr(tensor, "_local_tensor", tensor)
     return part if isinstance(part, Tensor) else tensor
 
@@ -202,7 +202,7 @@ def storage_of(tensor: Tensor) -> int:
 
 
 def has_range(tensor: Tensor) -> bool:
-    """Return whether `range_of` works for a tensor: it is floating-point or complex, dense and not empty."""
+    """Return whether `range_of` works for a tensor: the tensor is floating-point or complex, dense and not empty."""
     part = local_part(tensor)
     return (
         part.dtype not in NO_RANGE and part.numel() > 0 and part.device.type != "meta" and part.layout is torch.strided
@@ -210,9 +210,9 @@ def has_range(tensor: Tensor) -> bool:
 
 
 def range_of(tensor: Tensor) -> Tensor:
-    """Return the smallest and largest value of a tensor, as float32 of shape (2,) on its device; NaN if it has a NaN.
+    """Return the smallest and largest value of a tensor, as float32 of shape (2,) on its device.
 
-    For complex values, real and imaginary parts count as values.
+    Both are NaN if the tensor has a NaN. Real and imaginary parts of a complex value count as two values.
     """
     part = local_part(tensor).detach()
     if part.is_complex():
@@ -225,7 +225,10 @@ def range_of(tensor: Tensor) -> Tensor:
 
 
 def joined(ranges: Sequence[Tensor]) -> Tensor:
-    """Return the smallest and largest value over several tensors; `ranges` has both of each, as in `range_of`."""
+    """Return the smallest and largest value over several tensors, from the `ranges` of the single tensors.
+
+    Argument and result have the form that `range_of` returns.
+    """
     if len(ranges) == 1:
         return ranges[0]
     rows = torch.stack([each.to(ranges[0].device) for each in ranges])
@@ -233,7 +236,7 @@ def joined(ranges: Sequence[Tensor]) -> Tensor:
 
 
 def user_line() -> str:
-    """Return the source line of the user's code that is running, as `file:line`; empty if there is none.
+    """Return the line of the user's code that is running, as `file:line`; empty if there is none.
 
     It is the line of the innermost stack frame outside of torch and this package.
     """

@@ -34,17 +34,17 @@ class Range(NamedTuple):
         return math.nan if self.is_nan else max(abs(self.low), abs(self.high))
 
     def has_infinities_of(self, other: "Range") -> bool:
-        """Return whether `other` has each infinity (-inf, +inf) that this range has."""
+        """Return whether `other` has each infinity (-inf, +inf) of this range."""
         return (not math.isinf(self.low) or math.isinf(other.low)) and (
             not math.isinf(self.high) or math.isinf(other.high)
         )
 
 
 def intended(operations: Sequence[Operation], ranges: Sequence[Range]) -> list[bool]:
-    """Return for each operation whether its infinities are intended, such as the -inf in an attention mask.
+    """Return, for each operation, whether its infinities are intended, such as the -inf in an attention mask.
 
-    That is so if the operation fills a tensor with infinities, or if all its infinities come from intended ones. A
-    result with a NaN is never intended. `ranges` has the range of values of each operation's result.
+    Infinities are intended if the operation fills a tensor with them, or if all of them come from intended infinities
+    in the inputs. A result with a NaN is never intended. `ranges` has the range of values of each operation's result.
     """
     known: list[bool] = []
     for operation, own in zip(operations, ranges, strict=True):
@@ -59,10 +59,9 @@ def origin(operations: Sequence[Operation], ranges: Sequence[Range], broken: Ite
     """Return the index of the operation that produced the first NaN or unintended infinity in the results `broken`.
 
     `operations` is the log in the order of time, `ranges` has the range of each operation's result, and `broken` has
-    indices in the log. Only operations that `broken` depends on are searched, because a NaN that nothing uses does no
-    harm. An infinity is intended where an operation fills a tensor with it, as in an attention mask. The result is
-    None
-    if `broken` has neither a NaN nor an unintended infinity.
+    indices in the log. Only operations on which `broken` depends are searched, because a NaN that is not used does no
+    harm. An infinity is intended if an operation fills a tensor with it, as in an attention mask. Return None if
+    `broken` has neither a NaN nor an unintended infinity.
     """
     wanted, seen = intended(operations, ranges), set[int]()
     waiting = [number for number in broken if not ranges[number].is_finite and not wanted[number]]
@@ -85,15 +84,15 @@ def origin(operations: Sequence[Operation], ranges: Sequence[Range], broken: Ite
 
 
 def is_constant(operation: Operation) -> bool:
-    """Return whether a result is a single number given by the script, such as `nan` in `weight[0] = nan`."""
+    """Return whether a result is a single number that the script wrote, such as `nan` in `weight[0] = nan`."""
     is_outside = operation.kind == INPUT or operation.name.startswith("aten.lift_fresh")
     return is_outside and operation.elements == 1 and not operation.tensor
 
 
 def losses(operations: Sequence[Operation]) -> list[int]:
-    """Return the indices of the forward operations before the first backward one whose result is a single number.
+    """Return the indices of forward operations before the backward pass whose result is a single number.
 
-    The loss is among them.
+    One of them is the loss.
     """
     forward = takewhile(lambda number: operations[number].kind != BACKWARD, range(len(operations)))
     return [number for number in forward if operations[number].elements == 1 and operations[number].kind == FORWARD]

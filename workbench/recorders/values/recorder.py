@@ -38,12 +38,12 @@ OUTSIDE_BACKWARD = -1
 
 @dataclass(frozen=True)
 class Place:
-    """A rank's position in the mesh, as far as `ValueRecorder` needs it to make sums that meshes have in common.
+    """A rank's position in the mesh, as far as it matters for sums that can be compared between meshes.
 
-    `copies` is the number of ranks with the same copy of each parameter that is not a DTensor. The gradient of an
-    activation is multiplied by `loss_share`, which makes it the gradient of the mean loss over all ranks; with None
-    it is not recorded. `is_last_stage` says whether the rank has the last stage of the pipeline. `opaque` has names
-    of modules whose inner activations are not recorded, because ranks have copies or partial sums of them.
+    `copies` is the number of ranks with the same copy of each parameter that is not a DTensor. Gradients of activations
+    are multiplied by `loss_share`, which makes them gradients of the mean loss over all ranks; if it is None, they are
+    not recorded. `is_last_stage` says whether the rank has the last stage of the pipeline. `opaque` has the names of
+    modules whose inner activations are not recorded, because each rank has a copy or a partial sum of them.
     """
 
     copies: int = 1
@@ -64,7 +64,7 @@ class ValueRecorder:
 
     @contextmanager
     def step(self, step: int) -> Iterator[None]:
-        """Record the step inside this context, and write its lines at the end, even if the step fails."""
+        """Record the step inside this context; write the step's lines at the end, even if the step fails."""
         self._begin()
         try:
             yield
@@ -87,8 +87,8 @@ class ValueRecorder:
     def data(self, inputs: Tensor, labels: Tensor, copies: int) -> None:
         """Record sums over a batch of shape (B, T): over the tokens (`inputs`), and over the tokens with their labels.
 
-        `copies` is the number of ranks that have the same batch. Each token is combined with its label in one number,
-        which shows if a label belongs to a different token than in another run.
+        `copies` is the number of ranks with the same batch. Each token and its label are combined in one number. So the
+        sums differ if, in another run, a label belongs to a different token.
         """
         if self._recording:
             self._add(DATA, "inputs", self._sums(inputs, copies=copies))
@@ -96,7 +96,7 @@ class ValueRecorder:
             self._add(DATA, "labels", self._sums(inputs * 1000 + labels, copies=copies))
 
     def gradients(self) -> None:
-        """Record sums over the gradients of all parameters; call it when these are complete and not yet clipped."""
+        """Record sums over the gradients of all parameters, when the gradients are complete and not yet clipped."""
         for name, parameter in self._parameters():
             if parameter.grad is not None and self._recording:
                 self._add(GRADIENT, name, self._sums(parameter.grad, copies=self._place.copies))
@@ -149,7 +149,7 @@ class ValueRecorder:
         self._record_gradient(ACTIVATION_GRADIENT, name, output)
 
     def _record_gradient(self, kind: str, name: str, tensor: Tensor) -> None:
-        """Register a hook on `tensor` that records sums over its gradient once the backward pass has computed it.
+        """Register a hook on `tensor` that records sums over the tensor's gradient, when the backward pass computes it.
 
         `kind` and `name` identify the tensor in the file.
         """
@@ -162,7 +162,7 @@ class ValueRecorder:
             tensor.register_hook(add_gradient)  # type: ignore[no-untyped-call]
 
     def _add(self, kind: str, name: str, sums: Sums) -> None:
-        """Add `sums` to those already stored for the tensor (kind, name) in this step, from earlier microbatches."""
+        """Add `sums` to the sums of the tensor (kind, name) that earlier microbatches of this step have stored."""
         if before := self._rows.get((kind, name)):
             values, elements = before.values + sums.values.to(before.values.device), before.elements + sums.elements
             sums = sums._replace(values=values, elements=elements, calls=before.calls + 1)
@@ -182,7 +182,7 @@ class ValueRecorder:
         self._file.flush()
 
     def _extra(self, _kind: str, _name: str, _sums: Sums) -> dict[str, object]:
-        """Return the fields that a subclass adds to each line, besides step, kind, name, copies and sums."""
+        """Return additional fields for a line, which a subclass writes besides step, kind, name, copies and sums."""
         return {}
 
 

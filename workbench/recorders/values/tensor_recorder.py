@@ -3,9 +3,10 @@
 In any training script:
 
     from workbench import recorders
+
     recorders.record_tensors(model, "outputs")
 
-Call it on every rank before the first step. Each tensor is recorded as four sums, never whole: a line of about 250
+Call it on every rank before the first step. The values of a tensor are not stored, only four sums: a line of about 250
 bytes for each tensor and step in `values/rank_R.jsonl`. The recording ends by itself after 100 steps.
 """
 
@@ -37,9 +38,9 @@ CALLS_AT_MOST = 64
 class TensorRecorder(ValueRecorder):
     """Records sums of each tensor: modules' inputs, outputs, gradients, parameters; the optimizer's settings and state.
 
-    The first STEPS steps are recorded. In addition to the sums of each tensor that `ValueRecorder` writes, a line has
-    the dtype and a projection, the scalar product of the values with a fixed random vector. The projection shows
-    differences between tensors whose sums are equal.
+    The first STEPS steps are recorded. In addition to the sums that `ValueRecorder` writes, a line has the dtype and a
+    projection: the scalar product of the values with a fixed random vector. Two different tensors may have equal sums,
+    but their projections differ.
     """
 
     def __init__(self, folder: str | Path, models: Sequence[nn.Module], place: Place | None = None) -> None:
@@ -87,10 +88,10 @@ class TensorRecorder(ValueRecorder):
         yield from super()._hook(model)
 
     def _start_forward(self, *_: object) -> None:
-        """Restart the count of each module's calls, when a forward pass of the whole model begins (a forward pre-hook).
+        """Restart the count of each module's calls when a forward pass of the whole model begins (a forward pre-hook).
 
-        So a module gets the same name in each microbatch, and only a second call within one forward pass gets another
-        name.
+        So a module has the same name in each microbatch. Only a second call within one forward pass has a different
+        name, such as `norm#2`.
         """
         if self._is_forward:
             self._calls.clear()
@@ -126,7 +127,7 @@ class TensorRecorder(ValueRecorder):
             self._record_gradient("activation_gradient", name, output)
 
     def _label(self, name: str) -> str:
-        """Return the name for the current call of a module: its name, with `#2` added for a second call, and so on."""
+        """Return the module's name for its first call; for the second call with `#2` at the end, and so on."""
         number = self._calls.get(name, 1)
         return name if number == 1 else f"{name}#{number}"
 
@@ -135,7 +136,7 @@ class TensorRecorder(ValueRecorder):
         return known is not None and known[0]() is tensor and known[1] == tensor._version  # noqa: SLF001  # no public name
 
     def _sums_once(self, tensor: Tensor) -> Sums:
-        """Return the sums over a tensor; they are computed only once if several modules get the same tensor."""
+        """Return the sums over a tensor; if several modules get the same tensor, they are computed only once."""
         if not self._is_known(tensor):
             self._seen[id(tensor)] = ref(tensor), tensor._version, self._sums(tensor)  # noqa: SLF001
         return self._seen[id(tensor)][2]
@@ -201,8 +202,8 @@ class ScriptRecorder(TensorRecorder):
 def named(label: str, value: object) -> list[tuple[str, Tensor]]:
     """Return (name, tensor) of the tensors in `value`, the arguments or the result of a module.
 
-    The first tensor is named `label`, the others `label[1]`, `label[2]` and so on. At most `TENSORS_AT_MOST` are
-    returned; those for which no sums can be computed are left out.
+    The first tensor is named `label`, the others `label[1]`, `label[2]` and so on. At most `TENSORS_AT_MOST` tensors
+    are returned. Tensors for which no sums can be computed are left out.
     """
     tensors = [tensor for tensor in tensors_in(value) if has_values(tensor)][:TENSORS_AT_MOST]
     return [(f"{label}[{number}]" if number else label, tensor) for number, tensor in enumerate(tensors)]
@@ -227,9 +228,9 @@ def record_tensors(
 ) -> ScriptRecorder:
     """Record checksums of the model's tensors, so that `workbench bisect A B` finds where two runs first differ.
 
-    For each of this rank's next `steps` steps, sums over the inputs, outputs, parameters and gradients of all modules
-    of `model`, and over the optimizer's state, are written to the folder `values` in `folder`. A step ends when the
-    optimizer has stepped. Steps are numbered from `first_step`: pass the number of the next step when a run resumes
-    from a checkpoint. The recorder that is returned can be closed early.
+    On this rank, the next `steps` steps are recorded: sums over the inputs, outputs, parameters and gradients of all
+    modules of `model`, and over the optimizer's state. They are written to the folder `values` in `folder`. A step ends
+    when the optimizer has stepped. Steps are numbered from `first_step`: if a run resumes from a checkpoint, pass the
+    number of its next step. Close the returned recorder to end the recording early.
     """
     return ScriptRecorder([model], folder, first_step, steps)

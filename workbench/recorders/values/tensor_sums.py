@@ -35,8 +35,8 @@ def sums_of(tensor: Tensor, *, factor: float = 1.0, copies: int = 1, projected: 
     """Return the sums over this rank's part of `tensor` after multiplying its values by `factor`.
 
     `projected` adds the scalar product with a fixed random vector (see `projection`). `copies` is the number of ranks
-    that hold the tensor; for a DTensor it may be a multiple of the ranks in its mesh, which means that other meshes
-    hold an equal DTensor.
+    that have the tensor. For a DTensor, `copies` may be a multiple of the number of ranks in its mesh: then other
+    meshes have an equal DTensor.
     """
     if isinstance(tensor, DTensor):
         meshes = max(copies // tensor.device_mesh.size(), 1)
@@ -55,8 +55,9 @@ def sums_of(tensor: Tensor, *, factor: float = 1.0, copies: int = 1, projected: 
 def projection(values: Tensor) -> Tensor:
     """Return the scalar product of all values with a fixed pseudo-random vector of the same length: () float64.
 
-    Unlike a sum it depends on the order of the values. If they change by `d`, it changes by about the norm of `d`
-    (random projections of Johnson and Lindenstrauss, 1984). The long vector is the outer product of two short ones.
+    Unlike a sum, the result depends on the order of the values. If the values change by a vector `d`, the result
+    changes by about the norm of `d` (random projections of Johnson and Lindenstrauss, 1984). The long random vector is
+    the outer product of two short ones.
     """
     flat = values.flatten()
     rows = len(flat) // SIGNATURE
@@ -72,7 +73,7 @@ def projection(values: Tensor) -> Tensor:
 def signature(length: int, device: str) -> Tensor:
     """Return a vector of `length` normal random numbers, which is the same in every run and on every device.
 
-    `projection` makes its fixed random vector of two of these.
+    `projection` combines two such vectors into its long random vector.
     """
     generator = torch.Generator().manual_seed(length)
     return torch.randn(length, dtype=torch.float64, generator=generator).to(device)
@@ -81,7 +82,8 @@ def signature(length: int, device: str) -> Tensor:
 def own_part(tensor: DTensor) -> tuple[Tensor, int]:
     """Return (this rank's part of a DTensor, number of ranks in its mesh with the same part).
 
-    A DTensor with partial sums is first reduced, which is a collective that all ranks of the mesh must call.
+    A DTensor with partial sums is first reduced. This is a collective, so all ranks of the mesh must call this
+    function.
     """
     if any(placement.is_partial() for placement in tensor.placements):
         placements = [Replicate() if placement.is_partial() else placement for placement in tensor.placements]
