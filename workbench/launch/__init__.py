@@ -1,1 +1,1 @@
-"""The code of `workbench launch`: it starts a training job with all recorders on, and explains why a job failed."""
+"""The code of `workbench launch`: start a training job with all recorders on, and explain why a job failed."""

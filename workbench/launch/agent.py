@@ -26,9 +26,9 @@ When the agent finds a dead rank, it stops all others, so the recorders must not
 class Outcome:
     """How a job ended: `status` is completed, failed or interrupted.
 
-    `exit_codes` maps each failed rank to its exit status (negative: killed by that signal); `exit_code` is the status
-    of a command that was run once and is no rank. `logs` is the folder of the logs that this node's ranks wrote;
-    `first_rank` is the global rank of this node's local rank 0. Both are None if unknown.
+    `exit_codes` maps each failed rank to its exit status (-N: signal N killed it). If the command was run once and is
+    not a rank, its status is in `exit_code`. `logs` is the folder with the logs of this node's ranks. `first_rank` is
+    the global rank of this node's local rank 0. Both are None if unknown.
     """
 
     status: str
@@ -47,7 +47,7 @@ def start(plan: Plan) -> Outcome:
 
 @contextlib.contextmanager
 def environment_set(settings: Mapping[str, str]) -> Iterator[None]:
-    """Set the environment variables in `settings` while the context is active; restore their previous values then."""
+    """Set the environment variables in `settings` inside this context, and restore their earlier values at its end."""
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:
@@ -62,8 +62,8 @@ def environment_set(settings: Mapping[str, str]) -> Iterator[None]:
 def run_command(plan: Plan, job: str) -> Outcome:
     """Run the user's command of `plan` once, and return how it ended.
 
-    `job` is the id of the job, which all its processes inherit in an environment variable. It is unknown which ranks
-    the command starts, so its exit status is not assigned to a rank.
+    `job` is the id of the job; all its processes inherit the id in an environment variable. The exit status of the
+    command is not assigned to a rank, because it is not known which ranks the command starts.
     """
     status, interrupted = run_child(plan.words, plan.logs)
     if interrupted:
@@ -73,7 +73,7 @@ def run_command(plan: Plan, job: str) -> Outcome:
 
 
 def silence_loggers(prefix: str) -> None:
-    """Silence the loggers whose names start with `prefix`, because the launcher reports the same events itself."""
+    """Silence the loggers whose names start with `prefix`; the launcher reports the same events itself."""
     # Setting the parent's level is not enough: torch gives each of its loggers a level of its own.
     for name in [prefix, *logging.root.manager.loggerDict]:
         if name.startswith(prefix):
@@ -129,9 +129,9 @@ def run_under_agent(plan: Plan) -> Outcome:
 
 
 def accept_cut_error_files() -> None:
-    """Let torchrun's agent ignore an error file that a rank has not finished, as it was killed while it wrote it.
+    """Let torchrun's agent ignore an incomplete error file, which a rank leaves if it is killed while it writes.
 
-    The agent otherwise ends with the exception of its JSON parser, and the exit codes of the ranks are lost.
+    Otherwise the agent would end with an exception of its JSON parser, and the exit codes of the ranks would be lost.
     """
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 

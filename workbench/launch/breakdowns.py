@@ -1,4 +1,4 @@
-"""Print the tables of memory and time that our trainer logs on rank 0, where the configuration asks for them."""
+"""Print the tables of memory and time that our trainer has logged on rank 0, if the configuration asks for them."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ RECORD = "[trainer] "
 
 
 def breakdowns(job: Plan) -> list[str]:
-    """Return the last table of each kind that the job was to log; empty for a job of another program."""
+    """Return the last table of each kind that the configuration asks for; empty if the job is another program."""
     if job.module != "trainer":
         return []
     debug = loaded(trainer_arguments(job.request)).debug
@@ -23,7 +23,7 @@ def breakdowns(job: Plan) -> list[str]:
 
 
 def tables_of(log: Path, titles: list[str]) -> list[str]:
-    """Return the last message in a log that begins with each of `titles`, with all of its lines."""
+    """Return the last message in a log that begins with each of `titles`, with all lines of the message."""
     with log.open(encoding="utf-8", errors="replace") as file:
         records = file.read(LONGEST).split(RECORD)
     messages = [record.partition(" - INFO - ")[2].rstrip() for record in records]

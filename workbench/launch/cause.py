@@ -20,7 +20,7 @@ FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 class Cause(TypedDict):
     """The first error of a job, as stored under `cause` in `run.json`.
 
-    It has the rank, its host (`node`), the type and message of the error, the source line (`file`), the path of the
+    Its fields are the rank, its host (`node`), type and message of the error, the source line (`file`), the path of the
     rank's log, and the time.
     """
 
@@ -59,8 +59,8 @@ class ErrorFile(msgspec.Struct):
 def first_error(logs: Path, since: float, first_rank: int = 0) -> Cause | None:
     """Return the earliest error that a worker wrote below `logs` since the Unix time `since`; None if there is none.
 
-    A worker is torchrun's word for the process of a rank. Its folder on this node is named by its local rank;
-    `first_rank` is the global rank of local rank 0, and is added to it.
+    A worker is torchrun's word for the process of a rank. Its log folder has the name of its local rank. `first_rank`,
+    the global rank of this node's local rank 0, is added to get the global rank.
     """
     causes = [cause for path in logs.glob("**/attempt_*/*/error.json") if (cause := read_error(path, since))]
     cause = earliest(causes)
@@ -101,25 +101,25 @@ def read_error(path: Path, since: float) -> Cause | None:
 
 
 def failure_time_s(timestamp: str, changed_s: float) -> float:
-    """Return when a worker failed, in Unix seconds.
+    """Return the Unix time at which a worker failed, in seconds.
 
-    `timestamp` is the time in the worker's error file, in whole seconds, and `changed_s` the file's modification
-    time. Ranks often fail within one second, so the more precise `changed_s` is returned, but at most the end of the
-    second of `timestamp`: a later modification time means that the file is a copy.
+    `timestamp` is the time in the worker's error file, in whole seconds; `changed_s` is the file's modification time.
+    Ranks often fail within the same second, so the result is the more precise `changed_s`. But if the file was modified
+    after the second of `timestamp`, it is a copy, and the result is the end of that second.
     """
     return min(changed_s, int(timestamp) + 0.999999) if timestamp.isdecimal() else changed_s
 
 
 def innermost_frame(callstack: str) -> str:
-    """Return `file:line function` of the last frame in `callstack`, the text of a traceback; empty if it has none."""
+    """Return the last frame of a traceback as `file:line function`; empty if the text `callstack` has no frame."""
     frames = FRAME.findall(callstack)
     return "{}:{} {}".format(*frames[-1]) if frames else ""
 
 
 class GroupsFile(msgspec.Struct):
-    """The fields that are read from `groups_R.json`, which the recorders write about rank R.
+    """The fields of `groups_R.json` that are read here; the recorders write this file about rank R.
 
-    They are its global and its local rank, and the path of its error file, which lies in its log folder.
+    The fields are the global and the local rank, and the path of the error file, which is in the rank's log folder.
     """
 
     rank: int
@@ -128,9 +128,9 @@ class GroupsFile(msgspec.Struct):
 
 
 def first_rank_here(dumps: Path, logs: Path) -> int | None:
-    """Return the global rank of this node's local rank 0, read from the recorders' files in `dumps`; None if unknown.
+    """Return the global rank of this node's local rank 0, from the recorders' files in `dumps`; None if unknown.
 
-    `logs` is the log folder of this node's launch; if `groups_R.json` names a path in it, rank R belongs to this
+    `logs` is the log folder of this node's launch. If `groups_R.json` names a path in this folder, rank R runs on this
     node.
     """
     for path in dumps.glob("groups_*.json"):

@@ -1,4 +1,4 @@
-"""Run the user's command as a child process: pass on its output and our signals, and return how it ended."""
+"""Run the user's command as a child process: pass on its output, forward signals to it, and return how it ended."""
 
 import contextlib
 import fcntl
@@ -22,10 +22,10 @@ DRAIN_S = 2.0
 
 
 def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:
-    """Run a command to its end; pass its output on to our own, and copy it to files in the folder `logs`.
+    """Run a command to its end; copy its output to our own output, and to files in the folder `logs`.
 
-    Returns (exit status, whether the launcher received a signal meanwhile). The exit status is -N if signal N killed
-    the command.
+    Return (exit status, whether the launcher received a signal meanwhile). The exit status is -N if signal N killed the
+    command.
     """
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context((logs / name).open("wb")) for name in ("stdout.log", "stderr.log")]
@@ -53,7 +53,7 @@ def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:
 def in_foreground() -> bool:
     """Return whether this process is in the foreground of the terminal on stdin.
 
-    Then Ctrl-C in that terminal reaches the command as well as this process.
+    If so, Ctrl-C in that terminal reaches both the command and this process.
     """
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
@@ -64,8 +64,8 @@ def in_foreground() -> bool:
 def channel(sink: BinaryIO) -> tuple[int, int]:
     """Return (our end, the command's end) of a pipe or pseudo-terminal for the command's output, as file descriptors.
 
-    `sink` is our own output stream, to which we pass the command's output on. If it is a terminal, the command gets a
-    pseudo-terminal, so that it prints as it would without us (colours, progress bars).
+    `sink` is our own output stream, to which the output is copied. If `sink` is a terminal, the command gets a
+    pseudo-terminal. So it prints colours and progress bars, as it would without the launcher.
     """
     if not sink.isatty():
         return os.pipe()
@@ -81,7 +81,7 @@ def channel(sink: BinaryIO) -> tuple[int, int]:
 def read_chunk(source: int) -> bytes:
     """Return the next bytes of the file descriptor `source`; empty at its end.
 
-    A pseudo-terminal reports its end as an error.
+    A pseudo-terminal reports its end as an error, which also gives an empty result.
     """
     try:
         return os.read(source, 1 << 16)
@@ -92,7 +92,7 @@ def read_chunk(source: int) -> bytes:
 def copy(source: int, sink: BinaryIO, file: BinaryIO) -> None:
     """Copy all bytes from the descriptor `source` to our own output `sink` and to `file`.
 
-    If one of the two can no longer be written, copying to the other continues.
+    If one of the two can no longer be written, continue with the other.
     """
     sinks = [sink, file]
     while chunk := read_chunk(source):
@@ -108,8 +108,8 @@ def copy(source: int, sink: BinaryIO, file: BinaryIO) -> None:
 def passing_on(process: "subprocess.Popen[bytes]", *, own_group: bool) -> Iterator[list[float]]:
     """Return a context in which SIGINT, SIGTERM and SIGHUP are passed on to the command.
 
-    The context yields a list to which the time of each signal is added, in seconds of the monotonic clock.
-    `own_group` says that the command leads a process group of its own; then the whole group gets the signals.
+    The context yields a list; the time of each signal is added to it, in seconds of the monotonic clock. `own_group`
+    says that the command leads its own process group. Then all processes of the group get the signals.
     """
     received: list[float] = []
 
@@ -133,8 +133,8 @@ def passing_on(process: "subprocess.Popen[bytes]", *, own_group: bool) -> Iterat
 def wait(process: "subprocess.Popen[bytes]", received: list[float]) -> int:
     """Wait for the command and return its exit status.
 
-    `received` has the times of the signals that were passed on to the command. A command that does not end is killed
-    `PATIENCE_S` seconds after the first signal, or soon after a third one.
+    `received` has the times of the signals that were passed on to the command. If the command does not end, it is
+    killed `PATIENCE_S` seconds after the first signal, or soon after the third.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Collect the files of all nodes of a running job in one folder: start a sender per node, and one receiver."""
+"""Collect the files of all nodes of a running job in one folder: each node runs a sender, and one node a receiver."""
 
 import contextlib
 import os
@@ -33,9 +33,9 @@ Process = subprocess.Popen[bytes]
 
 
 class Collection:
-    """The processes that collect a job's files while it runs: this node's sender and, on the home node, the receiver.
+    """The processes that collect a job's files while it runs: this node's sender, and on the home node the receiver.
 
-    The home node is the one whose run folder gets the files of all nodes.
+    The home node is the node whose run folder gets the files of all nodes.
     """
 
     def __init__(self, folder: Path, sender: Process, receiver: Process | None) -> None:
@@ -64,7 +64,7 @@ def address_of(request: Request) -> Address | None:
 def collecting(job: Plan) -> Iterator[Collection | None]:
     """Yield the `Collection` of a job that starts now; None if the files of its nodes are not collected.
 
-    The collection token is taken out of the environment while the context is active, so that the ranks do not get it.
+    Inside this context, the collection token is removed from the environment, so that the ranks do not get it.
 
     Raises:
         WorkbenchError: The address is wrong, or there is no token.
@@ -84,10 +84,10 @@ def collecting(job: Plan) -> Iterator[Collection | None]:
 
 
 def started(job: Plan, address: Address, token: bytes) -> Collection:
-    """Start the sender of this node, and the receiver if `address` is one of this machine and nothing listens there.
+    """Start the sender of this node, and the receiver if `address` is on this machine and still free.
 
-    Both prove by `token` that they belong to the same job. Files of an earlier run are moved away first: our trainer
-    does that only on the node of rank 0.
+    Sender and receiver prove with `token` that they belong to the same job. First the files of an earlier run are moved
+    away; our trainer itself does this only on the node of rank 0.
     """
     folder, receiver = job.folder, None
     if job.earlier_files is None and read_manifest(folder / "run.json").get("status") in ENDED:
@@ -100,7 +100,7 @@ def started(job: Plan, address: Address, token: bytes) -> Collection:
 
 
 def set_aside_nodes(folder: Path) -> None:
-    """Move what nodes sent to the run folder `folder` in an earlier run to its folder `previous/`."""
+    """Move the files that nodes sent to `folder` in an earlier run to the subfolder `previous/`."""
     nodes = read_node_list(folder)
     if nodes:
         target = folder / "previous" / start_stamp({"started_ns": nodes.started_ns}) / NODES
@@ -109,9 +109,9 @@ def set_aside_nodes(folder: Path) -> None:
 
 
 def beside(token: bytes, mode: str, *arguments: str) -> Process:
-    """Start a receiver (`mode` is `listen`) or a sender (`send`) as a process, with `arguments` on its command line.
+    """Start a receiver (`mode` is `listen`) or a sender (`send`) as a process; `arguments` go to its command line.
 
-    The token is passed in its environment, which only the same user can read.
+    The token is passed in the environment of the process, which only the same user can read.
     """
     return subprocess.Popen(
         command("workbench.collect.running", mode, *arguments),
@@ -132,7 +132,7 @@ def wait_until_listening(address: Address) -> None:
 
 
 def wait_for_nodes(folder: Path) -> None:
-    """Wait until all nodes have sent all of their files to `folder`, or are silent, at most `WAIT_S` seconds."""
+    """Return the names of the nodes that have recently sent something, but not yet all of their files."""
     deadline, is_said = time.monotonic() + WAIT_S, False
     while (late := late_nodes(read_node_list(folder))) and time.monotonic() < deadline:
         if not is_said:
@@ -149,7 +149,7 @@ def late_nodes(nodes: NodeList | None) -> list[str]:
 
 
 def end(process: Process, patience_s: float) -> None:
-    """Tell a sender or receiver on its stdin to end, and wait for that; kill it after `patience_s` seconds."""
+    """Ask a sender or receiver on its stdin to end, and wait until it has; kill it after `patience_s` seconds."""
     try:
         process.communicate(DONE, patience_s)
     except (OSError, subprocess.TimeoutExpired):

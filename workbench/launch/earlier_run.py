@@ -16,8 +16,8 @@ SCHEMA = "workbench.run/1"
 def set_aside_earlier_run(folder: Path, more: tuple[str, ...] = ()) -> None:
     """Move the files of a finished run in `folder` to `previous/<start time of that run>/`.
 
-    `more` has names of files and folders that the job's own program writes for a single run. If the run is still in
-    progress, nothing is moved: the launcher of another node of this job has then started it.
+    `more` has the names of other files and folders that the job's own program writes in each run. If the run is still
+    in progress, nothing is moved: then the launcher of another node has already started this job.
     """
     manifest = read_manifest(folder / "run.json")
     if manifest.get("schema") != SCHEMA or is_running_elsewhere(manifest):
@@ -34,9 +34,9 @@ def set_aside_earlier_run(folder: Path, more: tuple[str, ...] = ()) -> None:
 
 
 def is_running_elsewhere(manifest: Manifest) -> bool:
-    """Return whether the run of a manifest (`run.json`) is in progress, as far as known.
+    """Return whether the run of a manifest (`run.json`) is in progress, as far as this can be known.
 
-    A launcher on another host, which cannot be checked, counts as running.
+    A launcher on another host cannot be checked, so it counts as running.
     """
     launcher = manifest.get("launcher")
     return manifest.get("status") == "running" and isinstance(launcher, dict) and is_running(launcher) is not False

@@ -22,7 +22,7 @@ CONFIGURATION = ("CONFIG_FILE", "MODULE", "CONFIG")
 def from_environment(request: Request, variables: Mapping[str, str] | None = None) -> tuple[Request, list[str]]:
     """Return the launch request, completed from environment variables such as NGPU, and a note on each variable.
 
-    The command line takes precedence; a note then says so. The variables count only for a trainer, not for a command
+    The command line takes precedence; the note then says so. The variables count only for a trainer, not for a command
     after `--`.
 
     Raises:
@@ -54,10 +54,10 @@ def from_environment(request: Request, variables: Mapping[str, str] | None = Non
 def for_command(
     request: Request, command: str, variables: Mapping[str, str] | None = None, *, reads: Sequence[str] = ("NGPU",)
 ) -> Request:
-    """Return the request of a command that reads a configuration and launches no job of it, such as `estimate`.
+    """Return the request of a command that reads a configuration but launches no job, such as `estimate`.
 
-    The configuration and what `reads` names (NGPU, COMM_MODE) come from the environment where the command line leaves
-    them open. A note is printed for each variable, also for those without effect on the command.
+    What the command line does not give comes from the environment: the configuration, and the variables in `reads`
+    (NGPU, COMM_MODE). A note is printed for each variable, even if it has no effect on the command.
 
     Raises:
         UsageProblem: As for `from_environment`.
@@ -74,7 +74,7 @@ def for_command(
 def with_config(request: Request, given: Mapping[str, str]) -> Request:
     """Return the request with the configuration that the environment variables in `given` name.
 
-    A request that has a configuration from the command line is returned unchanged.
+    If the command line gives a configuration, the request stays unchanged.
 
     Raises:
         UsageProblem: The variables name two configurations, or a module without a configuration.
@@ -95,7 +95,7 @@ def rank_count(text: str) -> int:
     """Return the number of ranks in `text`, the value of NGPU.
 
     Raises:
-        UsageProblem: It is not a positive integer.
+        UsageProblem: The value is not a positive integer.
     """
     if not text.isdecimal() or int(text) < 1:
         raise UsageProblem(f"NGPU={text} is not an integer from 1", "set NGPU to the number of ranks")

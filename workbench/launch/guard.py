@@ -1,9 +1,9 @@
-"""The guard: a process that ends the job's processes if the launcher is killed, and records that in `run.json`.
+"""The guard: a process that ends the job's processes if the launcher is killed, and records this in `run.json`.
 
     python -P -m workbench.launch.guard FOLDER JOB LAUNCHER_PID < pipe
 
-The launcher holds the other end of the pipe, and writes "done" to it at a normal end. If the pipe closes without
-that, the launcher was killed.
+The launcher has the other end of the pipe, and writes "done" to it at a normal end. If the pipe closes without "done",
+the launcher was killed.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ DONE = b"done"
 
 @contextlib.contextmanager
 def guarded_job(folder: Path, job: str) -> Iterator[None]:
-    """Run a guard process while the context is active; without Linux's /proc there is no guard.
+    """Run a guard process inside this context; on a system without Linux's /proc there is no guard.
 
-    `folder` is the run's folder, and `job` the id of the job, which all its processes inherit in an environment
+    `folder` is the run's folder. `job` is the id of the job; all its processes inherit the id in an environment
     variable.
     """
     if not Path("/proc/self/environ").exists():
@@ -48,7 +48,7 @@ def guarded_job(folder: Path, job: str) -> Iterator[None]:
 
 
 def main() -> None:
-    """Wait until the launcher ends; if it was killed, end the job's processes and record that in run.json."""
+    """Wait until the launcher ends; if it was killed, end the job's processes and record this in run.json."""
     folder, job, launcher = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     if sys.stdin.buffer.read() == DONE:
         return

@@ -1,6 +1,7 @@
-"""Analyse the command after `--` in `workbench launch -- COMMAND`, which decides how the ranks are started.
+"""Analyse the command after `--` in `workbench launch -- COMMAND`, to decide how the ranks are started.
 
-It is a Python program to run once per rank, a launcher such as torchrun that starts the ranks, or another program.
+The command is a Python program to run once per rank, a launcher such as torchrun that starts the ranks, or another
+program.
 """
 
 import re
@@ -74,7 +75,7 @@ class JobCommand:
     def needs_ranks(self) -> bool:
         """Whether the program must be started once per rank: its source calls `init_process_group` or reads RANK.
 
-        It is false if the source also starts ranks itself, as with `mp.spawn`.
+        The result is False if the source starts ranks itself, for example with `mp.spawn`.
         """
         text = source_text(self.source)
         return bool(NEEDS_RANK.search(text)) and not STARTS_RANKS.search(text)
@@ -123,7 +124,7 @@ def python_command(words: tuple[str, ...]) -> JobCommand:
 def program_of(words: Sequence[str]) -> tuple[str, str]:
     """Return what a Python command line runs: ("-m", module), ("-c", code) or ("", script).
 
-    The result is ("", "") if it runs nothing.
+    If it runs nothing, the result is ("", "").
 
     >>> program_of(["python", "-X", "dev", "-um", "package.train", "--lr", "1"])
     ('-m', 'package.train')
@@ -140,7 +141,7 @@ def program_of(words: Sequence[str]) -> tuple[str, str]:
 
 
 def module_file(module: str) -> Path | None:
-    """Return the source file of a module or of a package's `__main__` in the working folder; None if not there."""
+    """Return the source file of a module, or of a package's `__main__`; None if it is not in the working folder."""
     home = Path(*module.split("."))
     return next((path for path in (home.with_suffix(".py"), home / "__main__.py") if path.is_file()), None)
 

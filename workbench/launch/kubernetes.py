@@ -1,6 +1,6 @@
 """Print a job for Kubernetes: an Indexed Job with a launcher in each pod, and a pod that receives the files of all.
 
-The disks of pods are gone with them. So the receiver is a pod of its own, with a volume that stays:
+The disk of a pod is deleted with the pod. So the receiver runs in a separate pod, with a volume that remains:
 
     kubectl create secret generic workbench-token --from-file=token
     workbench launch --scheduler kubernetes --image IMAGE --nnodes 4 --nproc 8 -- python train.py
@@ -23,7 +23,7 @@ LAST_FILES_S = 120
 
 
 def manifest(job: Plan, arguments: Sequence[str]) -> str:
-    """Return the Kubernetes manifest (YAML) of a job; `arguments` are those of `workbench launch` on each node.
+    """Return the Kubernetes manifest (YAML) of a job; `arguments` go to `workbench launch` on each node.
 
     Raises:
         UsageProblem: There is no image, or the job would send its files to another receiver.
@@ -43,15 +43,15 @@ def manifest(job: Plan, arguments: Sequence[str]) -> str:
 
 
 def command(words: Sequence[str]) -> str:
-    """Return a command as a list in YAML, in which each word is quoted as in JSON."""
+    """Return a command as a YAML list; each word is quoted as in JSON."""
     # Kubernetes would replace $(NAME) by the value of a variable.
     return json.dumps([word.replace("$(", "$$(") for word in words])
 
 
 def token_variable(indent: int) -> str:
-    """Return the field `env` of a container in YAML, which gets the collection token from the Secret.
+    """Return the YAML field `env` of a container; it takes the collection token from the Secret.
 
-    `indent` is the number of spaces before its second and later lines.
+    `indent` is the number of spaces before the second and later lines.
     """
     lines = (
         "env:",
@@ -64,7 +64,7 @@ def token_variable(indent: int) -> str:
 def receiver(name: str, request: Request) -> str:
     """Return the YAML of the pod that receives the files of all nodes, with its volume and its Service.
 
-    `name` is the name of the job, with which the names of all its objects begin; `request` has image and node count.
+    The names of all objects begin with `name`, the name of the job. `request` has the image and the number of nodes.
     """
     listen = ["workbench", "collect", "/home", "--listen", f"0.0.0.0:{RECEIVER_PORT}", "--nodes", str(request.nnodes)]
     return f"""\
@@ -110,7 +110,7 @@ spec:
 def network(name: str) -> str:
     """Return the YAML of the headless Service that gives each pod of the job `name` a host name.
 
-    By its host name the launchers find the first pod, which hosts the rendezvous.
+    The launchers find the first pod, which hosts the rendezvous, by its host name.
     """
     return f"""\
 apiVersion: v1
@@ -127,7 +127,7 @@ spec:
 def workers(name: str, request: Request, arguments: Sequence[str]) -> str:
     """Return the YAML of the Job `name` with a launcher on each node; its first pod hosts the rendezvous.
 
-    `arguments` are those of each launcher; this function adds the addresses of the rendezvous and the receiver.
+    `arguments` go to each launcher. This function adds the addresses of the rendezvous and the receiver.
     """
     options = ["--rdzv-endpoint", f"{name}-0.{name}:{RENDEZVOUS_PORT}", "--collect", f"{name}-home:{RECEIVER_PORT}"]
     return f"""\

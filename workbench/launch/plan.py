@@ -74,7 +74,7 @@ class Request:
 
     @property
     def processes_per_node(self) -> int:
-        """The number of processes on each node: the requested number, or else one per GPU, or else two."""
+        """The number of processes on each node: the requested number; without one, one per GPU; without GPUs, two."""
         return self.nproc or gpu_count() or PROCESSES_WITHOUT_GPU
 
 
@@ -82,9 +82,9 @@ class Request:
 class Plan:
     """A job that is ready to start: its command, its environment variables and the folder that it writes to.
 
-    If `module` is set, the job runs that Python module, and `command` has only its arguments. If `starts_ranks`,
-    torchrun's elastic agent in this process starts each rank; otherwise the command runs once, and may start ranks
-    itself.
+    If `module` is set, the job runs that Python module, and `command` has only the arguments. If `starts_ranks` is set,
+    torchrun's elastic agent in this process starts each rank. Otherwise the command runs once, and may itself start
+    ranks.
     """
 
     request: Request
@@ -115,7 +115,7 @@ class Plan:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The full command line as a list of words; it starts a single rank if `starts_ranks`, else the whole job."""
+        """The full command line as a list of words; it starts one rank if `starts_ranks` is set, else the whole job."""
         return self.command if self.module is None else (sys.executable, "-u", "-m", self.module, *self.command)
 
     def shell(self) -> str:
@@ -152,7 +152,7 @@ def plan(request: Request) -> Plan:
 
 
 def refuse_options_of_commands(request: Request) -> None:
-    """Raise an error if a request without a command after `--` has options that only apply to such a command.
+    """Raise an error if options need a command after `--`, but the request has none.
 
     Raises:
         UsageProblem: An option has no effect on our trainer, or a command was written without `--`.
@@ -205,9 +205,10 @@ def plan_own_trainer(request: Request) -> Plan:
 
 
 def with_simulated_ranks(request: Request, arguments: tuple[str, ...]) -> tuple[Request, list[str]]:
-    """Return the request, and a note if its number of ranks was chosen here: as few as the configured degrees need.
+    """Return the request with a number of ranks, if one process simulates all ranks and the user gave no number.
 
-    That is done where one process simulates all ranks and the user gives no number, because any number is possible.
+    The number is the smallest that the configured degrees of parallelism need. If it is not the usual number, also
+    return a note about it.
     """
     config = loaded(arguments)
     if request.nproc is not None or request.nnodes > 1 or config.comm.mode not in IN_ONE_PROCESS:
@@ -276,7 +277,7 @@ def training_config(arguments: tuple[str, ...], world_size: int) -> JobConfig:
     """Return the trainer's configuration for these arguments, checked for `world_size` ranks.
 
     Raises:
-        UsageProblem: The trainer does not support the configuration, or it does not fit that number of ranks.
+        UsageProblem: The trainer does not support the configuration, or it does not fit this number of ranks.
     """
     config = loaded(arguments)
     try:
@@ -299,7 +300,7 @@ def loaded(arguments: tuple[str, ...]) -> JobConfig:
 
 
 def refuse_without_device(config: JobConfig) -> None:
-    """Raise UsageProblem if the configuration needs a CUDA device; call it on a machine that has none."""
+    """Raise UsageProblem if the configuration needs a CUDA device; the caller knows that this machine has none."""
     try:
         check_devices(config, None)
     except ConfigError as error:
@@ -315,9 +316,9 @@ def refuse_missing_data(config: JobConfig) -> None:
 
 
 def refuse_missing_checkpoint(job: Plan) -> None:
-    """Raise InputError if our trainer is to load a checkpoint that is not on this machine, just before it starts.
+    """Raise InputError if our trainer shall load a checkpoint that is not on this machine.
 
-    It is no part of `plan`, because a job that is planned now may load what another one saves before.
+    This is checked just before the start, and not in `plan`: an earlier job may still write the checkpoint.
     """
     if job.module != "trainer" or job.request.scheduler is not Scheduler.LOCAL:
         return
@@ -328,7 +329,7 @@ def refuse_missing_checkpoint(job: Plan) -> None:
 
 
 def gpu_count() -> int:
-    """Return the number of CUDA devices of this machine, without importing torch, which takes seconds."""
+    """Return the number of CUDA devices of this machine; torch is not imported, because this takes seconds."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([device for device in visible.split(",") if device.strip() not in ("", "-1")])
@@ -341,7 +342,7 @@ def own_environment(request: Request) -> dict[str, str]:
 
 
 def rank_settings(request: Request) -> dict[str, str]:
-    """Return the environment variables that any rank needs; those that the user has set are left out.
+    """Return the environment variables that any rank needs; variables that the user has set are left out.
 
     They limit a rank's threads and turn off Python's output buffer.
     """
@@ -355,9 +356,9 @@ def rank_settings(request: Request) -> dict[str, str]:
 
 
 def rank_environment(request: Request) -> dict[str, str]:
-    """Return the environment variables for the ranks of a trainer's module; those that the user has set are left out.
+    """Return the environment variables for ranks that run a trainer's module; those set by the user are left out.
 
-    They are those of `rank_settings` and, on a machine with GPUs, a setting of PyTorch's allocator.
+    They are the variables of `rank_settings` and, on a machine with GPUs, a setting of PyTorch's allocator.
     """
     wanted = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"} if gpu_count() else {}
     return rank_settings(request) | {name: value for name, value in wanted.items() if name not in os.environ}
@@ -372,9 +373,9 @@ def torch_version() -> tuple[int, ...]:
 
 
 def flight_recorder_settings(dumps: Path, entries: int) -> dict[str, str]:
-    """Return the environment variables for PyTorch's Flight Recorder; those that the user has set are left out.
+    """Return the environment variables for PyTorch's Flight Recorder; variables that the user has set are left out.
 
-    They give its ring buffer `entries` entries, and make NCCL's watchdog write dumps into the folder `dumps`.
+    They set the size of its ring buffer to `entries`, and make NCCL's watchdog write dumps into the folder `dumps`.
     """
     prefix = str(dumps.resolve() / "rank_")
     wanted = {"TORCH_FR_BUFFER_SIZE": str(entries), "TORCH_FR_DUMP_TEMP_FILE": prefix}

@@ -1,4 +1,4 @@
-"""Find and end all processes of a job on this machine, by an environment variable that they inherit."""
+"""Find and end all processes of a job on this machine; they inherit an environment variable with the job's id."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ POLL_S = 0.2
 def processes_of(job: str) -> Iterator[int]:
     """Yield the ids of the processes of a job on this machine, except this process and those in `END_BY_THEMSELVES`.
 
-    `job` is the job's id, which its processes have in the environment variable `MARK`. Linux only.
+    `job` is the job's id, which the environment variable `MARK` of its processes contains. Linux only.
     """
     mark = f"{MARK}={job}".encode()
     for entry in Path("/proc").glob("[0-9]*"):
@@ -33,9 +33,9 @@ def processes_of(job: str) -> Iterator[int]:
 
 
 def end_processes(job: str, grace_s: float = GRACE_S) -> int:
-    """End the processes of a job with SIGTERM, and those that remain after `grace_s` seconds with SIGKILL.
+    """End the processes of a job with SIGTERM; after `grace_s` seconds, end the remaining ones with SIGKILL.
 
-    Returns the number of processes that were running at first.
+    Return the number of processes that were running at first.
     """
     first = set(processes_of(job))
     send(first, signal.SIGTERM)
@@ -47,7 +47,7 @@ def end_processes(job: str, grace_s: float = GRACE_S) -> int:
 
 
 def send(pids: set[int], number: signal.Signals) -> None:
-    """Send a signal to the processes with the ids `pids`, except those that have ended or belong to another user."""
+    """Send a signal to the processes `pids`; ignore processes that have ended or belong to another user."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -56,7 +56,7 @@ def send(pids: set[int], number: signal.Signals) -> None:
 
 
 def read(path: Path) -> bytes:
-    """Return the content of a file in /proc; empty if the process has ended or belongs to a different user."""
+    """Return the content of a file in /proc; empty if the process has ended or belongs to another user."""
     try:
         return path.read_bytes()
     except OSError:

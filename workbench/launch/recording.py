@@ -25,7 +25,7 @@ USED_KEYS = (
 
 
 def recording_config(request: "Request") -> JobConfig:
-    """Return our trainer's configuration with the launcher's overrides; of it, the recorders use only `USED_KEYS`.
+    """Return our trainer's configuration with the launcher's overrides; the recorders use only its keys `USED_KEYS`.
 
     Raises:
         UsageProblem: An option only applies to our trainer and has no effect on a command after `--`.
@@ -48,7 +48,7 @@ def no_effect(option: str, hint: str) -> UsageProblem:
 
 
 def recording(request: "Request", config: JobConfig) -> dict[str, object]:
-    """Return the settings of the recorders for a command after `--`, which its Python processes read at start-up.
+    """Return the settings of the recorders for a command after `--`; its Python processes read them at start-up.
 
     They are JSON values, with the field names of `workbench.recorders.startup.settings.Settings`.
     """
@@ -69,7 +69,7 @@ def recording(request: "Request", config: JobConfig) -> dict[str, object]:
 def recorder_settings(recorded: dict[str, object]) -> dict[str, str]:
     """Return the environment variables that attach the recorders to every Python process of a job.
 
-    `recorded` has the settings of the recorders, as the function `recording` returns them.
+    `recorded` has the settings of the recorders, from the function `recording`.
     """
     given = os.environ.get("PYTHONPATH")
     entries = [str(START_UP), *([given] if given else [])]

@@ -60,7 +60,7 @@ def run(request: Request) -> Exit:
 
 
 def dry_run(job: Plan) -> Exit:
-    """Run one step in a single process that simulates all ranks, and show its output; nothing is recorded."""
+    """Run one step in a single process that simulates all ranks, and show the output; nothing is recorded."""
     # torchtitan does all steps that its configuration asks for.
     steps = "" if job.module else "one step in "
     note(f"{steps}one process, in place of {quantity(int(job.environment['NGPU']), 'rank')}")
@@ -69,14 +69,14 @@ def dry_run(job: Plan) -> Exit:
 
 
 def warn_of_clashes() -> None:
-    """Warn, before the job starts, about modules of the user that Python would import instead of our packages."""
+    """Warn, before the job starts, if Python would import a module of the user instead of one of our packages."""
     for clash in clashes():
         if clash.severity is not Severity.INFO:
             note(f"warning: {clash.title}. {clash.why}\nnext: {clash.next}")
 
 
 def give_to_scheduler(job: Plan) -> Exit:
-    """Submit the job to a cluster's scheduler, or, in a dry run, print what would be submitted."""
+    """Submit the job to a cluster's scheduler; in a dry run, only print what would be submitted."""
     if job.request.dry_run:
         print(scheduler.shell(job).rstrip())
     else:
@@ -106,7 +106,7 @@ def launch(job: Plan) -> Outcome:
 
 
 def announcement(job: Plan) -> str:
-    """Return the line to print before the job starts: what is started, and the folder of its logs."""
+    """Return the line that is printed before the job starts: what is started, and the folder of its logs."""
     if not job.starts_ranks:
         return f"running {Path(job.words[0]).name} as it is; its output is also in {job.logs}"
     count = job.nproc * job.request.nnodes
@@ -115,7 +115,7 @@ def announcement(job: Plan) -> str:
 
 
 def diagnose(job: Plan) -> None:
-    """Analyse the files of a failed job, and print why it failed; if the analysis itself fails, print that error."""
+    """Analyse the files of a failed job, and print why it failed; if the analysis itself fails, print its error."""
     note(f"the job failed; logs in {job.logs}")
     try:
         recorded = discover(job.folder)

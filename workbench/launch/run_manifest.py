@@ -1,4 +1,4 @@
-"""Write into a run's manifest `run.json` what only the launcher knows: how the job ended, and its first error."""
+"""Write to a run's manifest `run.json` what only the launcher knows: how the job ended, and its first error."""
 
 import contextlib
 import fcntl
@@ -26,8 +26,8 @@ Manifest = dict[str, object]
 class LauncherPart(msgspec.Struct):
     """The fields of `run.json` to which the launchers of several nodes contribute.
 
-    Each launcher adds the exit codes of its ranks (`exit_codes`) and where it ran (`launches`); `cause` is the
-    earliest error on any node.
+    Each launcher adds the exit codes of its ranks (`exit_codes`) and where it ran (`launches`). `cause` is the earliest
+    error on any node.
     """
 
     exit_codes: dict[str, int] = {}
@@ -36,7 +36,7 @@ class LauncherPart(msgspec.Struct):
 
 
 def record_start(folder: Path, command: Sequence[str], world_size: int | None) -> None:
-    """Write the `run.json` of a job that starts now, for a command that writes none itself.
+    """Write `run.json` when a job starts, for a command that does not write this file itself.
 
     `world_size` is None if it is unknown.
     """
@@ -67,8 +67,8 @@ def memory_limits() -> dict[str, int]:
 def record_lost_launcher(folder: Path, pid: int, ended: int, began: float) -> None:
     """Record in `run.json` that the launcher with process id `pid` was killed, and that the job failed.
 
-    `ended` is the number of processes of the job that the guard process then had to end, and `began` the Unix time at
-    which it noticed. If there were none, and the job has a final status already, nothing is written.
+    `ended` is the number of the job's processes that the guard process had to end. `began` is the Unix time at which
+    the guard noticed the loss. If `ended` is 0 and the job has a final status already, nothing is written.
     """
     with settling(folder):
         manifest = read_manifest(folder / "run.json")
@@ -80,9 +80,9 @@ def record_lost_launcher(folder: Path, pid: int, ended: int, began: float) -> No
 
 @contextlib.contextmanager
 def settling(folder: Path) -> Iterator[None]:
-    """Hold a lock on the `run.json` in `folder` while the context is active.
+    """Hold a lock on the `run.json` in `folder` inside this context.
 
-    On a shared disk the launchers of several nodes add to the same file, one after the other.
+    On a shared disk, the launchers of several nodes change this file; the lock makes them do it one after the other.
     """
     folder.mkdir(parents=True, exist_ok=True)
     # Not on `run.json` itself: each write replaces that file, and a lock on the old one excludes nobody.
@@ -92,7 +92,7 @@ def settling(folder: Path) -> Iterator[None]:
 
 
 def record_outcome(folder: Path, began: float, outcome: "Outcome") -> None:
-    """Record in the `run.json` in `folder` how a launch ended (`outcome`) that began at the Unix time `began`."""
+    """Record the outcome of a launch in the `run.json` in `folder`; the launch began at the Unix time `began`."""
     with settling(folder):
         write_outcome(folder / "run.json", began, outcome)
 
@@ -100,7 +100,7 @@ def record_outcome(folder: Path, began: float, outcome: "Outcome") -> None:
 def write_outcome(path: Path, began: float, outcome: "Outcome") -> None:
     """Add the outcome to the `run.json` at `path`, which the trainer and other launchers may already have written.
 
-    A manifest that was last written before the Unix time `began` is of an earlier run, and is replaced.
+    A manifest that was last written before the Unix time `began` belongs to an earlier run, and is replaced.
     """
     manifest = read_manifest(path)
     # Not by `started_ns`: the launcher of another node may have begun, and written, before this one began.
@@ -125,10 +125,10 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 
 
 def node_part(folder: Path, began: float, outcome: "Outcome", before: LauncherPart) -> Manifest:
-    """Return the manifest fields `launches`, with this node's launch added, and `cause`, the earliest error so far.
+    """Return two fields of the manifest: `launches`, with this node's launch, and `cause`, the earliest error so far.
 
-    `folder` is the run's folder, `began` the Unix time at which the launch began, and `outcome` how it ended.
-    `before` has these fields as they are in the manifest now.
+    `folder` is the run's folder, `began` the Unix time at which the launch began, and `outcome` how it ended. `before`
+    has the present values of these fields.
     """
     first = outcome.first_rank
     if first is None and outcome.logs:
@@ -140,7 +140,7 @@ def node_part(folder: Path, began: float, outcome: "Outcome", before: LauncherPa
 
 
 def launcher_part(manifest: Manifest) -> LauncherPart:
-    """Return the fields of a manifest that launchers write; all fields are empty if one of them is malformed."""
+    """Return the fields of a manifest that launchers write; if one of them is malformed, all are empty."""
     known = {name: value for name in LauncherPart.__struct_fields__ if (value := manifest.get(name))}
     try:
         return msgspec.convert(known, LauncherPart)

@@ -1,4 +1,7 @@
-"""Submit a job to a cluster's scheduler: Slurm and Kubernetes run `workbench launch` on every node, TorchX torchrun."""
+"""Submit a job to a cluster's scheduler: Slurm, Kubernetes or TorchX.
+
+Slurm and Kubernetes run `workbench launch` on every node; TorchX runs torchrun.
+"""
 
 import shlex
 import shutil
@@ -40,7 +43,7 @@ def submit(job: Plan) -> None:
 
 
 def run_submission(command: Sequence[str], script: str | None = None) -> str:
-    """Run the scheduler's command and return its output; `script` is passed to its standard input.
+    """Run the scheduler's command and return its output; `script` is passed to the command's standard input.
 
     Raises:
         MissingExtra: The command is not installed.
@@ -75,7 +78,7 @@ srun {shlex.join(launcher(job.request))} --rdzv-endpoint "$rendezvous" {shlex.jo
 
 
 def token_line(request: Request) -> str:
-    """Return the line of a Slurm script that makes a random collection token, which `srun` passes to all nodes.
+    """Return the line of a Slurm script that makes a random collection token; `srun` passes it to all nodes.
 
     The line is empty if the nodes send no files, or if the user has given a file with a token.
     """
@@ -90,9 +93,9 @@ def launcher(request: Request) -> list[str]:
 
 
 def options(request: Request) -> list[str]:
-    """Return the options of `workbench launch` on each node.
+    """Return the options of `workbench launch` for each node.
 
-    If the number of processes was not given, each node chooses it from its own devices.
+    If the user gave no number of processes, each node chooses it from its own devices.
     """
     values = {
         "--config": request.config,
@@ -123,7 +126,7 @@ def torchx_command(job: Plan) -> str:
     The user's `.torchxconfig` names the cluster.
 
     Raises:
-        UsageProblem: The job runs a command and no Python module.
+        UsageProblem: The job runs a command and not a Python module.
     """
     if job.module is None:
         raise UsageProblem("TorchX starts a module, not a command", "give --trainer MODULE, or use --scheduler slurm")

@@ -1,1 +1,1 @@
-"""Launch the real torchtitan, of any version, with our recorders on: `workbench launch --trainer torchtitan`."""
+"""Launch the real torchtitan, in any version, with our recorders on: `workbench launch --trainer torchtitan`."""

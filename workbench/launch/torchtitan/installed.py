@@ -1,4 +1,4 @@
-"""Find the installed torchtitan: its version, the form of its options, and packages that do not suit it."""
+"""Find the installed torchtitan: its version, the form of its options, and packages that are incompatible with it."""
 
 import shlex
 from collections.abc import Iterator
@@ -47,9 +47,9 @@ class Torchtitan:
 
 @dataclass(frozen=True)
 class Conflict:
-    """A package whose version does not suit the installed torchtitan, and the command that installs one that does.
+    """A package whose version is incompatible with the installed torchtitan, and the command that installs another.
 
-    If `prevents_training`, no training can begin with this package.
+    `prevents_training` says that training cannot even begin with this package.
     """
 
     title: str
@@ -61,7 +61,7 @@ class Conflict:
 def installed_torchtitan(path: list[str]) -> Torchtitan | None:
     """Return the torchtitan that Python finds in the search path `path`; None if there is none.
 
-    How it is configured is read from its files, because a checkout may have an old version number.
+    The form of its options is found in its files, because a source checkout may have an old version number.
     """
     spec = PathFinder.find_spec(PACKAGE, path)
     if spec is None or not spec.origin:
@@ -79,9 +79,9 @@ def package_version(name: str) -> str | None:
 
 
 def conflicts(found: Torchtitan, options: tuple[str, ...] = ()) -> list[Conflict]:
-    """Return a `Conflict` for each package that does not suit the installed torchtitan.
+    """Return a `Conflict` for each package that is incompatible with the installed torchtitan.
 
-    `options` are torchtitan's command-line options: one of them lets torchtitan 0.3 train with an older torch.
+    `options` are torchtitan's command-line options; one of them lets torchtitan 0.3 train with an older torch.
     """
     declared = requires(PACKAGE) or [] if found.version != UNKNOWN else []
     missing = list(missing_packages(declared))
@@ -96,7 +96,7 @@ def missing_conflict(found: Torchtitan, missing: list[str]) -> Conflict:
 
 
 def missing_packages(declared: list[str]) -> Iterator[str]:
-    """Yield the requirement, such as `datasets>=3.6`, for each package that torchtitan needs and that is missing.
+    """Yield the requirement, such as `datasets>=3.6`, of each missing package that torchtitan needs.
 
     `declared` has all requirements in torchtitan's metadata.
     """
@@ -107,7 +107,7 @@ def missing_packages(declared: list[str]) -> Iterator[str]:
 
 
 def wrong_packages(found: Torchtitan, declared: list[str]) -> Iterator[Conflict]:
-    """Yield a `Conflict` for each installed package whose version torchtitan's metadata exclude.
+    """Yield a `Conflict` for each installed package with a version that torchtitan's metadata exclude.
 
     `declared` has the requirements in these metadata.
     """
@@ -121,7 +121,10 @@ def wrong_packages(found: Torchtitan, declared: list[str]) -> Iterator[Conflict]
 
 
 def old_torch(found: Torchtitan, options: tuple[str, ...]) -> Iterator[Conflict]:
-    """Yield a `Conflict` if the installed torch is older than this torchtitan needs; its metadata do not say so."""
+    """Yield a `Conflict` if the installed torch is too old for this torchtitan.
+
+    torchtitan's own metadata do not contain this requirement.
+    """
     have = package_version("torch")
     needed = max((torch for since, torch in TORCH_SINCE.items() if release(found.version)[:2] >= since), default=None)
     if have is None or needed is None or release(have) >= needed or uses_older_backend(options):
@@ -148,7 +151,7 @@ def pip(requirements: list[str]) -> str:
 
 
 def required(declared: list[str]) -> Iterator[Requirement]:
-    """Yield the requirements that apply to this machine, from those in a package's metadata (`declared`).
+    """Yield the requirements that apply to this machine, out of `declared`, the requirements in a package's metadata.
 
     Requirements of optional extras are left out.
 
@@ -160,7 +163,7 @@ def required(declared: list[str]) -> Iterator[Requirement]:
 
 
 def release(text: str) -> tuple[int, ...]:
-    """Return the numbers of a version: (2, 13, 0) for `2.13.0+cpu`; empty for a text that is no version."""
+    """Return the numbers of a version, such as (2, 13, 0) for `2.13.0+cpu`; empty if the text is not a version."""
     try:
         return Version(text).release
     except InvalidVersion:

@@ -49,10 +49,10 @@ def plan_torchtitan(request: Request) -> Plan:
 
 
 def environment(request: Request, settings: Settings) -> dict[str, str]:
-    """Return the environment variables that attach the recorders to the ranks, and on a CPU patch torchtitan.
+    """Return the environment variables that attach the recorders to the ranks, and that patch torchtitan on a CPU.
 
-    `settings` has what torchtitan makes of its options, such as the dump folder. The variables of Flight Recorder are
-    not in the result, because torchtitan sets them itself.
+    `settings` has the values that torchtitan derives from its options, such as the dump folder. The variables of Flight
+    Recorder are not included, because torchtitan sets them itself.
     """
     recorded = {
         "folder": str(Path(settings.dump_folder).resolve()),
@@ -65,13 +65,13 @@ def environment(request: Request, settings: Settings) -> dict[str, str]:
 
 
 def one_process(request: Request) -> dict[str, str]:
-    """Return the environment variables with which torchtitan simulates all ranks in one process, as rank 0 of all."""
+    """Return the environment variables that make torchtitan simulate all ranks in one process, which acts as rank 0."""
     world_size = str(request.processes_per_node * request.nnodes)
     return {"NGPU": world_size, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": world_size}
 
 
 def check_packages(found: Torchtitan, options: tuple[str, ...]) -> list[str]:
-    """Return a note on each package that does not suit the installed torchtitan.
+    """Return a note on each package that is incompatible with the installed torchtitan.
 
     Raises:
         InputError: A package prevents training.

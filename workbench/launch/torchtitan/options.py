@@ -33,7 +33,7 @@ def torchtitan_options(request: "Request", found: Torchtitan) -> tuple[tuple[str
     """Return the command-line options for the installed torchtitan, and a note on each option that was renamed.
 
     Raises:
-        UsageProblem: The configuration is one for another version, or an option applies only to our trainer.
+        UsageProblem: The configuration is for another version, or an option applies only to our trainer.
     """
     if request.incident:
         raise UsageProblem(
@@ -88,5 +88,5 @@ def renamed(overrides: tuple[str, ...], found: Torchtitan) -> tuple[tuple[str, .
 
 
 def normal(option: str) -> str:
-    """Return an option with underscores in place of hyphens: to torchtitan, both mean the same."""
+    """Return an option with underscores instead of hyphens; torchtitan treats both as equal."""
     return "--" + option[2:].replace("-", "_") if option.startswith("--") else option

@@ -34,7 +34,7 @@ class Settings(msgspec.Struct):
 
 
 class Failure(msgspec.Struct):
-    """Why torchtitan made no configuration: `failed` is "import", "options" or "config", the step that failed.
+    """Why torchtitan did not return a configuration: `failed` names the step, "import", "options" or "config".
 
     `name` is the module that could not be imported, if known.
     """
@@ -51,7 +51,7 @@ def resolved_settings(found: Torchtitan, options: tuple[str, ...]) -> Settings:
 
     Raises:
         UsageProblem: torchtitan does not accept the options.
-        InputError: It cannot be imported, or gave no answer.
+        InputError: torchtitan cannot be imported, or gave no answer.
     """
     words = command("workbench.launch.torchtitan.resolved_config", *options)
     # Columns: the messages of a narrow terminal would be cut into lines.
@@ -71,10 +71,10 @@ def resolved_settings(found: Torchtitan, options: tuple[str, ...]) -> Settings:
 
 
 def converted(found: Torchtitan, answer: str, output: str) -> Settings:
-    """Return the settings in `answer`, the JSON line of the child process; `output` is all that it printed besides.
+    """Return the settings in `answer`, the JSON line that the child process prints; `output` is its other output.
 
     Raises:
-        WorkbenchError: The line says what failed.
+        WorkbenchError: The JSON line says that a step failed.
     """
     if '"failed"' not in answer:
         return msgspec.json.decode(answer, type=Settings)
@@ -99,7 +99,7 @@ def import_error(found: Torchtitan, failure: Failure) -> InputError:
 
 
 def box_lines(output: str) -> Iterator[str]:
-    """Yield the lines in the first box that torchtitan's option parser (tyro) has drawn around an error message."""
+    """Yield the lines of the first error message in `output`; torchtitan's option parser (tyro) prints it in a box."""
     rows = [line for line in output.splitlines() if line.startswith(("│", "╭", "╰"))]
     for row in rows:
         if row.startswith("╰"):
@@ -110,18 +110,18 @@ def box_lines(output: str) -> Iterator[str]:
 
 
 def hint_of(advice: list[str]) -> str:
-    """Return the hint for an option that tyro does not know: a similar option in its message, or where to look.
+    """Return the hint for an option that torchtitan does not know: a similar option, or where to find all options.
 
-    `advice` has the lines of this message of tyro, torchtitan's option parser.
+    `advice` has the lines of the error message of tyro, torchtitan's option parser.
     """
     options = [line.split()[0] for line in advice if line.startswith("--")]
     return f"did you mean {options[0]}?" if options else "list its options: python -m torchtitan.train --help"
 
 
 def missing_assets(settings: Settings) -> str | None:
-    """Return a warning if the folder of the tokenizer in `settings` does not exist, else None.
+    """Return a warning if the tokenizer folder in `settings` does not exist, else None.
 
-    A torchtitan from PyPI comes without such a folder.
+    The torchtitan package from PyPI does not contain such a folder.
     """
     if settings.assets is None or Path(settings.assets).exists():
         return None

@@ -1,8 +1,8 @@
-"""Ask the installed torchtitan for the configuration that it makes of its options, before any rank starts.
+"""Ask the installed torchtitan for the configuration that it derives from its options, before any rank starts.
 
     python -m workbench.launch.torchtitan.resolved_config --job.config_file x.toml --training.steps 3
 
-This runs in a process of its own, because torchtitan imports torch, and prints one line of JSON.
+This program runs in a separate process, because torchtitan imports torch. It prints one line of JSON.
 """
 
 import json
@@ -48,7 +48,7 @@ def settings(options: list[str]) -> dict[str, Any]:
 
 
 def config_manager() -> Any:
-    """Return torchtitan's object that reads options; up to version 0.1 it is in a module of another name."""
+    """Return torchtitan's object that reads options; up to version 0.1, its module has another name."""
     try:
         return import_module("torchtitan.config").ConfigManager()
     except ModuleNotFoundError:
