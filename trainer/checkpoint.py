@@ -51,7 +51,7 @@ class TrainState:
     def gather(self) -> StateDict:
         """Return {part name: its state dict}; the parts are model, optimizer, dataloader and train_state.
 
-        The key checkpoint.exclude_from_loading uses the same names.
+        The configuration key checkpoint.exclude_from_loading uses the same names.
         """
         return {
             "model": get_model_state_dict(self.model),
@@ -99,9 +99,9 @@ class Checkpointer:
             self._group = dist.new_group(backend="gloo", group_desc=CHECKPOINT_GROUP)
 
     def load(self) -> Path | None:
-        """Load a checkpoint, and return its path; None if there is none to load.
+        """Load a checkpoint and return its path; return None if there is nothing to load.
 
-        It is the checkpoint to resume from, or else the one at checkpoint.initial_load_path.
+        The checkpoint is the one to resume from, or else the one at checkpoint.initial_load_path.
 
         Raises:
             CheckpointError: The configured step or path does not exist.
@@ -129,7 +129,7 @@ class Checkpointer:
         return None
 
     def save(self, step: int) -> bool:
-        """Save a checkpoint if one is due after `step`; returns whether one was saved."""
+        """Save a checkpoint if one is due after `step`; return whether one was saved."""
         self.state.step = step
         if not self._is_due(step):
             return False
@@ -167,7 +167,7 @@ class Checkpointer:
         return path
 
     def _resume(self, path: Path) -> Path:
-        """Load all state from the checkpoint at `path`, and compare the saving run's settings with this run's.
+        """Load all state from the checkpoint at `path`, and compare the saving run's settings with those of this run.
 
         The differences are stored in `audit`.
         """
@@ -218,8 +218,8 @@ class Checkpointer:
     def _path_to_resume(self) -> Path | None:
         """Return the path of the checkpoint to resume from; None if there is none.
 
-        It is the checkpoint of step `load_step` if that is set, or else the newest one that is complete and either a
-        seed checkpoint or one that holds more than weights.
+        If `load_step` is set, this is the checkpoint of that step. Otherwise it is the newest complete checkpoint from
+        which a run can resume: a seed checkpoint, or a checkpoint with more than weights.
         """
         if self.config.load_step >= 0:
             return self.folder / f"step-{self.config.load_step}"
@@ -242,9 +242,10 @@ class Checkpointer:
 
 
 def build_stager(*, pinned: bool) -> DefaultStager:
-    """Return the object that copies the state to CPU memory before an asynchronous save, so that training can continue.
+    """Return the object that copies the state to CPU memory before an asynchronous save; then training continues.
 
-    With `pinned` and CUDA the copy is in pinned memory, which is faster to fill and is kept for the next checkpoint.
+    With `pinned` and CUDA, the copy is in pinned memory. This memory is faster to fill, and is kept for the next
+    checkpoint.
     """
     use = pinned and torch.cuda.is_available()
     return DefaultStager(

@@ -44,7 +44,7 @@ def join(config: JobConfig) -> World:
 def backend(device: torch.device, *, offload: bool) -> str:
     """Return the backend of the process group for tensors on `device`.
 
-    With CPU offload it includes gloo, because gradients are then in CPU memory and their norm is reduced there.
+    With CPU offload, the backend includes gloo: gradients are then in CPU memory, where their norm is reduced.
     """
     if device.type == "cpu":
         return "gloo"
@@ -61,9 +61,9 @@ def own_device() -> torch.device:
 
 
 def set_timeouts(seconds: int) -> None:
-    """Set the timeout of later collectives in all process groups except the one that saves checkpoints.
+    """Set the timeout of later collectives in all process groups, except the group that saves checkpoints.
 
-    Saving a checkpoint may take longer than a training step.
+    A checkpoint may take longer than a training step.
     """
     for group in list(distributed_c10d._world.pg_map):  # noqa: SLF001 - there is no public list of groups
         if group.group_desc != CHECKPOINT_GROUP:
@@ -73,7 +73,7 @@ def set_timeouts(seconds: int) -> None:
 def seed_everything(config: Debug, device: torch.device) -> int:
     """Seed all random generators and return the seed, which is the same on all ranks.
 
-    If the configuration says so, deterministic kernels are selected too.
+    If the configuration asks for them, also select deterministic kernels.
     """
     if config.deterministic:
         # cuBLAS is deterministic only with a fixed workspace; without this setting torch raises an error or warns.
@@ -94,9 +94,9 @@ def seed_everything(config: Debug, device: torch.device) -> int:
 
 
 def seed_step(seed: int, stage: int, step: int) -> None:
-    """Seed the random generators for one step, equally on all ranks of a pipeline stage and differently in each stage.
+    """Seed the random generators for one step: equally on all ranks of a pipeline stage, differently in each stage.
 
-    The random numbers of a step depend only on `seed`, `stage` and `step`, so a resumed run draws the same ones on
+    The random numbers of a step depend only on `seed`, `stage` and `step`. So a resumed run draws the same numbers on
     any mesh.
     """
     text = f"{seed}/{stage}/{step}".encode()
@@ -105,9 +105,10 @@ def seed_step(seed: int, stage: int, step: int) -> None:
 
 
 def seed_here(seed: int) -> None:
-    """Seed the random generators of the CPU and of the GPUs like `torch.manual_seed`, at a hundredth of its cost.
+    """Seed the random generators of the CPU and of the GPUs, as `torch.manual_seed` does, but a hundred times faster.
 
-    That formats a stack for each kind of device that PyTorch knows and this machine lacks: 0.3 ms in each step.
+    For each kind of device that PyTorch knows and this machine lacks, `torch.manual_seed` formats a call stack: 0.3 ms
+    in each step.
     """
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_available():
@@ -117,7 +118,7 @@ def seed_here(seed: int) -> None:
 def leave() -> NoReturn:
     """Destroy the process group and end this process at once, without the interpreter's normal shutdown.
 
-    In a normal shutdown gloo's threads sometimes abort the process, although the run was successful.
+    In a normal shutdown, gloo's threads sometimes abort the process, although the run was successful.
     """
     dist.barrier()
     dist.destroy_process_group()

@@ -1,7 +1,7 @@
 """Run one step of any job in one process, with a fake process group and tensors that have a shape but no values.
 
-It checks a configuration before the devices are available: keys, mesh, model, parallelism, optimizer, and each
-operation of a step on one rank. It cannot check anything that depends on values, such as the loss.
+This checks a configuration before the devices are available: keys, mesh, model, parallelism, optimizer, and each
+operation of a step on one rank. Nothing that depends on values can be checked, such as the loss.
 """
 
 import logging
@@ -34,7 +34,7 @@ WORLD_SIZE = "NGPU"
 def dry_run(config: JobConfig) -> None:
     """Run one step without tensor values for rank 0 of each pipeline stage, and log model, mesh and layers.
 
-    The number of ranks to simulate is that of `world_size`.
+    `world_size` says how many ranks are simulated.
 
     Raises:
         ConfigError: The configuration does not fit a job with so many ranks.
@@ -58,7 +58,7 @@ def dry_run(config: JobConfig) -> None:
 
 
 def world_size() -> int:
-    """Return the number of ranks of the job to simulate: the environment variable NGPU, else the launcher's WORLD_SIZE.
+    """Return the number of ranks to simulate: the environment variable NGPU, else the launcher's WORLD_SIZE.
 
     Raises:
         ConfigError: The value is not a positive integer.
@@ -74,7 +74,7 @@ def world_size() -> int:
 def in_process(local: LocalProblem, stage: int) -> None:
     """Run `rehearse_stage` for pipeline stage `stage` of the job `local` in a new process, and wait for its end.
 
-    DTensor caches process groups, so a second stage in the same process would use groups that no longer exist.
+    DTensor caches process groups. A second stage in the same process would use groups that no longer exist.
 
     Raises:
         TrainerError: The process failed; it has printed the reason.
@@ -89,8 +89,8 @@ def in_process(local: LocalProblem, stage: int) -> None:
 def rehearse_stage(local: LocalProblem, stage: int) -> None:
     """Build the model parts of pipeline stage `stage`, and run a step of the stage's first rank on fake tensors.
 
-    `local` is the job to run, without settings that fake tensors do not support. The function logs how many layers
-    ran and how long the step took.
+    `local` is the job, without settings that fake tensors do not support. The function logs how many layers ran, and
+    how long the step took.
     """
     torch.set_num_threads(1)  # the threads of OpenMP are not there after a fork
     started = time.perf_counter()
@@ -102,7 +102,7 @@ def rehearse_stage(local: LocalProblem, stage: int) -> None:
 
 
 def step_without_values(config: JobConfig, world: World) -> tuple[int, int]:
-    """Run one step on fake tensors; return (number of layers of the rank, number of layers that ran).
+    """Run one step on fake tensors; return (number of layers on this rank, number of layers that ran).
 
     If most layers are identical, only a few of them run.
     """

@@ -14,11 +14,11 @@ class TrainerError(Exception):
 
 
 class ConfigError(TrainerError):
-    """The configuration cannot be read, or sets something that this trainer does not support."""
+    """The configuration cannot be read, or has a setting that this trainer does not support."""
 
 
 class DataError(TrainerError):
-    """The data cannot be read, or there are too few of them."""
+    """The data cannot be read, or are too few."""
 
 
 class CheckpointError(TrainerError):

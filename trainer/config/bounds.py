@@ -5,14 +5,14 @@ from typing import Annotated, NamedTuple
 
 
 class Bounds(NamedTuple):
-    """Accepted numbers: all from `least` to `most`, both included, and the special values in `also`."""
+    """Accepted numbers: all from `least` to `most` (both included), and the special values in `also`."""
 
     least: float
     most: float = math.inf
     also: tuple[float, ...] = ()
 
     def __contains__(self, value: object) -> bool:
-        """Return whether a number is within the bounds; NaN never is."""
+        """Return whether a number is within the bounds; NaN is not."""
         return isinstance(value, int | float) and (value in self.also or self.least <= value <= self.most)
 
     def described(self, kind: type) -> str:

@@ -1,4 +1,4 @@
-"""Check a configuration before training starts: sizes divide evenly among ranks, settings do not conflict."""
+"""Check a configuration before training starts: sizes must divide evenly among ranks, settings must not conflict."""
 
 import importlib
 from pathlib import Path
@@ -93,7 +93,7 @@ def check_divisions(config: JobConfig, mesh: Degrees) -> None:
 def divide(size: int, mesh: Degrees, name: str, what: str) -> None:
     """Raise ConfigError if `size` is not a multiple of the degree of the mesh dimension `name`.
 
-    `what` names in the error message what is counted, such as `heads`.
+    `what` is the name of the counted things, such as `heads`, for the error message.
     """
     degree = int(getattr(mesh, name))
     if size % degree:
@@ -103,7 +103,7 @@ def divide(size: int, mesh: Degrees, name: str, what: str) -> None:
 
 
 def check_experts(config: JobConfig, experts: int) -> None:
-    """Raise ConfigError if expert parallelism is on, but does not divide `experts`, the number of experts, evenly."""
+    """Raise ConfigError if expert parallelism is on, but its degree does not divide the number `experts`."""
     ranks = config.parallelism.expert_parallel_degree
     if ranks > 1 and (not experts or experts % ranks):
         raise ConfigError(
@@ -132,8 +132,8 @@ def accumulation_steps(training: Training, degrees: Degrees) -> int:
 def recompute_interval(config: ActivationCheckpoint) -> tuple[int, bool]:
     """Return (interval, keep_costly) of activation checkpointing.
 
-    With an interval of 3, every third block is recomputed; with 0, none is. With `keep_costly`, a recomputed block
-    still keeps the outputs of costly operations such as matrix products.
+    With an interval of 3, every third block is recomputed; with 0, no block is. If `keep_costly` is True, a recomputed
+    block still keeps the outputs of costly operations such as matrix products.
 
     Raises:
         ConfigError: selective_ac_option is neither a positive number nor "op".
@@ -152,7 +152,7 @@ def recompute_interval(config: ActivationCheckpoint) -> tuple[int, bool]:
 
 
 def check_memory_budget(config: JobConfig) -> None:
-    """Raise ConfigError if a memory budget is set, but torch.compile is off or its backend supports no budget."""
+    """Raise ConfigError if a memory budget is set without torch.compile, or with a backend that supports no budget."""
     compiling = config.compile
     compiles_blocks = compiling.enable and "model" in compiling.components
     if config.activation_checkpoint.mode != "memory_budget" or (compiles_blocks and compiling.backend in WITH_BUDGET):
@@ -199,7 +199,7 @@ def check_loading(checkpoint: Checkpoint) -> None:
 
 
 def check_exports(config: JobConfig) -> None:
-    """Raise ConfigError if the settings for weights in the format of the transformers package cannot be used together.
+    """Raise ConfigError if settings about weights in the format of the transformers package exclude each other.
 
     Weights to load must also have the shape of the configured model.
     """
@@ -226,7 +226,7 @@ def check_exports(config: JobConfig) -> None:
 
 
 def check_validation(config: JobConfig, mesh: Degrees) -> None:
-    """Raise ConfigError if the length of validation sequences does not fit the model or the mesh."""
+    """Raise ConfigError if the length of validation sequences is impossible for the model or the mesh."""
     length, longest = config.validation.seq_len or config.training.seq_len, config.training.seq_len
     if not config.validation.enable:
         return
@@ -305,7 +305,7 @@ def check_combinations(config: JobConfig, mesh: Degrees) -> None:
 
 
 def check_compile(config: JobConfig, mesh: Degrees) -> None:
-    """Raise ConfigError if torch.compile is on with a model or a setting that compiled code does not support."""
+    """Raise ConfigError if torch.compile is on for a model or with a setting that cannot be compiled."""
     if config.compile.enable and "model" in config.compile.components and hasattr(model_shape(config), "n_experts"):
         raise ConfigError(
             "compile.enable: blocks with experts cannot be compiled",
@@ -331,9 +331,9 @@ def check_compile(config: JobConfig, mesh: Degrees) -> None:
 
 
 def check_async_tensor_parallel(config: JobConfig, mesh: Degrees) -> None:
-    """Raise ConfigError if asynchronous tensor parallelism is on without torch.compile's inductor.
+    """Raise ConfigError if asynchronous tensor parallelism is on, but not torch.compile with the inductor backend.
 
-    That backend implements it.
+    Asynchronous tensor parallelism is implemented in inductor.
     """
     compiling = config.compile
     compiles = compiling.enable and "model" in compiling.components and compiling.backend == "inductor"

@@ -1,6 +1,6 @@
 """Translate keys of other torchtitan versions, older and newer, to the keys of this trainer.
 
-`RENAMED` lists keys whose value stays the same, `CONVERTED` those whose value changes too. The module `refusals`
+`RENAMED` lists keys whose value stays the same. `CONVERTED` lists keys whose value changes too. The module `refusals`
 lists the keys and values that the trainer does not support.
 """
 
@@ -113,9 +113,9 @@ RENAMED = {
 
 
 def negate(key: str) -> Converter:
-    """Return a function that translates a boolean key to the key `key`, which has the opposite meaning.
+    """Return a function that translates a boolean key to `key`, a key with the opposite meaning.
 
-    The function takes the value that the user wrote and all written keys, and returns the `Translation`.
+    The arguments of this function are the value that the user wrote and all written keys. It returns the `Translation`.
     """
     return lambda value, _: Translation(key, not value, "the opposite switch")
 
@@ -123,7 +123,7 @@ def negate(key: str) -> Converter:
 def data_parallel(value: object, written: Values) -> Translation:
     """Convert `training.data_parallel_degree` to a replicate degree (DDP) or a shard degree (FSDP).
 
-    `written` has all keys that the user wrote; training.data_parallel_type in it decides which of the two it is.
+    `written` has all keys that the user wrote; its training.data_parallel_type decides between the two.
     """
     kind = "replicate" if written.get("training.data_parallel_type") == "ddp" else "shard"
     return Translation(f"parallelism.data_parallel_{kind}_degree", value)
@@ -157,10 +157,10 @@ def warmup_share(value: object, written: Values) -> Translation:
 
 
 def tokens_to_sequences(key: str) -> Converter:
-    """Return a function that translates `key` from a number of tokens to a number of sequences.
+    """Return a function that converts the value of `key` from a number of tokens to a number of sequences.
 
-    The function takes the value that the user wrote and all written keys, and divides the value by the
-    training.seq_len among them. A negative value is kept.
+    The arguments of this function are the value that the user wrote and all written keys. It divides the value by the
+    written training.seq_len; a negative value stays the same.
     """
 
     def convert(value: object, written: Values) -> Translation:
@@ -174,8 +174,8 @@ def tokens_to_sequences(key: str) -> Converter:
 def microbatch_size(key: str) -> Converter:
     """Return a function that translates `key`, a number of microbatches, to the size of a microbatch in sequences.
 
-    The function takes the value that the user wrote and all written keys, which have the batch size. The size is 1 if
-    the number is not given or 0. The function raises ConfigError if the number does not divide the batch size.
+    The arguments of this function are the value that the user wrote and all written keys, among them the batch size.
+    The size is 1 if the number is missing or 0. The function raises ConfigError if the batch cannot be divided evenly.
     """
 
     def convert(value: object, written: Values) -> Translation:
@@ -202,7 +202,7 @@ def float8_converter(value: object, _: Values) -> Translation:
 def converter_names(value: object, _: Values) -> Translation | None:
     """Convert model.converters from a comma-separated string to a list, and translate the names in it.
 
-    Other torchtitan versions have other names for "float8". The result is None if nothing changes.
+    Other torchtitan versions use other names for "float8". Return None if nothing changes.
     """
     names = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
     if not isinstance(names, list):
@@ -225,9 +225,9 @@ def qwen3_with_experts(_: object, written: Values) -> Translation | None:
 
 
 def flavor_with_experts(value: object, written: Values) -> Translation | None:
-    """Translate a flavor of qwen3 with experts, such as `30B-A3B`, to the name that it has in qwen3_moe.
+    """Translate a flavor of qwen3 with experts, such as `30B-A3B`, to its name in qwen3_moe.
 
-    `written` has all keys that the user wrote, {key: value}. Return None for any other flavor or model.
+    `written` is {key: value} of all keys that the user wrote. Return None for any other flavor or model.
     """
     ours = WITH_EXPERTS.get(str(value), value)
     if written.get("model.name") == "qwen3" and ours != value:
@@ -270,12 +270,12 @@ SWITCHES = (
 
 
 def translate(key: str, value: object, written: Values) -> Translation | None:
-    """Return this trainer's key and value for a key of another torchtitan version; None if it needs no translation.
+    """Return this trainer's key and value for a key of another torchtitan version; None if nothing must be translated.
 
-    `written` has all keys that the user wrote, {key: value}, because some translations depend on another key.
+    `written` is {key: value} of all keys that the user wrote; some translations depend on another key.
 
     Raises:
-        ConfigError: The value is none that the key takes.
+        ConfigError: The key does not accept the value.
     """
     if key in SWITCHES and not isinstance(value, bool):
         raise ConfigError(f"{key} = {value!r} is not true or false", "write true or false, without quotes")

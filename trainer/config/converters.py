@@ -1,7 +1,8 @@
 """Converters: functions that change a model before it is parallelised. `model.converters` lists them by name.
 
-Users add their own: a package given with `--module` has a module `config_registry`, which every rank imports before it
-reads the configuration. The names registered there can be used in a file, in a flag or in a configuration function:
+Users can add converters: a package given with `--module` has a module `config_registry`, and every rank imports this
+module before it reads the configuration. The names registered there can be used in a file, in a flag or in a
+configuration function:
 
     from trainer.config import converters
 
@@ -9,8 +10,8 @@ reads the configuration. The names registered there can be used in a file, in a 
     def freeze(model, config):
         model.tok_embeddings.weight.requires_grad_(False)
 
-A converter gets the model on the meta device, where no memory is allocated. Parameters that it adds are initialised
-like all others, by their names.
+A converter gets the model on the meta device, where no memory is allocated. If a converter adds parameters, they are
+initialised like all others, by their names.
 """
 
 import importlib
@@ -31,18 +32,18 @@ BUILT_IN = {FLOAT8: ("trainer.float8", "torchao")}
 
 
 def is_installed(package: str) -> bool:
-    """Return whether an optional package can be imported; an empty folder of that name does not count."""
+    """Return whether an optional package can be imported; an empty folder with its name does not count."""
     spec = find_spec(package)
     return spec is not None and spec.origin is not None
 
 
 def is_available(name: object) -> bool:
-    """Return whether a converter of this name is registered, or comes with the trainer and has the package it needs."""
+    """Return whether a converter can be used: it is registered, or it is built in and its package is installed."""
     return name in REGISTERED or (isinstance(name, str) and name in BUILT_IN and is_installed(BUILT_IN[name][1]))
 
 
 def register(name: str) -> Callable[[Function], Function]:
-    """Return a decorator that registers a model converter under `name`, replacing an earlier one of that name."""
+    """Return a decorator that registers a model converter under `name`, in place of an earlier one with this name."""
 
     def add(function: Function) -> Function:
         REGISTERED[name] = function

@@ -12,7 +12,7 @@ WITH_FLOAT8: Capability = (8, 9)
 def check_devices(config: JobConfig, capability: Capability | None) -> None:
     """Raise ConfigError if the configuration needs a CUDA device that is missing or too old.
 
-    `capability` is the compute capability of this rank's CUDA device, or None without one. A dry run (comm.mode
+    `capability` is the compute capability of this rank's CUDA device, or None without a device. A dry run (comm.mode
     fake_backend) needs no device, because its tensors have no values.
     """
     if config.comm.mode == "fake_backend":

@@ -1,8 +1,8 @@
 """Map the settings and weights of each model to their names in Hugging Face's transformers package.
 
-It also reads a model's shape from the package's config.json. This module does not import torch, so that a launcher
-can compare a folder of weights with the configuration before it starts a process. A model's own mapping is in the
-module `hf_format` of its package.
+This module also reads a model's shape from the package's config.json. It does not import torch, so that a launcher can
+compare a folder of weights with the configuration before it starts a process. The mapping of each model is in the
+module `hf_format` of the model's package.
 """
 
 import importlib
@@ -53,11 +53,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Format:
-    """The names that the transformers package has for one model, and what it does differently.
+    """The names that the transformers package uses for one model, and other differences to this trainer.
 
-    `model_type` and `architecture` are the names of its configuration and its class there. `args` is this trainer's
-    class for the model's shape. `weights` is {this trainer's name of a weight in a layer: its `Place`}; both names lack
-    the prefix of the layer.
+    `model_type` and `architecture` are the package's names of the model's configuration and class. `args` is this
+    trainer's class for the model's shape. `weights` is {this trainer's name of a weight in a layer: its `Place`}; names
+    are without the prefix of the layer.
     """
 
     model_type: str
@@ -107,7 +107,7 @@ ATTENTION = {
 def feed_forward(here: str, there: str) -> dict[str, Place]:
     """Return {this trainer's name of a weight: its `Place`} for the three weights of a feed-forward layer.
 
-    The layer is called `here` in this trainer and `there` in the transformers package.
+    The name of the layer is `here` in this trainer, and `there` in the transformers package.
     """
     names = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
     return {f"{here}.{ours}.weight": Place(f"{there}.{theirs}.weight") for ours, theirs in names.items()}
@@ -123,8 +123,7 @@ def read_shape(model: str, folder: str | None) -> ModelArgs:
     """Return the shape of the model that the config.json in `folder` describes; `model` is its name in this trainer.
 
     Raises:
-        ConfigError: No folder is given (None) or it has no config.json, or that describes another model or unsupported
-            settings.
+        ConfigError: There is no folder or no config.json, or the file describes another model or unsupported settings.
     """
     if folder is None:
         raise ConfigError(
@@ -151,8 +150,8 @@ def read_shape(model: str, folder: str | None) -> ModelArgs:
 def check_same_shape(model: str, flavor: str, args: ModelArgs, length: int, folder: Path) -> None:
     """Raise ConfigError if the config.json in `folder` describes another model than `args`, the shape of `flavor`.
 
-    `length` is the number of tokens in a training sequence; it must be within the model's attention span. Settings
-    that are missing in the file are not compared; without a file nothing is.
+    `length` is the number of tokens in a training sequence; the model must be able to attend to so many. Settings that
+    the file does not have are not compared. Without a file, nothing is checked.
     """
     form = format_of(model)
     if not has_file(folder, DESCRIPTION):
@@ -174,7 +173,7 @@ def check_same_shape(model: str, flavor: str, args: ModelArgs, length: int, fold
 
 
 def has_file(folder: Path, name: str) -> bool:
-    """Return whether a folder has a file of this name; False also for a path that is impossible or too long."""
+    """Return whether a folder has a file with this name; False if the path is impossible or too long."""
     try:
         return (folder / name).is_file()
     except OSError:
@@ -182,7 +181,7 @@ def has_file(folder: Path, name: str) -> bool:
 
 
 def check_span(form: Format, folder: Path, length: int) -> None:
-    """Raise ConfigError if the described model limits attention to fewer tokens than a sequence has, `length`."""
+    """Raise ConfigError if the described model attends to fewer tokens than `length`, the length of a sequence."""
     described = read_json(folder / DESCRIPTION)
     span, layers = described.get(form.attention_span), described.get("layer_types")
     everywhere = isinstance(layers, list) and set(layers) == {"full_attention"}
@@ -195,15 +194,15 @@ def check_span(form: Format, folder: Path, length: int) -> None:
 
 
 def keys(form: Format) -> dict[str, str]:
-    """Return {field of the model's shape: key in config.json} of all fields that have a key."""
+    """Return {field of the model's shape: key in config.json}, without fields that have no key."""
     return {name: key for name, key in {**SETTINGS, **form.settings}.items() if name not in form.derived}
 
 
 def stated_settings(form: Format, folder: Path) -> dict[str, Any]:
-    """Return {field of the model's shape: value} for the settings that the config.json in `folder` has.
+    """Return {field of the model's shape: value} of the settings that the config.json in `folder` has.
 
     Raises:
-        ConfigError: The file is unreadable or of another model, or has values that our model does not support.
+        ConfigError: The file is unreadable, belongs to another model, or has values that our model does not support.
     """
     path, described = folder / DESCRIPTION, read_json(folder / DESCRIPTION)
     if not isinstance(described, dict):
@@ -222,7 +221,7 @@ def stated_settings(form: Format, folder: Path) -> dict[str, Any]:
 def check_supported(form: Format, path: Path, described: Mapping[str, object]) -> None:
     """Raise ConfigError if a config.json describes another type of model, or settings that our model does not have.
 
-    `described` is the content of the file.
+    `described` is the content of the file, and `path` its path.
     """
     kind = described.get("model_type", form.model_type)
     if kind != form.model_type:
@@ -243,10 +242,10 @@ def check_supported(form: Format, path: Path, described: Mapping[str, object]) -
 def rope_scaling(path: Path, rotary: Mapping[str, object]) -> RopeScaling | YarnScaling | None:
     """Return the rotary scaling that a config.json describes; None if it describes none.
 
-    `rotary` has the settings of rotary positions in the file.
+    `rotary` has the file's settings of rotary positions.
 
     Raises:
-        ConfigError: The scaling is of a kind that our models do not support.
+        ConfigError: Our models do not support this kind of scaling.
     """
     kind = rotary.get("rope_type", rotary.get("type", "default"))
     if kind == "default":
@@ -274,17 +273,17 @@ def is_given(rotary: Mapping[str, object], key: str) -> bool:
 def of_length(described: Mapping[str, Any]) -> dict[str, object]:
     """Return {key: number of tokens} with the sequence length on which a model was first trained.
 
-    A rotary scaling needs it. It is the length of the model's sequences if the file does not have it.
+    A rotary scaling depends on this length. If the file does not have it, the model's present sequence length is used.
     """
     key = SCALING_KEYS["original_length"]
     return {key: described.get(key, described.get("max_position_embeddings"))}
 
 
 def checked(path: Path, key: str, value: object, kind: type) -> Any:
-    """Return `value`, the number or switch of a key in config.json, if it is of type `kind`; an int becomes a float.
+    """Return `value`, which a key in config.json has, if it is of type `kind`; an int is converted to a float.
 
     Raises:
-        ConfigError: It has another type, or is a number that is not above 0.
+        ConfigError: The value has another type, or is a number that is not above 0.
     """
     if kind is float and type(value) is int:
         value = float(value)
@@ -306,7 +305,7 @@ def describe(form: Format, args: ModelArgs) -> dict[str, object]:
 
 
 def describe_scaling(scaling: RopeScaling | YarnScaling) -> dict[str, object]:
-    """Return a rotary scaling as an entry of config.json, without the fields that have no value."""
+    """Return a rotary scaling as an entry of config.json; fields without a value are left out."""
     kind = next(name for name, of_name in SCALINGS.items() if isinstance(scaling, of_name))
     values = {SCALING_KEYS.get(item.name, item.name): getattr(scaling, item.name) for item in fields(scaling)}
     return {"rope_type": kind, **{key: value for key, value in values.items() if value != 0 or value is False}}

@@ -44,7 +44,7 @@ class KeyReport:
     def as_json(self) -> dict[str, object]:
         """Return the report as a dict in the format `workbench.config/1`.
 
-        The field `cls` has the name "class" in the dict, and the field `source` has the name "from".
+        In the dict, the field `cls` is named "class", and the field `source` is named "from".
         """
         return {
             "key": self.key, "value": self.value, "class": self.cls, "from": self.source, "reason": self.reason,
@@ -63,7 +63,7 @@ class Resolved:
 def explain(path: Path | None, overrides: Sequence[str] = ()) -> list[KeyReport]:
     """Return a report on each key of the file at `path` and each flag in `overrides`: how it is handled, and why.
 
-    The reports are in the order in which the keys were written.
+    The order is that in which the user wrote the keys.
 
     Raises:
         ConfigError: The file cannot be read, or a value has the wrong type.
@@ -90,7 +90,7 @@ def load_for_training(overrides: Sequence[str]) -> JobConfig:
     """Return the configuration like `load`, but raise an error if the trainer does not support a key or its value.
 
     Raises:
-        ConfigError: As for `load`, or the trainer does not support the value of a key.
+        ConfigError: As for `load`, or the trainer does not support a key or its value.
     """
     config = load(None, overrides)
     reports = explain(None, overrides)
@@ -114,7 +114,7 @@ def refusal_text(report: KeyReport) -> str:
 def startup_notes(overrides: Sequence[str], world_size: int | None = None) -> list[str]:
     """Return sentences to print before a run: which values were replaced, and which keys have no effect.
 
-    `world_size` is the number of ranks. Without it, keys that only FSDP uses are not reported.
+    `world_size` is the number of ranks. If it is not given, keys that only FSDP uses are not reported.
     """
     resolved = resolve(None, overrides)
     reports = resolved.reports
@@ -142,7 +142,7 @@ def startup_notes(overrides: Sequence[str], world_size: int | None = None) -> li
 
 
 def shortened_warmup(config: JobConfig, reports: Sequence[KeyReport]) -> list[str]:
-    """Return a list with one sentence if the warm-up takes more steps than the whole schedule; else an empty list.
+    """Return a list with a warning if the warm-up is longer than the whole schedule; else an empty list.
 
     The trainer shortens such a warm-up to the length of the schedule.
     """
@@ -153,10 +153,10 @@ def shortened_warmup(config: JobConfig, reports: Sequence[KeyReport]) -> list[st
 
 
 def asked_for(reports: Sequence[KeyReport]) -> dict[str, bool]:
-    """Return {key: whether a flag set it} for the written keys that may have no effect because a switch is off.
+    """Return {key: whether a command-line flag set it} of the keys to check for an effect.
 
-    They are the keys that this trainer supports and that differ from their default, and the switches themselves, such
-    as `checkpoint.enable`, whatever their value.
+    The caller looks for keys without effect because their switch, such as `checkpoint.enable`, is off. So the result
+    has the written switches, and the supported keys whose value differs from the default.
     """
     known, switches = options(), {switch.key for switch in SWITCHES}
     understood = [report for report in reports if report.cls in ("honoured", "translated") and report.key in known]
@@ -181,7 +181,10 @@ def unknown_keys(unknown: list[KeyReport]) -> ConfigError:
 
 
 def resolve(path: Path | None, overrides: Sequence[str]) -> Resolved:
-    """Return the configuration (defaults or a registry function, then the file, then the flags) and the key reports."""
+    """Return the configuration and a report on each written key.
+
+    Later sources replace values of earlier ones: defaults or a registry function, then the file, then the flags.
+    """
     line = read_flags(overrides)
     file = path or line.file
     resolved = Resolved(from_registry(line.module, line.function) if line.module and line.function else JobConfig())
@@ -199,7 +202,10 @@ def resolve(path: Path | None, overrides: Sequence[str]) -> Resolved:
 
 
 def overridden(in_file: list[KeyReport], flags: list[KeyReport]) -> list[KeyReport]:
-    """Return the reports on the keys of a file; keys that one of `flags` sets are ignored, so they are not refused."""
+    """Return the reports on the keys of a file; if a flag sets the same key, the file's key is reported as ignored.
+
+    So a refused value in the file does no harm if a flag replaces it.
+    """
     keys = {report.key for report in flags if report.cls != "unknown"}
     return [
         replace(report, cls="ignored", reason=OVERRIDDEN, suggestion=None, refused=False)
@@ -210,7 +216,7 @@ def overridden(in_file: list[KeyReport], flags: list[KeyReport]) -> list[KeyRepo
 
 
 def replace_missing_data(resolved: Resolved) -> None:
-    """Replace names of data sets that are not shipped by `synthetic`, and say so in the reports on these keys."""
+    """Replace the names of data sets that are not available by `synthetic`, and say so in the reports on the keys."""
     for key in DATA_SETS:
         if not missing_data(key, resolved.config):
             continue
@@ -226,11 +232,11 @@ def replace_missing_data(resolved: Resolved) -> None:
 
 
 def settled(report: KeyReport, config: JobConfig) -> KeyReport:
-    """Return the report on a key, with `refused` updated where that depends on other keys of the configuration.
+    """Return the report on a key, with `refused` corrected if it depends on other keys of the configuration.
 
-    A key becomes refused if it names a missing model or data set. A refused key is no longer refused if it has no
-    effect: because the key in `Refusal.beside` has its default, or because a dry run needs no package for model
-    converters.
+    A key is refused if it names a missing model or data set. A refused key is accepted after all if it has no effect.
+    This is the case if the key in `Refusal.beside` has its default. It is also the case for model converters in a dry
+    run, which needs no package for them.
     """
     if report.refused and (beside := getattr(refusal_of(report.key), "beside", "")):
         section, name = beside.split(".")
@@ -249,7 +255,7 @@ def settled(report: KeyReport, config: JobConfig) -> KeyReport:
 
 
 def needs_package_alone(config: JobConfig) -> bool:
-    """Return whether this is a dry run in which every model converter is known, though its package may be missing.
+    """Return whether this is a dry run in which every model converter is known, even if its package is missing.
 
     A dry run computes no values, so it works without the package.
     """
@@ -279,15 +285,15 @@ def missing_data(key: str, config: JobConfig) -> tuple[str, str] | None:
 
 
 def data_source(key: str, config: JobConfig) -> Training | Validation:
-    """Return the section of the configuration, training or validation, that has the key `key`, one of DATA_SETS."""
+    """Return the section, training or validation, to which the key `key` belongs; the key is one of DATA_SETS."""
     return config.validation if key == "validation.dataset" else config.training
 
 
 def apply(resolved: Resolved, written_keys: list[WrittenKey], own: Mapping[str, Option]) -> None:
     """Set the values of `written_keys` in `resolved.config`, and add a report on each key to `resolved.reports`.
 
-    `own` is {key: option} of the keys that a user's configuration module adds. If a key is written under both its old
-    and its new name, the new name wins.
+    `own` is {key: option} of the keys that a user's configuration module adds. If the user wrote both the old and the
+    new name of a key, the new name wins.
     """
     values = {written.key: written.value for written in written_keys}
     for written in written_keys:
@@ -301,7 +307,7 @@ def apply(resolved: Resolved, written_keys: list[WrittenKey], own: Mapping[str, 
 def classify(written: WrittenKey, values: dict[str, object], own: Mapping[str, Option]) -> KeyReport:
     """Return the report on one key that the user wrote.
 
-    `values` is {key: value} of all that the user wrote, and `own` has the options that a user's module adds.
+    `values` is {key: value} of all keys that the user wrote, and `own` has the options that a user's module adds.
 
     Raises:
         ConfigError: The key does not accept this value.
@@ -318,12 +324,12 @@ def classify(written: WrittenKey, values: dict[str, object], own: Mapping[str, O
 
 
 def classify_value(written: WrittenKey, values: dict[str, object]) -> KeyReport:
-    """Return the report on a key of this trainer or of torchtitan; the caller adds the line number to an error.
+    """Return the report on a key of this trainer or of torchtitan.
 
-    `values` is {key: value} of all that the user wrote, as the translation of a key may depend on others.
+    `values` is {key: value} of all keys that the user wrote, because a translation may depend on another key.
 
     Raises:
-        ConfigError: The key does not accept this value.
+        ConfigError: The key does not accept this value. The caller adds the line number to this error.
     """
     key, value, source, reason = written.key, written.value, None, None
     if translation := compat.translate(key, value, values):
@@ -344,13 +350,13 @@ def classify_value(written: WrittenKey, values: dict[str, object]) -> KeyReport:
 
 
 def possible_values(key: str, values: Sequence[object]) -> str:
-    """Return the hint for a wrong value: set `key` to one of `values`, or remove it if `values` is empty."""
+    """Return the hint for a wrong value: set `key` to one of `values`; if `values` is empty, remove the key."""
     named = [str(value).lower() if isinstance(value, bool) else repr(value) for value in values if value is not None]
     return f"set {key} to {' or '.join(named)}" if named else f"remove {key}"
 
 
 def with_value(written: WrittenKey, own: Mapping[str, Option]) -> WrittenKey:
-    """Return a command-line flag with the words that follow it converted to the type of its key.
+    """Return a command-line flag with its value: the words after the flag, converted to the type of the key.
 
     The flag `--SECTION.no_NAME` becomes the key SECTION.NAME with the value False. `own` is {key: option} of the keys
     that a user's module adds.
@@ -393,10 +399,10 @@ def is_known(key: str) -> bool:
 def switch_value(key: str, written: WrittenKey, *, state: bool) -> bool:
     """Return `state`, the value of a boolean flag: True for `--NAME` and False for `--no_NAME`.
 
-    `key` is the flag's configuration key, for the message of an error.
+    `key` is the configuration key of the flag, for the error message.
 
     Raises:
-        ConfigError: The flag is followed by a value.
+        ConfigError: A value follows the flag.
     """
     if written.value:
         section, _, name = key.rpartition(".")
@@ -407,9 +413,9 @@ def switch_value(key: str, written: WrittenKey, *, state: bool) -> bool:
 
 
 def value_of_words(words: list[str]) -> object:
-    """Return the value of a flag whose type is not known, from the words that follow the flag.
+    """Return the value of a flag with unknown type, from the words that follow the flag.
 
-    No word means True; one word is None, a number or a string; several words are a list.
+    No word means True. One word is None, a number or a string. Several words are a list.
     """
     if len(words) != 1:
         return words or True
@@ -425,9 +431,9 @@ def value_of_words(words: list[str]) -> object:
 
 
 def suggest(key: str, own: Iterable[str] = ()) -> str | None:
-    """Return the known key most similar to the unknown `key`, preferably of its section; None if none is similar.
+    """Return the known key most similar to the unknown `key`; None if no key is similar.
 
-    `own` has the keys that a user's module adds.
+    A key in the same section is preferred. `own` has the keys that a user's module adds.
     """
     section, _, name = key.rpartition(".")
     names = [*own, *options(), *compat.RENAMED, *compat.CONVERTED]

@@ -12,10 +12,10 @@ COMPLETE = ".metadata"
 
 
 def check_local_data(config: JobConfig) -> None:
-    """Read the first record of the training data, and of the validation data if they are used, if a path names them.
+    """Check the training data at a configured path by reading their first record; also the validation data, if used.
 
     Raises:
-        DataError: They are missing or damaged, or the package that reads them is not installed.
+        DataError: The data are missing or damaged, or the package that reads them is not installed.
     """
     sources = [(config.training.dataset_path, Split.TRAIN)]
     if config.validation.enable:
@@ -29,7 +29,7 @@ def check_initial_checkpoint(config: JobConfig) -> None:
     """Check that `checkpoint.initial_load_path` is a complete checkpoint, if the run would load it.
 
     Raises:
-        DataError: It is not; the hint names a checkpoint inside that folder, if there is one.
+        DataError: The checkpoint is not complete. The hint names a complete checkpoint in that folder, if there is one.
     """
     checkpoint = config.checkpoint
     if not (checkpoint.enable and checkpoint.initial_load_path) or checkpoint.initial_load_in_hf:

@@ -7,7 +7,7 @@ from trainer.errors import ConfigError
 
 
 def check_float8(config: JobConfig, mesh: Degrees) -> None:
-    """Raise ConfigError if the settings of float8 products exclude each other or do not fit the mesh."""
+    """Raise ConfigError if settings of float8 exclude each other or cannot be used on this mesh."""
     float8 = config.float8
     by_rows = float8.recipe_name not in (None, "tensorwise")
     if FLOAT8 not in config.model.converters:
@@ -39,7 +39,7 @@ def check_float8(config: JobConfig, mesh: Degrees) -> None:
 def uses_autocast(config: JobConfig, mesh: Degrees) -> bool:
     """Return whether autocast casts the operands of matrix products to bfloat16.
 
-    It does not under FSDP, which casts the weights itself, or if mixed precision is off.
+    Autocast is not used if mixed precision is off, or under FSDP, which casts the weights itself.
     """
     return not mesh.uses_fsdp and config.training.mixed_precision_param != "float32"
 
@@ -54,7 +54,7 @@ def check_clipping(config: JobConfig) -> None:
 
 
 def check_precision(config: JobConfig, mesh: Degrees) -> None:
-    """Raise ConfigError if bfloat16 weights are to compute in float32 without FSDP; only FSDP can cast weights."""
+    """Raise ConfigError if weights are bfloat16 but computations float32 without FSDP; only FSDP can cast weights."""
     training = config.training
     if training.dtype == "bfloat16" and training.mixed_precision_param == "float32" and not mesh.uses_fsdp:
         raise ConfigError(

@@ -1,6 +1,6 @@
 """Keys of torchtitan that this trainer refuses, and keys that have no effect here.
 
-`REFUSED` has the keys that would change a run (its results, files, devices or cost), with the values that are
+`REFUSED` has the keys that would change a run: its results, files, devices or cost. Each comes with the values that are
 accepted. `WITHOUT_EFFECT` has the keys that would change none of these.
 """
 
@@ -14,9 +14,9 @@ from trainer.config.hf_format import FLAVOR, has_file
 
 
 class Refusal(NamedTuple):
-    """Why this trainer refuses a key: the values that are supported, why others are not, and what to do instead.
+    """Why this trainer refuses a key: the supported values, why other values are refused, and what to do instead.
 
-    `beside` names another key: while that key has its default, the refused key has no effect and is accepted.
+    `beside` names another key. While that other key has its default, the refused key has no effect and is accepted.
     """
 
     possible: tuple[object, ...]
@@ -184,8 +184,8 @@ ON_BY_DEFAULT = ("debug.enable_structured_logging", "checkpoint.enable_ft_datalo
 def is_without_assets(key: str, value: object, values: Mapping[str, object]) -> bool:
     """Return whether `key` names a folder of model assets that has neither a tokenizer.json nor a config.json.
 
-    `values` is {key: value} of all that the user wrote. If the shape of the model is to come from that folder, the
-    result is False: the key is then not ignored, and the missing file is an error.
+    The caller then ignores the key. `values` is {key: value} of all keys that the user wrote. If the shape of the model
+    is to be read from this folder, the result is False, because then the missing file is an error.
     """
     files = ("tokenizer.json", "config.json")
     is_needed = values.get("model.flavor") == FLAVOR or any(has_file(Path(str(value)), file) for file in files)
@@ -207,7 +207,7 @@ def refusal_of(key: str) -> Refusal | None:
 def asks_for_something(key: str, value: object) -> bool:
     """Return whether `value` of an ignored key would change what torchtitan does, so that the user must be told.
 
-    It does if it turns a feature on, or turns off a feature that is on by default (`ON_BY_DEFAULT`).
+    This is so if the value turns a feature on, or turns off a feature that is on by default (`ON_BY_DEFAULT`).
     """
     refusal = refusal_of(key)
     if refusal and value in refusal.possible:

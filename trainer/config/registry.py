@@ -14,10 +14,9 @@ MODELS = Path(__file__).parent.parent / "models"
 
 
 def from_registry(module: str, function: str) -> JobConfig:
-    """Return the configuration that a function in the config_registry of the model package `module` returns.
+    """Return the configuration that the function `function` in a model package's config_registry returns.
 
-    `function` is the name of the function. The config_registry is the module trainer/models/<module>/config_registry.py
-    or <module>.config_registry.
+    The config_registry is the module trainer/models/<module>/config_registry.py, or <module>.config_registry.
 
     Raises:
         ConfigError: There is no such module or function.
@@ -47,7 +46,10 @@ def models() -> list[str]:
 
 
 def search_working_folder_last() -> None:
-    """Append the working folder to sys.path: a user's registry can be imported, but shadows none of our modules."""
+    """Append the working folder to sys.path, so that a user's registry can be imported.
+
+    Because it is last, the user's modules cannot replace ours.
+    """
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
 
@@ -58,7 +60,7 @@ def is_configuration(value: object, module: str) -> bool:
 
 
 def exists(name: str) -> bool:
-    """Return whether a module of this name can be imported."""
+    """Return whether a module with this name can be imported."""
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:

@@ -66,7 +66,7 @@ def options() -> dict[str, Option]:
 def own_options(config: JobConfig) -> dict[str, Option]:
     """Return {dotted key: option} of the keys that a user's subclass of `JobConfig` adds.
 
-    They may be in sections of their own or in the existing ones.
+    They may be in new sections or in existing ones.
 
     Raises:
         ConfigError: A section is not a dataclass, or a field has an unsupported type.
@@ -90,7 +90,7 @@ def options_of(config: JobConfig) -> Iterator[tuple[str, Option]]:
 
 
 def option(key: str, hint: object, default: object, text: str) -> Option:
-    """Return the option for `key`, made from a dataclass field: its type annotation `hint`, default and help `text`."""
+    """Return the option for `key`, from a dataclass field: its type annotation `hint`, default and help `text`."""
     optional = get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
     if optional:
         hint = next(part for part in get_args(hint) if part is not NoneType)
@@ -175,7 +175,7 @@ def number_of_word(kind: type, word: str) -> object:
 
 
 def toml_list(word: str) -> object:
-    """Return the list that `word` holds in TOML syntax; None if it holds no list."""
+    """Return the list that `word` contains in TOML syntax, such as `["a", "b"]`; None if it is not a list."""
     try:
         return tomllib.loads(f"list = {word}")["list"] if word.startswith("[") else None
     except ValueError:
@@ -191,7 +191,7 @@ def checked_list(option: Option, value: object) -> list[str]:
     """Return `value` if it is a list of strings that the option accepts.
 
     Raises:
-        ConfigError: It is something else.
+        ConfigError: The value is anything else.
     """
     if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
         raise wrong_value(option, value)

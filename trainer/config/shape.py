@@ -1,4 +1,4 @@
-"""The shape of a model: the numbers, such as width and layers, from which the sizes of its weights follow."""
+"""The shape of a model: numbers such as width and layers, which determine the sizes of its weights."""
 
 import math
 from dataclasses import dataclass
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """The scaling of rotary angles with which Llama 3.1 reads longer sequences than it was first trained on.
+    """The scaling of rotary angles in Llama 3.1, for sequences longer than those that it was first trained on.
 
-    Each pair of features is rotated by some angle per token. Pairs that make fewer than `low_freq_factor` full turns
-    in `original_length` tokens have their angle divided by `factor`, those that make more than `high_freq_factor`
-    turns keep their angle, and the angles of those between are interpolated.
+    Each pair of features is rotated by some angle per token. A pair that makes fewer than `low_freq_factor` full turns
+    in `original_length` tokens has its angle divided by `factor`. A pair that makes more than `high_freq_factor` turns
+    keeps its angle. The angles of pairs between these limits are interpolated.
     """
 
     factor: float = 8.0
@@ -23,10 +23,10 @@ class RopeScaling:
 class YarnScaling:
     """The scaling of rotary angles and attention scores called YaRN: https://arxiv.org/abs/2309.00071.
 
-    Each pair of features is rotated by some angle per token. Pairs that make `beta_fast` full turns or more in
-    `original_length` tokens keep their angle, those that make `beta_slow` turns or fewer have it divided by `factor`,
-    and the angles of the pairs between are interpolated by the pair's index. Most fields have the names of the
-    transformers package, where 0 stands for a value that is not given.
+    Each pair of features is rotated by some angle per token. A pair that makes `beta_fast` full turns or more in
+    `original_length` tokens keeps its angle. A pair that makes `beta_slow` turns or fewer has its angle divided by
+    `factor`. The angles of pairs between these limits are interpolated by the index of the pair. Most fields have the
+    names of the transformers package, in which 0 means that a value is not given.
     """
 
     factor: float = 40.0
@@ -43,7 +43,7 @@ class YarnScaling:
     def magnitude(self, weight: float = 1.0) -> float:
         """Return 1 + 0.1 * weight * ln(factor), or 1 if `factor` is at most 1.
 
-        By this factor YaRN scales attention up, so that it stays as sharp over longer sequences.
+        YaRN multiplies attention by this factor, so that it stays as sharp over longer sequences.
         """
         return 0.1 * weight * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
 

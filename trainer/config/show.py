@@ -47,5 +47,5 @@ def toml(config: JobConfig) -> str:
 
 
 def toml_value(value: object) -> str:
-    """Return a value as TOML. Strings, numbers, booleans and lists are written in the same way in JSON and TOML."""
+    """Return a value as TOML; strings, numbers, booleans and lists are the same in JSON and TOML."""
     return json.dumps(value)

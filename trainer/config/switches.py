@@ -1,6 +1,6 @@
 """Find keys that have no effect because another key, their switch, is off.
 
-A run prints such keys. Training is refused if one of them would have changed which weights are loaded or saved.
+A run prints these keys. Training is refused if one of them would have changed which weights are loaded or saved.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +15,7 @@ from trainer.errors import ConfigError
 
 
 class Switch(NamedTuple):
-    """A key that acts as a switch, how to turn it on, and patterns of the keys that have no effect while it is off."""
+    """A key that is a switch, how to turn it on, and patterns of the keys that have no effect while it is off."""
 
     key: str
     turn_on: str
@@ -26,7 +26,7 @@ class Switch(NamedTuple):
 
 
 def has_experts(config: JobConfig) -> bool:
-    """Return whether the configured model has experts; True if there is no such model, which another check reports."""
+    """Return whether the configured model has experts; True for an unknown model, which another check reports."""
     try:
         return hasattr(model_shape(config), "n_experts")
     except ConfigError:
@@ -206,9 +206,9 @@ def off_switches(
 ) -> Iterator[tuple[str, Switch]]:
     """Yield (key, its switch) for each written key that has no effect because its switch is off.
 
-    `written` is {key: whether a command-line flag set it}. A configuration file may turn a feature off by its switch
-    and keep the feature's settings, so such keys of a file are not reported, but flags are. `world_size` is the
-    number of ranks; without it, keys that only FSDP uses are not reported.
+    `written` is {key: whether a command-line flag set it}. A configuration file may turn a feature off and keep the
+    settings of the feature. So such keys are reported only if a flag set them. `world_size` is the number of ranks;
+    without it, keys that only FSDP uses are not reported.
     """
     switches = SWITCHES if world_size is None or uses_fsdp(config, world_size) else (*SWITCHES, SHARDING)
     for key, is_flag in written.items():

@@ -1,4 +1,4 @@
-"""Read the keys that the user wrote: those of a TOML file, with their line numbers, and those of command-line flags."""
+"""Read the keys that the user wrote: from a TOML file, with line numbers, and from command-line flags."""
 
 import re
 import tomllib
@@ -17,7 +17,7 @@ ASSIGNMENT = re.compile(r"\s*([\w\-]+(?:\s*\.\s*[\w\-]+)*)\s*=")
 
 @dataclass(frozen=True)
 class WrittenKey:
-    """A key as the user wrote it. The value of a flag is the list of the words that follow the flag."""
+    """A key as the user wrote it; the value of a flag is the list of words that follow the flag."""
 
     key: str
     value: Any
@@ -106,7 +106,7 @@ def one_word(written: WrittenKey) -> str:
     """Return the single value that follows a flag.
 
     Raises:
-        ConfigError: No value, or more than one, follows it.
+        ConfigError: No value follows the flag, or more than one.
     """
     if len(written.value) != 1:
         raise ConfigError(f"--{written.key} takes one value", f"got {' '.join(written.value) or 'none'}")

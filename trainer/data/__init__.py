@@ -1,1 +1,1 @@
-"""The training data: from documents or rows to tokens and batches."""
+"""The training data: from documents or rows for fine-tuning to tokens and batches."""

@@ -15,8 +15,8 @@ from trainer.models.decoder import model_args
 def first_sequences(config: JobConfig, count: int) -> dict[str, object]:
     """Return the first `count` training sequences, and counts of all tokens and sequences, as a dict for JSON.
 
-    `rows` has one entry per token of these sequences. `tokens` is the number of tokens in the whole training data;
-    `left_over` counts those after the last full sequence.
+    `rows` has one entry per token of these sequences. `tokens` is the number of tokens in the whole training data.
+    `left_over` is the number of tokens after the last full sequence.
 
     Raises:
         TrainerError: The training data do not exist or are too short.
@@ -37,7 +37,7 @@ def first_sequences(config: JobConfig, count: int) -> dict[str, object]:
 
 
 def sequence_rows(config: JobConfig, loader: Loader, count: int) -> list[dict[str, object]]:
-    """Return one row per token position of the next `count` sequences, with the token and the label to predict."""
+    """Return a row for each token of the next `count` sequences: the token, and its label, which the model predicts."""
     tokenizer = load_tokenizer(config.model.hf_assets_path, model_args(config).vocab_size)
     result: list[dict[str, object]] = []
     # The range comes first: zip stops there, before it takes a further batch of the endless loader.

@@ -1,6 +1,6 @@
 """Batches of sequences of equal length, read from the data as they are needed.
 
-All ranks together have one position in the data, so that a run can resume on any mesh.
+There is one position in the data for all ranks together, so that a run can resume on any mesh.
 """
 
 import logging
@@ -25,7 +25,10 @@ logger = logging.getLogger("root")
 
 @dataclass(frozen=True)
 class Share:
-    """What data-parallel rank `rank`, of `ranks`, reads of the data: `batch` sequences of each global batch."""
+    """The part of the data that a data-parallel rank reads: `batch` sequences of each global batch.
+
+    `rank` is the index of the rank, and `ranks` the number of data-parallel ranks.
+    """
 
     batch: int
     rank: int = 0
@@ -37,7 +40,7 @@ class Share:
 class Packed(NamedTuple):
     """A sequence of T tokens and the token after it, as a tensor (T + 1,).
 
-    `following` is the position in the data at which the next sequence begins: its file, record and token.
+    `following` is the position at which the next sequence begins: its file, record and token.
     """
 
     tokens: Tensor
@@ -52,14 +55,14 @@ class Packed(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """How many tokens the whole data have, and how many sequences they make."""
+    """The number of tokens in the whole data, and the number of sequences that they make."""
 
     tokens: int
     sequences: int
 
 
 class Piece(NamedTuple):
-    """A run of tokens from one document: where its first token is, and how many tokens it has."""
+    """Consecutive tokens of one document: the position of the first token, and the number of tokens."""
 
     position: Position
     length: int
@@ -68,8 +71,8 @@ class Piece(NamedTuple):
 class Loader:
     """Cuts the concatenated documents into sequences, and yields this rank's share of them in batches.
 
-    Every rank reads all data, and holds in memory only what the next step needs. After the last sequence it begins
-    again with the first one. Example with batch 1 and 2 ranks: rank 0 gets sequences 0, 2, 4, ..., rank 1 gets 1, 3,
+    Every rank reads all data, and holds in memory only what the next step needs. After the last sequence the loader
+    begins again with the first. Example with batch 1 and 2 ranks: rank 0 gets sequences 0, 2, 4, ..., rank 1 gets 1, 3,
     5, ...
     """
 
@@ -102,7 +105,7 @@ class Loader:
             yield self.batch(of_all[share.rank * share.batch :][: share.batch])
 
     def batch(self, sequences: list[Packed]) -> tuple[Tensor, Tensor]:
-        """Return (inputs, labels) of `sequences`, each (B, T): all tokens, or this rank's under context parallelism.
+        """Return (inputs, labels) of `sequences`, each (B, T); with context parallelism, only the tokens of this rank.
 
         A subclass also sets `documents`.
         """
@@ -117,7 +120,7 @@ class Loader:
         return list(islice(self.ahead, count))
 
     def endless(self, start: Position) -> Iterator[Packed]:
-        """Yield the sequences from `start` to the end of the data, and then again and again from the beginning.
+        """Yield the sequences from `start` to the end of the data, then all sequences again and again.
 
         Raises:
             DataError: The data do not fill a single sequence.
@@ -133,7 +136,7 @@ class Loader:
             start = Position()
 
     def pack(self, start: Position) -> Iterator[Packed]:
-        """Yield the sequences from `start` to the end of the data; tokens that do not fill one are left out."""
+        """Yield the sequences from `start` to the end of the data; tokens that do not fill a sequence are left out."""
         tokens, pieces = array("i"), deque[Piece]()
         for record in self.data.records(start):
             encoded = self.tokenizer.encode(text) if (text := text_of(record)) else []
@@ -150,14 +153,14 @@ class Loader:
             del tokens[:begin]
 
     def too_little(self) -> DataError:
-        """Return the error for data that do not fill a single sequence."""
+        """Return the error for data that are too short for a single sequence."""
         return DataError(
             f"{self.tokens_read:,} tokens are fewer than one sequence needs",
             "give more text, or lower training.seq_len",
         )
 
     def totals(self) -> Totals:
-        """Read all data once, and return the numbers of tokens and sequences; the position in the data stays the same.
+        """Read all data once, and return the numbers of tokens and sequences; the position does not change.
 
         Raises:
             DataError: A record cannot be read.
@@ -168,19 +171,19 @@ class Loader:
         return Totals(total, sequences)
 
     def checksum(self) -> int:
-        """Return a checksum of data and tokenizer, by which a resumed run notices that one of them has changed."""
+        """Return a checksum of data and tokenizer; a resumed run compares it to notice that one of them has changed."""
         return zlib.crc32(str(self.data.checksum()).encode(), self.tokenizer.checksum)
 
     def labels_ahead(self, batches: int) -> int | None:
         """Return the number of labels that are not -100 in the next `batches` batches of all ranks together.
 
-        None means that no label is -100, as in the sequences of this loader.
+        None means that no label is -100, which is the case for all sequences of this loader.
         """
         del batches
         return None
 
     def state_dict(self) -> dict[str, int]:
-        """Return how many sequences all ranks together have read (`consumed`), and where the next one begins."""
+        """Return how many sequences all ranks together have read (`consumed`), and where the next sequence begins."""
         return {"consumed": self.consumed, **self.following._asdict()}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -196,7 +199,7 @@ class Loader:
 
 
 def text_of(record: Record) -> str:
-    """Return the text of a record; empty if the text is null, as it may be in a table.
+    """Return the text of a record; empty if the text is null, which is possible in a table.
 
     Raises:
         DataError: The record has no field with a text.
@@ -209,7 +212,7 @@ def text_of(record: Record) -> str:
 
 
 def next_position(pieces: deque[Piece], count: int) -> Position:
-    """Remove the first `count` tokens from `pieces`, and return the position in the data of the token after them."""
+    """Remove the first `count` tokens from `pieces`, and return the position of the next token in the data."""
     while count >= pieces[0].length:
         count -= pieces.popleft().length
     position, length = pieces[0]
@@ -218,10 +221,10 @@ def next_position(pieces: deque[Piece], count: int) -> Position:
 
 
 class RowLoader(Loader):
-    """Packs rows for fine-tuning into sequences: whole rows one after the other, and padding if the next does not fit.
+    """Packs rows for fine-tuning into sequences: as many whole rows as fit, then padding.
 
-    Tokens that are not to be learned have the label -100. `documents` numbers the rows of each sequence, so that no
-    row attends to another. A row that is longer than a sequence is truncated.
+    Tokens that the model must not learn have the label -100. `documents` has the number of each token's row in its
+    sequence, so that no row attends to another. A row that is longer than a sequence is truncated.
     """
 
     cut = 0
@@ -246,7 +249,10 @@ class RowLoader(Loader):
             yield self.filled(current, Position())
 
     def shortened(self, row: TrainedRow, where: str) -> TrainedRow:
-        """Return a row truncated to the length of a sequence; `where` names it in the warning, which is logged once."""
+        """Return a row truncated to the length of a sequence; the first time, log a warning.
+
+        `where` names the row in the warning.
+        """
         room = self.seq_len + 1
         if len(row.tokens) > room:
             # Every rank reads all rows, so that one warning is enough.
@@ -256,10 +262,10 @@ class RowLoader(Loader):
         return TrainedRow(row.tokens[:room], row.trained[:room])
 
     def filled(self, rows: list[TrainedRow], following: Position) -> Packed:
-        """Return a sequence of the rows `rows`, one after the other, with padding after the last.
+        """Return a sequence that consists of `rows`, one after the other, and padding after the last.
 
-        `following` is where the next sequence begins. The first token of a row is not learned, as it does not follow
-        from the row before.
+        `following` is the position of the next sequence. The first token of a row is not learned, because the row
+        before says nothing about it.
         """
         room, start = self.seq_len + 1, 0
         tokens = torch.full((room,), self.tokenizer.eos, dtype=torch.int32)
@@ -276,7 +282,7 @@ class RowLoader(Loader):
     def batch(self, sequences: list[Packed]) -> tuple[Tensor, Tensor]:
         """Return (inputs, labels) of `sequences`, each (B, T), and set `documents`.
 
-        Tokens that are not to be learned have the label -100.
+        Tokens that the model must not learn have the label -100.
         """
         inputs, labels = super().batch(sequences)
         self.documents = torch.stack([each.documents for each in sequences if each.documents is not None])[:, :-1]

@@ -1,4 +1,4 @@
-"""Turn rows for fine-tuning into tokens, and say which of them the model is to learn.
+"""Turn rows for fine-tuning into tokens, and mark the tokens that the model is to learn.
 
 A row is a conversation, a prompt with its completion, or token ids with labels.
 """
@@ -20,7 +20,7 @@ Messages = list[dict[str, Any]]
 
 
 class TrainedRow(NamedTuple):
-    """The tokens of a row, and whether the model is to learn each of them."""
+    """The tokens of a row, and for each token whether the model is to learn it."""
 
     tokens: list[int]
     trained: list[bool]
@@ -32,10 +32,10 @@ def is_row(fields: Fields) -> bool:
 
 
 def read_row(record: Record, tokenizer: Tokenizers, template: "ChatTemplate") -> TrainedRow:
-    """Return the tokens of a record, and which of them are to be learned.
+    """Return the tokens of a record, and which of them the model is to learn.
 
     Raises:
-        DataError: The record is no row for fine-tuning, or needs a chat template and there is none.
+        DataError: The record is not a row for fine-tuning, or needs a chat template that is missing.
     """
     row = record.fields
     try:
@@ -49,7 +49,7 @@ def read_row(record: Record, tokenizer: Tokenizers, template: "ChatTemplate") ->
 
 
 def labelled_row(ids: list[int], labels: list[int]) -> TrainedRow:
-    """Return a row from token ids and labels; each label is its own token (not yet shifted), or IGNORE.
+    """Return a row from token ids and labels; a label is the token at the same position (not shifted), or IGNORE.
 
     Raises:
         ValueError: The numbers of ids and labels differ, or a label is another token.
@@ -62,7 +62,7 @@ def labelled_row(ids: list[int], labels: list[int]) -> TrainedRow:
 
 
 def completion(prompt: str, answer: str, tokenizer: Tokenizers) -> TrainedRow:
-    """Return a row of a prompt, which is not learned, and its answer and an end token, which are."""
+    """Return a row of a prompt and its answer; the answer and an end token are learned, the prompt is not."""
     text = prompt + answer
     tokens, spans = tokenizer.pieces(text)
     # A token across the border is trained, as it holds the first characters of the answer.
@@ -71,7 +71,7 @@ def completion(prompt: str, answer: str, tokenizer: Tokenizers) -> TrainedRow:
 
 
 def conversation(messages: Messages, tokenizer: Tokenizers, template: "ChatTemplate") -> TrainedRow:
-    """Return a row of a conversation; what the assistant writes is learned, with the tokens that end it."""
+    """Return a row of a conversation; what the assistant writes is learned, including the tokens that end it."""
     text, spans = template.render(messages)
     tokens, pieces = tokenizer.pieces(text)
     trained = [any(start < end and begin < stop for begin, end in spans) for start, stop in pieces]
@@ -81,7 +81,7 @@ def conversation(messages: Messages, tokenizer: Tokenizers, template: "ChatTempl
 class ChatTemplate:
     """The chat template of a tokenizer, a jinja2 program that writes a conversation as text.
 
-    Without a template, only rows that are no conversations can be read.
+    Without a template, conversations cannot be read; the other kinds of rows can.
     """
 
     def __init__(self, tokenizer: Tokenizers) -> None:
@@ -91,10 +91,10 @@ class ChatTemplate:
         self.template: Any = None
 
     def render(self, messages: Messages) -> tuple[str, list[tuple[int, int]]]:
-        """Return (a conversation as text, spans of what the assistant writes in it as (begin, end) characters).
+        """Return (a conversation as text, spans (begin, end) in characters of what the assistant writes).
 
-        Such a span begins where the template's prompt for the answer ends, and includes the mark that ends the
-        answer. Messages with weight 0 have no span.
+        A span begins after the template's prompt for the answer, and includes the mark that ends the answer. Messages
+        with weight 0 have no span.
 
         Raises:
             DataError: There is no template, or it refuses the conversation.
@@ -115,7 +115,7 @@ class ChatTemplate:
         return text, spans
 
     def text(self, messages: Messages, *, prompt: bool = False) -> str:
-        """Return messages as text; with `prompt`, followed by the beginning of an answer by the assistant."""
+        """Return messages as text; with `prompt`, the text ends with the beginning of an answer by the assistant."""
         if not messages:
             return ""
         # Compiled with the first conversation: other rows need neither a template nor jinja2.
@@ -131,7 +131,7 @@ def compiled(source: object) -> Any:
     """Return the chat template `source`, compiled in the sandbox of jinja2.
 
     Raises:
-        DataError: There is no template, or it has an error.
+        DataError: There is no template, or the template has an error.
     """
     if not isinstance(source, str):
         raise DataError("conversations need a chat template, and there is none", NO_TEMPLATE)
@@ -150,9 +150,10 @@ def compiled(source: object) -> Any:
 
 
 def generation_blocks() -> Any:
-    """Return the jinja2 extension for `{% generation %}` blocks, which a template may put around an answer.
+    """Return the jinja2 extension for `{% generation %}` blocks, with which a template may mark an answer.
 
-    It only writes their content; what is learned is found by comparing texts, as for all templates.
+    The extension only writes the content of a block. Which tokens are learned is found in the same way for all
+    templates, by comparing texts.
     """
     extension = importlib.import_module("jinja2.ext")
 
@@ -169,6 +170,6 @@ def refuse(message: str) -> None:
 
 
 def common_prefix(a: str, b: str) -> str:
-    """Return the longest text with which both texts begin."""
+    """Return the longest common beginning of two texts."""
     length = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     return a[:length]

@@ -22,7 +22,7 @@ def build_loader(config: JobConfig, source: Training, share: Share, seq_len: int
     """Return the loader of a rank's share of the data that `source` names, with the configured tokenizer.
 
     Raises:
-        DataError: There are no such data, or the configured parallelism does not support them.
+        DataError: The data do not exist, or the configured parallelism does not support them.
     """
     tokenizer = load_tokenizer(config.model.hf_assets_path, model_args(config).vocab_size)
     data = data_of(source, config.debug.seed or 0, split)
@@ -38,10 +38,10 @@ def build_loader(config: JobConfig, source: Training, share: Share, seq_len: int
 
 
 def data_of(source: Training, seed: int, split: Split = Split.TRAIN) -> Data:
-    """Return the data at the path that `source` names, or else synthetic text made from `seed`.
+    """Return the data at the path that `source` names; without a path, synthetic text made from `seed`.
 
     Raises:
-        DataError: The path does not exist or holds no data, or a data set is named without a path.
+        DataError: The path does not exist or has no data, or a data set is named without a path.
     """
     if source.dataset_path:
         path = Path(source.dataset_path)
@@ -54,9 +54,9 @@ def data_of(source: Training, seed: int, split: Split = Split.TRAIN) -> Data:
 
 
 def check_parallelism(config: JobConfig) -> None:
-    """Raise DataError if the configured parallelism cannot keep the rows of a sequence from attending to each other.
+    """Raise DataError if the configured parallelism would let the rows of a sequence attend to each other.
 
-    Context and pipeline parallelism and torch.compile cannot.
+    This is so for context parallelism, pipeline parallelism and torch.compile.
     """
     parallelism = config.parallelism
     for key, is_on in (

@@ -1,4 +1,4 @@
-"""Synthetic text from a seed, to train and to validate on without any files."""
+"""Synthetic text from a seed, for training and validation without any files."""
 
 import random
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ HELD_OUT_DOCUMENTS = 100
 
 
 def training_documents(seed: int) -> Iterator[str]:
-    """Yield the synthetic documents to train on, the first 2,000 that `synthetic_documents` yields."""
+    """Yield the synthetic documents for training: the first 2,000 documents of `synthetic_documents`."""
     return islice(synthetic_documents(seed), SYNTHETIC_DOCUMENTS)
 
 
 def held_out_documents(seed: int) -> Iterator[str]:
     """Yield synthetic documents for validation, on which the model is not trained.
 
-    They follow the training documents in the output of `synthetic_documents`, so they have the same words.
+    They are the documents after the training documents in `synthetic_documents`, so they have the same words.
     """
     return islice(synthetic_documents(seed), SYNTHETIC_DOCUMENTS, SYNTHETIC_DOCUMENTS + HELD_OUT_DOCUMENTS)
 
@@ -25,7 +25,7 @@ def held_out_documents(seed: int) -> Iterator[str]:
 def synthetic_documents(seed: int) -> Iterator[str]:
     """Yield an endless series of texts, made of a hundred invented words.
 
-    After each word only four words may follow, so the text is easy to learn.
+    Only four different words may follow each word, so the text is easy to learn.
     """
     # A text that is the same for each seed is wanted here, not a secret.
     rng = random.Random(seed)  # noqa: S311

@@ -1,4 +1,4 @@
-"""Two tokenizers: one that needs no files, for which each byte is a token, and one read from `tokenizer.json`."""
+"""Two tokenizers: one for which each byte is a token and which needs no files, and one read from `tokenizer.json`."""
 
 import importlib
 import json
@@ -24,7 +24,7 @@ def encode(text: str) -> list[int]:
 
 
 class Tokenizer(Protocol):
-    """The methods that the training data use of a tokenizer; `eos` is the token that ends a document."""
+    """The interface of a tokenizer for the training data; `eos` is the token that ends a document."""
 
     eos: int
     vocab_size: int
@@ -35,7 +35,7 @@ class Tokenizer(Protocol):
         """Return the tokens of a document: a begin token if the tokenizer has one, the text, and an end token."""
 
     def pieces(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Return (tokens of a text without special ones, (begin, end) of each token as characters of the text)."""
+        """Return (tokens of a text without special tokens, (begin, end) of each token as characters of the text)."""
 
     def name(self, token: int) -> str:
         """Return the text that a token id stands for."""
@@ -84,9 +84,9 @@ class FileTokenizer:
         self.eos = eos
 
     def special(self, key: str, names: tuple[str, ...]) -> int | None:
-        """Return the id of a special token; None if there is none.
+        """Return the id of a special token; None if the tokenizer does not have it.
 
-        Its text is the value of `key` in tokenizer_config.json, or else one of the usual `names`.
+        The text of the token is the value of `key` in tokenizer_config.json, or else one of the usual `names`.
         """
         text = special_text(self.config, key)
         # An entry without a value says that there is no such token; the usual names must not replace it.
@@ -109,7 +109,7 @@ class FileTokenizer:
 def tokenizer_config(folder: Path) -> dict[str, Any]:
     """Return the content of `tokenizer_config.json` in a folder; empty if there is no such file.
 
-    If the folder has a `chat_template.jinja`, that is added under the key "chat_template".
+    If the folder has a `chat_template.jinja`, its content is added under the key "chat_template".
     """
     result: dict[str, Any] = {}
     try:
@@ -123,17 +123,17 @@ def tokenizer_config(folder: Path) -> dict[str, Any]:
 
 
 def special_text(config: dict[str, Any], key: str) -> str:
-    """Return the text of a special token in `config`, the content of `tokenizer_config.json`; empty for none."""
+    """Return the text of a special token in `config`, the content of `tokenizer_config.json`; empty if it has none."""
     value = config.get(key)
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else ""
 
 
 def load_tokenizer(path: str | None, vocabulary: int) -> ByteTokenizer | FileTokenizer:
-    """Return the tokenizer in the folder `path`, or the tokenizer of bytes if there is none.
+    """Return the tokenizer in the folder `path`; if there is none, the tokenizer for which each byte is a token.
 
-    That is the case without a folder, and for a folder that describes a model but has no tokenizer. `vocabulary` is
-    the number of tokens that the model has.
+    There is none if `path` is None, or if the folder describes a model but has no tokenizer. `vocabulary` is the number
+    of tokens that the model has.
 
     Raises:
         DataError: The tokenizer cannot be loaded, or has more tokens than the model.

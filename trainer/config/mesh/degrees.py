@@ -1,4 +1,4 @@
-"""Compute the degree of each kind of parallelism: the number of ranks among which it divides the work."""
+"""Compute the degree of each kind of parallelism: the number of ranks that share the work in this way."""
 
 import math
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ KEYS = {
 
 
 class WrongWorldSize(ConfigError):
-    """The product of the degrees is not the number of ranks; it is right for `fitting` ranks."""
+    """Raised if the product of the degrees is not the number of ranks; it would be right for `fitting` ranks."""
 
     def __init__(self, message: str, hint: str, fitting: int) -> None:
         super().__init__(message, hint)
@@ -48,7 +48,7 @@ class Degrees:
 
     @property
     def per_batch(self) -> int:
-        """Number of ranks that compute on the same batch together, by context, tensor and pipeline parallelism."""
+        """Number of ranks that compute together on the same batch, by context, tensor and pipeline parallelism."""
         return self.cp * self.tp * self.pp
 
     @property
@@ -60,8 +60,8 @@ class Degrees:
     def uses_fsdp(self) -> bool:
         """Whether FSDP, and not DDP, averages the gradients.
 
-        It does if weights are sharded or offloaded, and if there are several copies of the model, each split by tensor
-        or pipeline parallelism: this trainer does not combine DDP with these.
+        FSDP is used if weights are sharded or offloaded. It is also used if there are several copies of the model and
+        tensor or pipeline parallelism splits each copy, because this trainer does not combine DDP with these.
         """
         return self.offload or self.sharding > 1 or (self.dp_replicate > 1 and self.tp * self.pp > 1)
 
@@ -74,13 +74,13 @@ class Degrees:
     def sparse(self) -> dict[str, int]:
         """Return {dimension: degree} of the mesh for the experts.
 
-        Ranks along "ep" hold different experts; ranks along "efsdp" hold shards of the same experts.
+        Ranks along "ep" hold different experts. Ranks along "efsdp" hold shards of the same experts.
         """
         shards = self.sharding * self.tp // self.ep
         return {PIPELINE: self.pp, REPLICATE: self.dp_replicate, EXPERT_SHARD: shards, EXPERT: self.ep}
 
     def described(self) -> dict[str, int]:
-        """Return {kind of parallelism: degree} in the form that is written to run.json."""
+        """Return {kind of parallelism: degree} as it is written to run.json."""
         return {name: getattr(self, name) for name in KEYS}
 
 
@@ -111,10 +111,10 @@ def degrees(config: Parallelism, world_size: int, *, offload: bool = False) -> D
 
 
 def nearest_degree(asked: dict[str, int], others: int, world_size: int) -> tuple[str, int] | None:
-    """Return (name, new value) of the degree that must change least so that all degrees together divide `world_size`.
+    """Return (name, new value) of the degree whose change makes all degrees together divide `world_size`.
 
-    `asked` has the configured degrees; `others` is the product of all degrees except the shard degree. The result is
-    None if no change of a single degree is enough. Example: tensor 3 on 8 ranks becomes tensor 2.
+    The smallest change is chosen. `asked` has the configured degrees; `others` is the product of all degrees except the
+    shard degree. Return None if changing a single degree is not enough. Example: tensor 3 on 8 ranks becomes tensor 2.
     """
     changes = [
         (abs(new - degree), name, new)
@@ -127,7 +127,7 @@ def nearest_degree(asked: dict[str, int], others: int, world_size: int) -> tuple
 
 
 def wrong_world(asked: dict[str, int], shard: int, others: int, world_size: int) -> WrongWorldSize:
-    """Return the error for degrees that do not multiply to the world size; its hint names the nearest mesh that fits.
+    """Return the error for degrees whose product is not the world size; its hint names the nearest mesh that fits.
 
     `asked` has the configured degrees, `shard` is the data-parallel shard degree, and `others` is the product of the
     other degrees.
@@ -147,10 +147,10 @@ def wrong_world(asked: dict[str, int], shard: int, others: int, world_size: int)
 
 
 def smallest_world(config: Parallelism, least: int) -> int:
-    """Return the smallest number of ranks that the degrees multiply to.
+    """Return the smallest number of ranks that fits the configured degrees.
 
-    If the shard degree is -1, it is `least` where that is possible, or else a larger number that leaves two shards, as
-    settings of FSDP would have no effect with one.
+    A shard degree of -1 allows several numbers. Then the result is `least` if possible. Otherwise it is a larger number
+    with at least two shards, because settings of FSDP have no effect with one shard.
     """
     asked = {name: int(getattr(config, key)) for name, key in KEYS.items()}
     others = math.prod(degree for name, degree in asked.items() if name not in (SHARD, EXPERT))

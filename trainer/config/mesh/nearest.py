@@ -1,4 +1,4 @@
-"""Find the mesh nearest to one that cannot be trained on, for the hint of an error."""
+"""Find the mesh nearest to a mesh that cannot be used, for the hint of an error."""
 
 import math
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ MOST_TRIED = 2000
 
 
 def checked_mesh(config: JobConfig, world_size: int) -> Degrees:
-    """Return the degrees of a job like `validate`; the hint of an error about them names the nearest mesh that fits.
+    """Return the degrees of a job like `validate`; if they are wrong, the error's hint names the nearest valid mesh.
 
     Raises:
         ConfigError: As for `validate`.
@@ -29,7 +29,7 @@ def checked_mesh(config: JobConfig, world_size: int) -> Degrees:
 
 
 def hint_with_mesh(error: ConfigError, config: JobConfig, world_size: int) -> str:
-    """Return the hint of an error about a mesh, with the nearest mesh that fits; without it if none is found."""
+    """Return the hint of an error about a mesh, completed by the nearest mesh that fits, if there is one."""
     changes = nearest_mesh(config, world_size)
     if changes is None:
         return error.hint
@@ -42,16 +42,20 @@ def hint_with_mesh(error: ConfigError, config: JobConfig, world_size: int) -> st
 
 
 def nearest_mesh(config: JobConfig, world_size: int) -> dict[str, int] | None:
-    """Return {key: degree} of the fewest and smallest changes after which the mesh fits the ranks and the model.
+    """Return {key: degree}, the smallest changes after which the mesh fits the ranks and the model.
 
-    The result is None if no mesh of this number of ranks fits. Example: tensor 3 on 8 ranks becomes tensor 2.
+    As few keys as possible change. Return None if no mesh with this number of ranks fits. Example: tensor 3 on 8 ranks
+    becomes tensor 2.
     """
     nearest = sorted(meshes(config, world_size), key=lambda changes: distance(config, changes))
     return next((changes for changes in nearest[:MOST_TRIED] if fits(with_degrees(config, changes), world_size)), None)
 
 
 def meshes(config: JobConfig, world_size: int) -> Iterator[dict[str, int]]:
-    """Yield the changes {key: degree} to every mesh of `world_size` ranks; a shard degree of -1 is left as it is."""
+    """Yield {key: degree} for every mesh of `world_size` ranks: the degrees that differ from the configured ones.
+
+    A shard degree of -1 stays.
+    """
     divisors = [number for number in range(1, min(world_size, 4096) + 1) if world_size % number == 0]
     names = [name for name in KEYS if name != SHARD]
     asked = {name: int(getattr(config.parallelism, key)) for name, key in KEYS.items()}
@@ -65,13 +69,16 @@ def meshes(config: JobConfig, world_size: int) -> Iterator[dict[str, int]]:
 
 
 def distance(config: JobConfig, changes: dict[str, int]) -> tuple[int, float]:
-    """Return how far changed degrees are from the configured ones: their number, then the sum of their doublings."""
+    """Return how far changed degrees are from the configured ones: (number of changes, doublings or halvings).
+
+    The caller looks for the smallest result. Example: tensor 2 to 8 is one change with two doublings, so (1, 2.0).
+    """
     before = {key: max(1, int(getattr(config.parallelism, key))) for key in changes}
     return len(changes), sum(abs(math.log2(degree / before[key])) for key, degree in changes.items())
 
 
 def with_degrees(config: JobConfig, changes: dict[str, int]) -> JobConfig:
-    """Return a copy of the configuration with other degrees."""
+    """Return a copy of the configuration with the degrees `changes`, {key: degree}."""
     parallelism = replace(config.parallelism)
     for key, degree in changes.items():
         setattr(parallelism, key, degree)

@@ -20,7 +20,10 @@ IN_ROUNDS = ("Interleaved1F1B", "InterleavedZeroBubble")
 
 @dataclass(frozen=True)
 class Part:
-    """Part `number` (from 0) of the `count` parts of a model in a pipeline; `layers` has the indices of its layers."""
+    """Part `number` (from 0) of a model that is divided into `count` parts for a pipeline.
+
+    `layers` has the indices of the layers in this part.
+    """
 
     number: int
     count: int
@@ -40,7 +43,7 @@ class Part:
 def model_parts(rank: int, layers: int, config: Parallelism) -> list[Part]:
     """Return the parts of a model of `layers` layers that belong to pipeline rank `rank`.
 
-    There are several per rank in interleaved schedules.
+    In interleaved schedules, a rank has several parts.
 
     Raises:
         ConfigError: There is no such schedule, or the layers cannot be divided into its number of parts.
@@ -64,9 +67,9 @@ def model_parts(rank: int, layers: int, config: Parallelism) -> list[Part]:
 
 
 def divide_layers(layers: int, count: int, first_less: int, last_less: int) -> list[tuple[int, int]]:
-    """Return the range of layer indices (first, end) of each of `count` parts, end excluded, as even as possible.
+    """Return the range of layer indices (first, end) of each of `count` parts, as even as possible; `end` is excluded.
 
-    The first part also has the embedding, which is as much work as `first_less` layers; the last part has the output
+    The first part also has the embedding, which is as much work as `first_less` layers. The last part has the output
     layer, which is as much work as `last_less` layers. Excess layers go to the first parts. Example: 10 layers in 4
     parts, embedding and output counted as one layer each: 12 / 4 = 3, so the parts have 2, 3, 3 and 2 layers.
     """
@@ -80,14 +83,14 @@ def divide_layers(layers: int, count: int, first_less: int, last_less: int) -> l
 
 
 def part_numbers(rank: int, ranks: int, count: int, config: Parallelism) -> Sequence[int]:
-    """Return the indices of the parts on pipeline rank `rank`, of `ranks` ranks; `count` is the number of all parts."""
+    """Return the indices of the parts on pipeline rank `rank`; there are `ranks` pipeline ranks and `count` parts."""
     if schedule_name(config) in V_SHAPED:
         return rank, count - 1 - rank
     return range(rank, count, ranks)
 
 
 def rank_of(number: int, ranks: int, config: Parallelism) -> int:
-    """Return the pipeline rank on which part `number` is; `ranks` is the number of pipeline ranks."""
+    """Return the pipeline rank that has part `number`; `ranks` is the number of pipeline ranks."""
     if schedule_name(config) in V_SHAPED:
         return min(number, 2 * ranks - 1 - number)
     return number % ranks
@@ -115,8 +118,8 @@ def microbatch_count(config: JobConfig) -> int:
 def schedule_to_run(config: JobConfig) -> str:
     """Return PyTorch's name of the schedule that runs: the configured one, or GPipe for 1F1B with one microbatch.
 
-    PyTorch's 1F1B refuses fewer microbatches than stages. With one microbatch GPipe does the same: a stage runs one
-    forward and one backward pass.
+    PyTorch's 1F1B refuses fewer microbatches than stages. With a single microbatch both schedules do the same: each
+    stage runs one forward and one backward pass.
 
     Raises:
         ConfigError: There is no such schedule.
@@ -126,7 +129,7 @@ def schedule_to_run(config: JobConfig) -> str:
 
 
 def replaced_schedule(config: JobConfig) -> list[str]:
-    """Return a list with one sentence if GPipe runs in place of the configured schedule; else an empty list."""
+    """Return a list with one sentence if GPipe replaces the configured schedule; else an empty list."""
     ranks = config.parallelism.pipeline_parallel_degree
     if ranks == 1 or schedule_to_run(config) == schedule_name(config.parallelism):
         return []
@@ -155,9 +158,9 @@ def check_pipeline(config: JobConfig, layers: int) -> None:
 
 
 def check_microbatches(schedule: str, size: int, batch: int, ranks: int) -> None:
-    """Raise ConfigError if PyTorch's `schedule` on `ranks` pipeline ranks does not accept this number of microbatches.
+    """Raise ConfigError if PyTorch's `schedule` on `ranks` pipeline ranks does not accept the number of microbatches.
 
-    They have `size` sequences each, and there are `batch` sequences.
+    A microbatch has `size` sequences, and the batch has `batch` sequences.
     """
     count = batch // size
     if accepts(schedule, count, ranks):
@@ -183,7 +186,7 @@ def accepts(schedule: str, count: int, ranks: int) -> bool:
 
 
 def nearest_microbatches(schedule: str, size: int, batch: int, ranks: int) -> str:
-    """Return the hint with the nearest settings that work: a larger batch, smaller microbatches, another schedule."""
+    """Return a hint with the nearest settings that work: a larger batch, smaller microbatches, or another schedule."""
     # Every schedule accepts 2 * ranks microbatches and all multiples of it.
     count = next(n for n in range(batch // size + 1, batch // size + 2 * ranks + 1) if accepts(schedule, n, ranks))
     smaller = [part for part in range(size - 1, 0, -1) if batch % part == 0 and accepts(schedule, batch // part, ranks)]
