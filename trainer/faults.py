@@ -63,9 +63,9 @@ class FaultConfig(Protocol):
 
 
 class Faults:
-    """Hooks for the training loop that break one rank on purpose.
+    """Hooks in the training loop that break one rank on purpose.
 
-    Every rank must create this object and call its hooks. `timeout_s` is the timeout of the job's collectives.
+    Every rank must create this object and call its methods. `timeout_s` is the timeout of the job's collectives.
     """
 
     def __init__(self, config: FaultConfig, *, model: nn.Module, timeout_s: float) -> None:
@@ -89,7 +89,7 @@ class Faults:
     def before_step(self, step: int) -> None:
         """Cause the configured fault if it is due in this step.
 
-        Call it at the start of each step, after the recorders have begun to record the step.
+        Call this method at the start of each step, after the recorders have begun to record the step.
         """
         self._current_step = step
         if self.name == "deadlock" and step == self.step:
@@ -102,9 +102,9 @@ class Faults:
             STEP_FAULTS[self.name](self)
 
     def on_batch(self, step: int, batch: Batch) -> Batch:
-        """Return the batch; delay or enlarge it first if that is the configured fault. Call it in the phase data_wait.
+        """Return the batch; if the configured fault is a delay or a too large batch, cause it first.
 
-        A batch is a tensor, or tensors in nested tuples, lists and dicts.
+        Call this method in the phase data_wait. A batch is a tensor, or tensors in nested tuples, lists and dicts.
         """
         if not self.is_faulty_rank or step < self.step:
             return batch
@@ -124,8 +124,7 @@ class Faults:
     def _make_nan(self, output: torch.Tensor) -> torch.Tensor:
         """Return NaN in place of the model's output on the faulty rank, from the configured step on.
 
-        The loss and the gradients of that rank become NaN too, and the reduction of the gradients spreads it to all
-        ranks.
+        The loss and the gradients of this rank become NaN too. The reduction of the gradients spreads NaN to all ranks.
         """
         return output * float("nan") if self._current_step >= self.step else output
 
@@ -135,7 +134,7 @@ class Faults:
 
 
 def run_checked_collective(group: dist.ProcessGroup, fault: str) -> None:
-    """Run an all_reduce on `group`, or in place of it the mistake that `fault` names.
+    """Run an all_reduce on `group`, or instead the mistake that `fault` names.
 
     The mistakes are an empty tensor (mismatch_shape), an all_gather (mismatch_type), and no call at all (skip).
     """
@@ -175,7 +174,7 @@ def hold_gil(seconds: float) -> None:
 
 
 def limit_memory(fault: Faults) -> None:
-    """Set a memory limit for this process, or on CUDA for its device, a little above what it uses now."""
+    """Set a memory limit a little above the present use: for this process, or on CUDA for its device."""
     device = next(fault.model.parameters()).device
     if device.type == "cuda":
         room = torch.cuda.memory_reserved(device) + MEMORY_MARGIN_BYTES
@@ -204,7 +203,7 @@ def compute(seconds: float) -> None:
 
 
 def collect_garbage(seconds: float) -> None:
-    """Create cyclic garbage and collect it, again and again for `seconds`."""
+    """Create cyclic garbage and collect it, repeatedly for `seconds`."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         knots: list[Any] = []

@@ -14,9 +14,9 @@ MULTIPLE = 16
 
 
 def convert(model: nn.Module, config: JobConfig) -> None:
-    """Replace the linear layers of `model` by layers whose products are in float8, except those in float8.filter_fqns.
+    """Replace the linear layers of `model` by layers that multiply in float8, except layers in float8.filter_fqns.
 
-    Layers whose sides are not multiples of 16 stay as they are. The names of weights do not change.
+    Layers whose dimensions are not multiples of 16 do not change. The names of weights do not change either.
 
     Raises:
         ConfigError: No layer is left to convert.
@@ -38,9 +38,9 @@ def convert(model: nn.Module, config: JobConfig) -> None:
 
 
 def is_converted(module: nn.Module, name: str, filtered: list[str]) -> bool:
-    """Return whether a module is a linear layer that float8 supports and `filtered` does not exclude.
+    """Return whether to convert a module: it is a linear layer that float8 supports, and is not excluded.
 
-    It is excluded if its `name` contains one of the texts in `filtered`.
+    A module is excluded if its `name` contains one of the texts in `filtered`.
     """
     return (
         isinstance(module, nn.Linear)
@@ -60,10 +60,10 @@ def recipe(package: Any, config: JobConfig) -> Any:
 
 
 def precompute_scales(model: nn.Module) -> None:
-    """Compute the scales of all weights that FSDP gathers in float8, with a single collective for all."""
+    """Compute the scales of all weights that FSDP gathers in float8, with a single collective for all of them."""
     torchao().precompute_float8_dynamic_scale_for_fsdp(model)
 
 
 def torchao() -> Any:
-    """Return the module torchao.float8, imported only here as it is an optional dependency."""
+    """Return the module torchao.float8, imported only here because torchao is an optional dependency."""
     return importlib.import_module("torchao.float8")

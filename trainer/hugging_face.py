@@ -1,8 +1,8 @@
 """Load and save weights in the format of Hugging Face's transformers package.
 
-That format has other parameter names, and arranges the values of some weights differently (see
-trainer.config.hf_format). Each pipeline stage writes a file of its own. Parameters are read and gathered as whole
-tensors, one at a time, so any mesh works.
+This format has other parameter names, and arranges the values of some weights differently (see
+trainer.config.hf_format). Each pipeline stage writes its own file. Parameters are read and gathered as whole tensors,
+one at a time, so any mesh works.
 """
 
 import importlib
@@ -49,7 +49,7 @@ LAYER = re.compile(r"(layers\.\d+)\.(.+)")
 
 
 def place_of(name: str, form: Format) -> Place:
-    """Return the `Place` of the parameter `name` of this trainer in the transformers package: name and arrangement."""
+    """Return the name and arrangement of this trainer's parameter `name` in the transformers package."""
     layer = LAYER.fullmatch(name)
     if not layer:
         return Place(OUTER[name])
@@ -60,21 +60,24 @@ def place_of(name: str, form: Format) -> Place:
 def halves(weight: Tensor, head_dim: int) -> Tensor:
     """Return a weight of queries or keys with the rotary features of each head in two halves, as in transformers.
 
-    Example: a head has 6 features a to f, of which neighbours (ab, cd, ef) are rotated together. The new order is a c
-    e b d f.
+    Example: a head has 6 features a to f, and the neighbours ab, cd, ef are rotated together. The new order is a c e b
+    d f.
     """
     return weight.view(-1, head_dim // 2, 2, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
 
 
 def pairs(weight: Tensor, head_dim: int) -> Tensor:
-    """Return a weight of queries or keys with features that are rotated together adjacent; the inverse of `halves`."""
+    """Return a weight of queries or keys in which features that are rotated together are neighbours.
+
+    This is the inverse of `halves`.
+    """
     return weight.view(-1, 2, head_dim // 2, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
 
 
 def to_theirs(weight: Tensor, layout: Layout, head_dim: int) -> Tensor:
     """Return a weight of this trainer with its values arranged as in the transformers package.
 
-    `layout` says what is different there; `head_dim` is the number of features of a head.
+    `layout` names the difference between both arrangements; `head_dim` is the number of features of a head.
     """
     if layout in (Layout.SAME, Layout.LISTED):
         return weight
@@ -82,7 +85,10 @@ def to_theirs(weight: Tensor, layout: Layout, head_dim: int) -> Tensor:
 
 
 def to_ours(weight: Tensor, layout: Layout, head_dim: int) -> Tensor:
-    """Return a weight of the transformers package with its values arranged as here; the inverse of `to_theirs`."""
+    """Return a weight of the transformers package with its values arranged as in this trainer.
+
+    This is the inverse of `to_theirs`.
+    """
     if layout in (Layout.GATE, Layout.UP):
         weight = weight.chunk(2, dim=-1)[layout is Layout.UP]
     if layout in (Layout.SAME, Layout.LISTED):
@@ -91,9 +97,9 @@ def to_ours(weight: Tensor, layout: Layout, head_dim: int) -> Tensor:
 
 
 def save_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
-    """Write the weights of all ranks to the folder `path`, which the transformers package can load.
+    """Write the weights of all ranks to the folder `path`, in a form that the transformers package can load.
 
-    All ranks must call it.
+    All ranks must call this function.
     """
     args, form = model_args(config), format_of(config.model.name)
     stages = config.parallelism.pipeline_parallel_degree
@@ -118,7 +124,7 @@ def save_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
 
 
 def tensors_to_exchange(model: nn.Module, form: Format) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) of the parameters of a model, and of its buffers that `form` counts as weights."""
+    """Yield (name, tensor) of a model's parameters, and of the buffers that `form` counts as weights."""
     for wrapped, parameter in model.named_parameters():
         yield without_wrappers(wrapped), parameter
     for wrapped, buffer in model.named_buffers():
@@ -128,10 +134,10 @@ def tensors_to_exchange(model: nn.Module, form: Format) -> Iterator[tuple[str, T
 
 
 def add(weights: dict[str, Tensor], place: Place, weight: Tensor) -> None:
-    """Add a weight to `weights`, {name there: tensor}, under the name in `place`.
+    """Add a weight to `weights`, {name in the transformers package: tensor}, with the name and layout in `place`.
 
     If the transformers package joins two of our weights in one, the second is joined to the first. If it has a weight
-    for each expert, the weight is split.
+    for each expert, our weight is split.
     """
     if place.layout in (Layout.GATE, Layout.UP) and place.name in weights:
         other = weights[place.name]
@@ -143,7 +149,7 @@ def add(weights: dict[str, Tensor], place: Place, weight: Tensor) -> None:
 
 
 def write_index(path: Path, saved: Mapping[str, tuple[str, int]]) -> None:
-    """Write the index that says which file has which weight. All ranks must call it.
+    """Write the index that says which file has which weight; all ranks must call this function.
 
     `saved` is {weight: (file, bytes)} of the weights that this rank has written.
     """
@@ -158,7 +164,7 @@ def write_index(path: Path, saved: Mapping[str, tuple[str, int]]) -> None:
 
 
 def copy_tokenizer(source: str | None, target: Path) -> None:
-    """Copy the tokenizer's files from the folder `source`, if there is one, to the folder of the weights."""
+    """Copy the tokenizer's files from the folder `source` to the folder of the weights, if `source` is given."""
     for name in TOKENIZER_FILES if source else ():
         file = Path(str(source), name)
         if file.is_file():
@@ -175,7 +181,7 @@ def description(config: JobConfig) -> dict[str, object]:
 
 
 def export_dtype(config: JobConfig) -> torch.dtype:
-    """Return the configured type of the weights to save."""
+    """Return the configured dtype of the weights to save."""
     dtype: torch.dtype = getattr(torch, config.checkpoint.export_dtype)
     return dtype
 
@@ -186,7 +192,7 @@ def load_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
     `path` is the folder with the weights.
 
     Raises:
-        CheckpointError: The folder has no weights or those of another model, or that model has unsupported features.
+        CheckpointError: The folder has no weights, or weights of another model, or the model has unsupported features.
     """
     args, files, form = model_args(config), weight_files(path), format_of(config.model.name)
     try:
@@ -206,7 +212,7 @@ def load_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
 
 
 def weight_files(path: Path) -> Mapping[str, str]:
-    """Return {weight name: name of the file that holds the weight}.
+    """Return {weight name: name of the file that has the weight}.
 
     Raises:
         CheckpointError: The folder has no weights, or its index is damaged.
@@ -223,7 +229,7 @@ def weight_files(path: Path) -> Mapping[str, str]:
 
 
 def read_place(path: Path, files: Mapping[str, str], place: Place, experts: int) -> Tensor:
-    """Return the whole tensor at `place`; if each of the `experts` experts has a weight there, they are stacked."""
+    """Return the whole tensor at `place`; if each of the `experts` experts has its own weight, stack these weights."""
     if place.layout is Layout.LISTED:
         return torch.stack([read_weight(path, files, place.name.replace(EACH, str(i))) for i in range(experts)])
     return read_weight(path, files, place.name)
@@ -254,5 +260,5 @@ def opened(file: Path) -> Any:
 
 
 def safetensors() -> Any:
-    """Return the safetensors module, imported only here as it is an optional dependency."""
+    """Return the safetensors module, imported only here because safetensors is an optional dependency."""
     return importlib.import_module("safetensors.torch")

@@ -1,7 +1,8 @@
 """Run one step of all ranks in one process: PyTorch's `LocalTensor` holds a tensor for each rank and computes on all.
 
-Losses and gradients are those of real ranks. This works only for tensor parallelism, where all ranks run the same
-program and all collectives belong to DTensor; not for FSDP2, DDP, pipelines, context or expert parallelism.
+Losses and gradients are the same as with real ranks. This works only for tensor parallelism, where all ranks run the
+same program and all collectives belong to DTensor. It does not work for FSDP2, DDP, pipelines, context or expert
+parallelism.
 """
 
 import logging
@@ -57,7 +58,7 @@ def local_run(config: JobConfig) -> None:
 
 
 def first_batches(config: JobConfig, count: int) -> list[Batch]:
-    """Return the first `count` batches of the training data; with tensor parallelism all ranks have the same.
+    """Return the first `count` batches of the training data; with tensor parallelism all ranks have the same batches.
 
     Raises:
         DataError: The data are rows for fine-tuning, whose attention this mode does not support.
@@ -88,7 +89,7 @@ def one_step(config: JobConfig, degrees: Degrees, size: int, seed: int, batches:
 def equal_on_all_ranks(name: str, parameter: Tensor, n_layers: int, seed: int) -> Tensor:
     """Return the initial values of a parameter as a `LocalTensor` that has the same values on all ranks.
 
-    The values follow from the parameter's name and shape, the model's number of layers and the seed.
+    The values depend only on the parameter's name and shape, the model's number of layers, and the seed.
     """
     with maybe_disable_local_tensor_mode():
         values = draw(name, torch.empty(parameter.shape, dtype=parameter.dtype), n_layers, seed)

@@ -1,4 +1,4 @@
-"""Write metrics to places besides the console: to TensorBoard files, and to an offline wandb run."""
+"""Write metrics not only to the console, but also to TensorBoard files and to an offline wandb run."""
 
 import importlib
 import os
@@ -12,7 +12,7 @@ from trainer.parallel.mesh import World
 
 
 class MetricWriter(Protocol):
-    """Something that metrics of a step are written to, besides the console."""
+    """A destination for the metrics of a step besides the console."""
 
     def write(self, values: Mapping[str, float], step: int) -> None:
         """Write {metric name: value} of one step."""
@@ -42,8 +42,8 @@ class TensorBoard:
 class Wandb:
     """Writes a wandb run below `folder`.
 
-    The run stays offline (`wandb sync` uploads it later) unless WANDB_MODE says otherwise. As in torchtitan,
-    WANDB_PROJECT and WANDB_RUN_NAME set its project and its name.
+    The run stays offline unless WANDB_MODE says otherwise; `wandb sync` uploads it later. As in torchtitan,
+    WANDB_PROJECT and WANDB_RUN_NAME set the project and the name of the run.
     """
 
     def __init__(self, folder: Path, config: JobConfig, rank: int) -> None:

@@ -52,7 +52,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """The metrics of a step that the training loop computes; `Meter` computes the others: speed, times and memory."""
+    """The metrics of a step that the training loop computes; `Meter` computes speed, times and memory."""
 
     step: int
     loss: float
@@ -81,7 +81,7 @@ class Meter:
 
     @property
     def utilisation_constants(self) -> dict[str, float | None]:
-        """The FLOPs per token and the device's peak FLOP/s, from which model-FLOPs utilisation (MFU) is computed."""
+        """The FLOPs per token and the device's peak FLOP/s; model-FLOPs utilisation (MFU) is computed from them."""
         return {"flops_per_token": self.flops_per_token, "peak_flops": self.peak_flops}
 
     def add_data_wait(self, seconds: float) -> None:
@@ -120,7 +120,7 @@ class Meter:
     def line(self, metrics: StepMetrics, rates: dict[str, float], mfu: float | None) -> str:
         """Return the console line of a step, in torchtitan's format.
 
-        `rates` has tokens (`tps`) and TFLOPs per second; `mfu`, in per cent, is shown as N/A if it is None.
+        `rates` has tokens (`tps`) and TFLOPs per second. `mfu` is in per cent; None is shown as N/A.
         """
         usage = self.usage
         parts = {
@@ -135,7 +135,7 @@ class Meter:
         return "  ".join(self.colored(name, f"{name}: {text}") for name, text in parts.items())
 
     def colored(self, name: str, text: str) -> str:
-        """Return `text` in the terminal colour of metric `name`, or unchanged if the console shows no colours."""
+        """Return `text` in the terminal colour of metric `name`; unchanged if the console shows no colours."""
         return f"\x1b[{COLORS[name]}m{text}\x1b[39m" if self.colors else text
 
     def scalars(self, metrics: StepMetrics, seconds: float) -> dict[str, float]:
@@ -180,7 +180,7 @@ def memory_usage(device: torch.device) -> Usage:
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """Return the device's peak of bf16 operations per second, by its data sheet; None if it is unknown."""
+    """Return the peak bf16 FLOP/s in the device's data sheet; None if the device is unknown."""
     if device.type == "cpu":
         return None
     name = torch.cuda.get_device_name(device)
@@ -188,7 +188,7 @@ def peak_flops(device: torch.device) -> float | None:
 
 
 def start_logging() -> None:
-    """Log to standard output in torchtitan's line format, but with this project's name."""
+    """Log to standard output in torchtitan's line format, but with the name of this project."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("[trainer] %(asctime)s - %(name)s - %(levelname)s - %(message)s"))
     logger.addHandler(handler)

@@ -35,9 +35,8 @@ def parameters_by_mesh(model: nn.Module) -> list[list[nn.Parameter]]:
 def lr_factor(step: int, steps: int, config: LRScheduler) -> float:
     """Return the learning rate of `step` (from 1) as a fraction of its maximum: linear warmup, plateau, decay.
 
-    `steps` is the number of training steps. The decay ends one step after the last step, so that no step has the
-    final rate of zero. Example: 10 steps, 2 of warmup, decay_ratio 0.4, linear: 0.5, 1, 1, 1, 1, 1, 1, 0.75, 0.5,
-    0.25.
+    `steps` is the number of training steps. The decay ends one step after the last step, so that the rate is not zero
+    in any step. Example: 10 steps, 2 of warmup, decay_ratio 0.4, linear: 0.5, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25.
     """
     total = config.total_steps or steps
     warmup = min(config.warmup_steps, total)

@@ -43,7 +43,7 @@ REBUILT = ("torch", "mesh")
 
 
 class Agreement(Enum):
-    """How closely a resumed run continues the interrupted one: exactly, up to rounding, or not at all."""
+    """How closely a resumed run continues the interrupted run: exactly, up to rounding, or not at all."""
 
     EXACT = "exact"
     ROUNDING = "equal but for rounding"
@@ -52,7 +52,7 @@ class Agreement(Enum):
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A setting `what` that was `before` when the checkpoint was saved, and is `now` in this run.
+    """A setting `what` with the value `before` when the checkpoint was saved, and the value `now` in this run.
 
     `meaning` is the consequence for the following steps, and `agreement` how closely they can still agree.
     """
@@ -75,14 +75,14 @@ class Audit:
 
     @property
     def agreement(self) -> Agreement:
-        """How closely the resumed run can continue the interrupted one: exactly, up to rounding, or not."""
+        """How closely the resumed run can continue the interrupted run: exactly, up to rounding, or not at all."""
         grades = [mismatch.agreement for mismatch in self.mismatches]
         if Agreement.DIFFERENT in grades:
             return Agreement.DIFFERENT
         return Agreement.ROUNDING if grades else Agreement.EXACT
 
     def text(self, path: Path, step: int) -> str:
-        """Return the log message about a resume and its differences.
+        """Return the log message about a resume and the differences between the runs.
 
         `path` is the checkpoint, and `step` its last finished step.
         """
@@ -137,7 +137,7 @@ def read(path: Path) -> Made | None:
 def audit(before: Made | None, now: Made, step: int, excluded: Sequence[str] = ()) -> Audit:
     """Compare the settings of the run that saved a checkpoint after `step` (`before`) with those of this run (`now`).
 
-    `excluded` names the parts of the checkpoint that are not loaded; each of them counts as a difference too.
+    `excluded` names parts of the checkpoint that are not loaded; each of these counts as a difference too.
     """
     left_out = tuple(Mismatch(part, "saved", "not loaded", "it starts anew") for part in excluded)
     try:
@@ -176,8 +176,8 @@ def mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
 def schedule_mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
     """Yield a `Mismatch` for each step after `step` whose learning rate differs, up to the end of the shorter schedule.
 
-    At most `SAMPLED_STEPS` steps are compared. If the run before had ended its schedule, only the rates that the two
-    schedules start from can be compared.
+    At most `SAMPLED_STEPS` steps are compared. If the earlier run had completed its schedule, only the starting rates
+    of the two schedules can be compared.
     """
     last = min(length(before), length(now))
     for number in range(step + 1, min(last, step + SAMPLED_STEPS) + 1):

@@ -79,7 +79,7 @@ def workbench_version() -> str | None:
 
 
 def host_names(world_size: int) -> dict[str, str]:
-    """Return the host names of all ranks, as in `{"0": "node7"}`. This is a collective: every rank must call it."""
+    """Return the host names of all ranks, such as `{"0": "node7"}`; as a collective, every rank must call it."""
     names: list[str] = [""] * world_size
     dist.all_gather_object(names, socket.gethostname())
     return {str(rank): name for rank, name in enumerate(names)}
@@ -88,9 +88,9 @@ def host_names(world_size: int) -> dict[str, str]:
 def move_earlier_run(config: JobConfig) -> None:
     """Move the files of an earlier run from the dump folder to previous/<its start time>/; checkpoints stay.
 
-    Only rank 0 does this, and not after a restart of the same run, because the files show the cause of the restart.
-    Logs that are newer than the earlier run.json belong to this run: the launcher opens them before the first rank
-    starts.
+    Only rank 0 does this. After a restart of the same run nothing is moved, because the files show the cause of the
+    restart. Logs that are newer than the earlier run.json belong to this run: the launcher opens them before the first
+    rank starts.
     """
     folder = Path(config.job.dump_folder)
     run_file, rank_info = folder / "run.json", RankInfo.here()

@@ -34,7 +34,7 @@ Batch = tuple[Tensor, Tensor]
 class OptimizerStep:
     """Runs the parts of an optimizer step: forward pass, backward pass, gradient clipping and update.
 
-    Each part runs inside the context manager that `phase(name)` returns, so that the caller can measure it.
+    Each part runs inside the context that `phase(name)` returns, so that the caller can measure it.
     """
 
     config: JobConfig
@@ -52,11 +52,10 @@ class OptimizerStep:
         )
 
     def count_labels(self, loader: Loader) -> None:
-        """Look up in `loader` how many labels count in the coming step, so that each label has the same weight in the
-        loss.
+        """Store how many labels `loader` has for the coming step, so that each label has the same weight in the loss.
 
-        Batches of different ranks have different numbers of such labels, so the mean over batches of each batch's
-        mean loss would weigh labels unequally.
+        Batches of different ranks have different numbers of labels (those that are not -100). A mean over the mean
+        losses of the batches would give the labels unequal weights.
         """
         ahead = loader.labels_ahead(self.accumulation_steps)
         batches = self.accumulation_steps * self.world.degrees.data_parallel
@@ -91,7 +90,7 @@ class OptimizerStep:
             return whole(self.loss_fn(self.model(inputs), labels))
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Return the autocast context for mixed precision; it does nothing under FSDP, which casts the weights."""
+        """Return the autocast context for mixed precision; under FSDP it does nothing, because FSDP casts weights."""
         if uses_autocast(self.config, self.world.degrees):
             return torch.autocast(self.world.device.type, dtype=torch.bfloat16)
         return contextlib.nullcontext()
@@ -129,7 +128,7 @@ def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
 
 
 def norm_over(norm: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return the norm of gradients of which each rank of `group` has a part; `norm` is that of this rank's part.
+    """Return the norm of gradients that are distributed over `group`; `norm` is the norm of this rank's part.
 
     The norms of all ranks are combined as the square root of the sum of their squares.
     """
@@ -139,7 +138,7 @@ def norm_over(norm: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return a DTensor's full value, gathered from all ranks; any other tensor unchanged."""
+    """Return a DTensor's full value, gathered from all ranks; return any other tensor unchanged."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 

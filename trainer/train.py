@@ -40,7 +40,7 @@ logger = logging.getLogger("root")
 
 
 class Trainer:
-    """Trains a model on one rank. The constructor builds model, data, optimizer, recorders; `train` runs the steps."""
+    """Trains a model on one rank; the constructor builds model, data, optimizer and recorders, `train` trains."""
 
     def __init__(self, config: JobConfig) -> None:
         self.config = config
@@ -80,8 +80,8 @@ class Trainer:
     def value_recorder(self) -> ValueRecorder | None:
         """Return the recorder that debug.record_values or debug.record_tensors turns on; None if both are off.
 
-        It writes sums over tensors in each step, which it scales by the rank's position in the mesh so that runs on
-        different meshes can be compared.
+        The recorder writes sums over tensors in each step. The sums are scaled by the rank's position in the mesh, so
+        that runs on different meshes can be compared.
         """
         debug = self.config.debug
         if not (debug.record_values or debug.record_tensors):
@@ -111,7 +111,7 @@ class Trainer:
     def build_loader(self) -> Loader:
         """Return the loader of this rank's share of the training data.
 
-        Synthetic text is the same in each run even if no seed is configured, so that runs can resume.
+        Synthetic text is the same in each run, even if no seed is configured, so that runs can resume.
         """
         training, world = self.config.training, self.world
         positions = self.parts[0].positions if world.context else None
@@ -119,7 +119,7 @@ class Trainer:
         return build_loader(self.config, training, share, training.seq_len)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Return a context manager that records the code inside it as one phase of the step, such as `fwd`."""
+        """Return a context that records the code inside it as one phase of the step, such as `fwd`."""
         return self.recorders.phase(name)
 
     def announce(self) -> None:
@@ -209,7 +209,7 @@ class Trainer:
     def tokens_per_step(self) -> float:
         """The number of tokens that this rank counts for one step.
 
-        Ranks that compute on the same batch each count an equal share of it, so that the sum over all ranks is the
+        Ranks that compute on the same batch each count an equal share of its tokens. So the sum over all ranks is the
         total.
         """
         training = self.config.training
@@ -219,7 +219,7 @@ class Trainer:
     def collect_garbage(self, step: int, line: StepLine) -> None:
         """Run Python's garbage collector if it is due; all ranks do so in the same steps.
 
-        If each rank paused in a step of its own, all other ranks would wait for it each time.
+        If each rank paused in a different step, all other ranks would wait for it each time.
         """
         if step == 1 or step % self.config.training.gc_freq == 0:
             line.tag("gc")

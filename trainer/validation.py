@@ -29,7 +29,7 @@ logger = logging.getLogger("root")
 
 @dataclass
 class Validator:
-    """Computes the loss on validation data. It uses collectives, so all ranks must call it in the same steps."""
+    """Computes the loss on validation data; it uses collectives, so all ranks must call it in the same steps."""
 
     config: JobConfig
     world: World
@@ -43,11 +43,11 @@ class Validator:
         self.batches = batch_count(self.config.validation, self.loader)
 
     def is_due(self, step: int) -> bool:
-        """Return whether to validate after this step. As in torchtitan, the first step is included."""
+        """Return whether to validate after this step; as in torchtitan, the first step is included."""
         return step == 1 or step % self.config.validation.freq == 0
 
     def loss(self) -> float:
-        """Return the mean validation loss over all ranks, on the same batches each time."""
+        """Return the mean validation loss over all ranks; it uses the same batches each time."""
         # From the start: the losses of two steps compare only if they are of the same text.
         self.loader.restart()
         device = self.world.device
@@ -62,9 +62,9 @@ class Validator:
         return float(mean) * self.world.degrees.pp
 
     def evaluate(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of a batch, which must be the one that the loader has just yielded.
+        """Return the loss of a batch, which must be the batch that the loader has just yielded.
 
-        The attention is told which documents are packed into this batch, and only the loader knows that.
+        The loader alone knows which documents are packed into this batch, and the attention must be told.
         """
         if self.attention:
             documents = self.loader.documents
@@ -76,7 +76,8 @@ class Validator:
 def untouched(models: Sequence[Decoder]) -> Iterator[None]:
     """Put the models into evaluation mode inside this context, and into training mode afterwards.
 
-    The counts of tokens of each expert, by which experts are balanced, are put back to their values before.
+    At the end, the token counts of the experts are reset to their earlier values, because these counts balance the
+    experts in training.
     """
     experts = [moe for model in models for moe in moe_layers(model)]
     counts = [(moe.tokens_per_expert, moe.tokens_per_expert.clone()) for moe in experts]
@@ -109,7 +110,7 @@ def validation_loader(config: JobConfig, world: World, model: Decoder) -> Loader
 def batch_count(validation: Validation, loader: Loader) -> int:
     """Return the number of batches that each rank processes in one validation.
 
-    It is the configured number, or else that of all complete batches in the data.
+    This is the configured number, or else the number of complete batches in the data.
 
     Raises:
         DataError: The data are too short for one batch per rank.

@@ -31,9 +31,9 @@ FORK = multiprocessing.get_context("fork")
 
 
 class Case(NamedTuple):
-    """A memory estimate to make: that of data-parallel rank `rank` in pipeline stage `stage`.
+    """A memory estimate to make: for data-parallel rank `rank` in pipeline stage `stage`.
 
-    The result is valid for `alike` data-parallel ranks of that stage, which need the same memory.
+    `alike` data-parallel ranks of that stage need the same memory; the result holds for all of them.
     """
 
     local: LocalProblem
@@ -46,7 +46,7 @@ class Case(NamedTuple):
 def estimate(config: JobConfig, world_size: int) -> dict[str, object]:
     """Return the estimate as a dict: model, mesh, assumptions, and the memory of each group of ranks in bytes.
 
-    The ranks of a group need the same memory, so one of them is estimated.
+    All ranks of a group need the same memory, so only one rank per group is estimated.
 
     Raises:
         ConfigError: There is no such model, or the mesh does not fit the world size.
@@ -69,10 +69,10 @@ def estimate(config: JobConfig, world_size: int) -> dict[str, object]:
 
 
 def in_processes(cases: Iterable[Case]) -> list[dict[str, object]]:
-    """Return the memory of each case. Each is computed in a new process, because DTensor caches process groups.
+    """Return the memory of each case; each is computed in a new process, because DTensor caches process groups.
 
-    The processes are forked from this thread, when no other thread runs; a process pool would fork from its own threads
-    and lose errors.
+    The processes are forked from this thread, while no other thread runs. A process pool would fork from its own
+    threads and lose errors.
     """
     waiting, answers = iter(cases), list[dict[str, object]]()
     while started := [start(case) for case in islice(waiting, os.cpu_count() or 1)]:
@@ -81,7 +81,7 @@ def in_processes(cases: Iterable[Case]) -> list[dict[str, object]]:
 
 
 def start(case: Case) -> Connection:
-    """Start the process that computes one case; return the end of the pipe from which to read its result."""
+    """Start the process that computes one case; return the end of the pipe from which its result can be read."""
     receiving, sending = FORK.Pipe(duplex=False)
     FORK.Process(target=send, args=(sending, case), daemon=True).start()
     sending.close()
@@ -99,7 +99,7 @@ def send(sending: Connection, case: Case) -> None:
 
 
 def answer(receiving: Connection) -> dict[str, object]:
-    """Return the estimate of one case that its process sent through the pipe.
+    """Return the estimate of one case, which the process of the case sends through the pipe.
 
     Raises:
         TrainerError: The case cannot be estimated, or the process ended without an answer.
@@ -118,8 +118,8 @@ def answer(receiving: Connection) -> dict[str, object]:
 def rank_memory(case: Case) -> dict[str, object]:
     """Return the memory of the ranks of one case, in bytes.
 
-    The dict has the highest peak, its window (the part of the step in which it occurs) and its categories, and the
-    peaks of all windows.
+    The dict has the peaks of all windows, where a window is a part of the step. It also has the highest peak, with its
+    window and its categories.
     """
     local = case.local
     world = join_fake(local, case.rank, case.stage)
@@ -139,8 +139,7 @@ def rank_memory(case: Case) -> dict[str, object]:
 def highest_passes(peaks: dict[str, Peak]) -> dict[str, Peak]:
     """Return {window of a step: its highest peak over all passes through the pipeline}.
 
-    A window is a part of a step. In `peaks` each pass has a window of its own: the window's name is followed by ` #`
-    and the number of the pass.
+    A window is a part of a step. In `peaks`, each pass has a window of its own, such as `fwd #2` for the second pass.
     """
     highest: dict[str, Peak] = {}
     for name, peak in peaks.items():
@@ -152,10 +151,10 @@ def highest_passes(peaks: dict[str, Peak]) -> dict[str, Peak]:
 def distinct_ranks(local: LocalProblem, stage: int) -> list[tuple[int, int]]:
     """Return the data-parallel ranks to estimate, each as (rank, number of ranks that it represents).
 
-    If every parameter's rows can be divided evenly among the ranks, all ranks need the same memory, and one is
-    returned. Otherwise two are returned: one with the largest shards, which also represents ranks with medium shards,
-    and one with the smallest shards. Among ranks that share a sequence (context parallelism), the last is estimated,
-    because it attends to the whole sequence.
+    If the rows of every parameter can be divided evenly among the ranks, all ranks need the same memory, and one rank
+    is returned. Otherwise two ranks are returned. One has the largest shards, and also represents ranks with medium
+    shards; the other has the smallest shards. With context parallelism, the last rank of those that share a sequence is
+    estimated, because it attends to the whole sequence.
     """
     shards, tensor = local.degrees.sharding, local.degrees.tp
     copies, first = local.degrees.dp_replicate, local.degrees.cp - 1
@@ -170,7 +169,7 @@ def distinct_ranks(local: LocalProblem, stage: int) -> list[tuple[int, int]]:
 class ShardedRows(NamedTuple):
     """The `size` rows of a parameter, which are divided into `shards` shards.
 
-    Each `neighbours` consecutive ranks, such as those of tensor parallelism, have the same shard.
+    Each group of `neighbours` consecutive ranks, such as the ranks of tensor parallelism, has the same shard.
     """
 
     size: int
@@ -179,7 +178,7 @@ class ShardedRows(NamedTuple):
 
 
 def sharded_rows(local: LocalProblem, stage: int) -> Iterator[ShardedRows]:
-    """Yield, for each parameter that is sharded by rows in a pipeline stage, its rows and among how many ranks."""
+    """Yield a `ShardedRows` for each parameter of a pipeline stage that is sharded by rows."""
     config, tensor = local.config, local.degrees.tp
     shards, experts = local.degrees.sharding, local.degrees.ep
     for part in model_parts(stage, model_args(config).n_layers, config.parallelism):
@@ -195,8 +194,8 @@ def sharded_rows(local: LocalProblem, stage: int) -> Iterator[ShardedRows]:
 def rows_on_rank(piece: ShardedRows, rank: int) -> int:
     """Return the number of rows of the sharded parameter `piece` on rank `rank`.
 
-    FSDP gives the first ranks equally many; the last ones may have fewer or none. Example: 10 rows over 4 ranks are
-    3, 3, 3, 1; 5 rows over 4 ranks are 2, 2, 1, 0.
+    FSDP gives the first ranks equally many rows; the last ranks may have fewer or none. Example: 10 rows over 4 ranks
+    are 3, 3, 3, 1; 5 rows over 4 ranks are 2, 2, 1, 0.
     """
     largest_share = -(-piece.size // piece.shards)
     return min(max(piece.size - rank // piece.neighbours * largest_share, 0), largest_share)

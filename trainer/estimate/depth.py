@@ -1,4 +1,4 @@
-"""Extrapolate a deep model's memory from two shallow ones: it grows linearly with the number of equal layers."""
+"""Extrapolate a deep model's memory from two shallow models; it grows linearly with the number of equal layers."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from trainer.parallel.mesh import World
 class Shallow:
     """Two small numbers of layers, `few` and `more`, whose memory peaks are extrapolated to a model of `layers` layers.
 
-    Example: the peak is 10 GiB with 4 layers and 12 GiB with 5, so it is 66 GiB with 32: 10 + 2 * (32 - 4).
+    Example: the peak is 10 GiB with 4 layers and 12 GiB with 5. With 32 layers it is 10 + 2 * (32 - 4) = 66 GiB.
     """
 
     few: int
@@ -28,8 +28,8 @@ class Shallow:
     def for_model(cls, layers: int, period: int, dense: int = 0) -> "Shallow | None":
         """Return the two numbers of layers to measure, `period` layers apart; None if the model has too few layers.
 
-        The first `dense` layers are of another kind than those after them, and are kept. The kinds of layers repeat
-        every `period` layers (such as dense and expert layers), so only whole periods are removed.
+        The first `dense` layers differ from the layers after them, and are all kept. The kinds of layers repeat every
+        `period` layers (such as dense and expert layers). So only whole periods are removed.
         """
         least = dense + 2 * max(ENDS, period)
         few = least + (layers - least) % period
@@ -38,8 +38,8 @@ class Shallow:
     def peak(self, at_few: Peak, at_more: Peak) -> Peak | None:
         """Return the peak of the whole model, extrapolated from the peaks with `few` and `more` layers.
 
-        The result is None if a category shrinks when layers are added: then the two peaks occur at different moments
-        of the step, and the category could become negative.
+        Return None if a category is smaller with more layers. Then the two peaks occur at different instants of the
+        step, and the extrapolated category could become negative.
         """
         times = (self.layers - self.few) // (self.more - self.few)  # without a remainder: see `for_model`
         holders = {
@@ -51,10 +51,10 @@ class Shallow:
 
 
 def without_negatives(peak: Peak) -> Peak:
-    """Return the peak with no module below zero bytes; the sum of each category stays the same.
+    """Return the peak without modules below zero bytes; the sum of each category stays the same.
 
-    An extrapolated module falls below zero if another module was running at the peak of the model with more layers.
-    What it lacks is taken from the modules that have most of the category.
+    Extrapolation makes a module negative if another module was running at the peak of the model with more layers. The
+    missing bytes are taken from the modules with the most bytes in the category.
     """
     holders = dict(peak.holders)
     for category in peak.categories:
@@ -70,8 +70,8 @@ def without_negatives(peak: Peak) -> Peak:
 def window_peaks(config: JobConfig, world: World, args: ModelArgs) -> dict[str, Peak]:
     """Return {window of a step: its peak memory}; a window is a part of a step, see `rehearsal.rehearse`.
 
-    The peaks of a deep model are extrapolated from those of two shallow ones. The windows of the first and the last
-    layers are enough, because the peak of any layer between lies between theirs.
+    The peaks of a deep model are extrapolated from those of two shallow models. Windows of the first and last layers
+    are enough, because the peaks of the layers between lie between theirs.
     """
     parts = model_parts(world.stage, args.n_layers, config.parallelism)
     if shallow := shallow_model(config, args, parts):
@@ -91,5 +91,5 @@ def shallow_model(config: JobConfig, args: ModelArgs, parts: Sequence[Part]) -> 
 
 
 def shortened(parts: Sequence[Part], shallow: Shallow, layers: int) -> list[Part]:
-    """Return `parts` with fewer layers: the smallest part keeps `layers` layers, and all parts lose the same number."""
+    """Return `parts` with fewer layers: the smallest part keeps `layers` layers, all parts lose the same number."""
     return [replace(part, layers=part.layers[: len(part.layers) - shallow.layers + layers]) for part in parts]

@@ -1,4 +1,4 @@
-"""Let experts run on fake tensors: assume equally many tokens for each, and compute only the sizes of products."""
+"""Let experts run on fake tensors: assume that each gets equally many tokens, and compute only sizes of products."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +12,10 @@ from trainer.parallel import expert_parallel
 
 
 class SizedProduct(torch.autograd.Function):
-    """Multiply R tokens (R, D), sorted by expert, by the weights of E experts (E, D, F).
+    """Multiply R tokens (R, D), sorted by expert, by the weights of E experts (E, D, F): only the size is computed.
 
-    The result (R, F) has a size but no values.
-
-    It saves the same tensors for the backward pass as torch's grouped product, which cannot run on fake float32
-    tensors.
+    The result (R, F) has no values. The same tensors are saved for the backward pass as in torch's grouped product,
+    which cannot run on fake float32 tensors.
     """
 
     @staticmethod
@@ -37,8 +35,8 @@ class SizedProduct(torch.autograd.Function):
 def even_routing(copies: int) -> Iterator[None]:
     """Let experts run on fake tensors inside this context: their products have a size but no values.
 
-    `copies` is the number of token copies that each rank sends to experts. They are assumed to go in equal parts to
-    all ranks that have experts.
+    `copies` is the number of token copies that each rank sends to experts. All ranks that have experts are assumed to
+    get equal parts of them.
     """
     originals = moe.grouped_mm, expert_parallel.split_sizes
     moe.grouped_mm = lambda tokens, weights, **_: SizedProduct.apply(tokens, weights)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Derive from a configured job the job whose step runs on fake tensors, and say in which points it differs."""
+"""Derive from a configured job the job whose step runs on fake tensors, and describe the differences."""
 
 from dataclasses import dataclass, field, replace
 
@@ -12,10 +12,10 @@ from trainer.models.decoder import model_args
 
 @dataclass(frozen=True)
 class LocalProblem:
-    """The job whose step runs on fake tensors, in place of the configured job, to measure its memory.
+    """The job whose step runs on fake tensors to measure memory, in place of the configured job.
 
-    `config` is the configuration without compilation, CPU offload and float8. `degrees` are the parallel degrees of
-    the configured job, and `notes` has sentences on what the estimate assumes.
+    `config` is the configuration without compilation, CPU offload and float8. `degrees` are the parallel degrees of the
+    configured job. `notes` has sentences on what the estimate assumes.
     """
 
     config: JobConfig
@@ -26,7 +26,7 @@ class LocalProblem:
     def ranks(self) -> int:
         """The number of ranks in a pipeline stage that shard or copy the weights.
 
-        The ranks that split one matrix product (tensor parallelism) count as one.
+        Ranks that split a matrix product together (tensor parallelism) count as one.
         """
         return self.degrees.dp_replicate * self.degrees.sharding
 

@@ -27,14 +27,17 @@ LABEL_ENDS = {PARAMETERS: 1, GRADIENTS: 1, OPTIMIZER_STATE: 2}
 
 
 class ModuleNames:
-    """The names of a model's modules; equal modules of all layers share one: `layers.0.wq` is `layers.*.wq`."""
+    """The names of a model's modules, in which `*` replaces the number of a layer.
+
+    For example, the modules `layers.0.wq` and `layers.1.wq` share the name `layers.*.wq`.
+    """
 
     def __init__(self) -> None:
         self._stacks: set[str] = set()
         self._folded: dict[str, str] = {}
 
     def learn(self, model: nn.Module) -> None:
-        """Remember which modules of `model` are stacks, that is, numbered lists of layers."""
+        """Remember which modules of `model` are stacks; a stack is a numbered list of layers."""
         self._stacks |= {without_wrappers(name) for name, module in model.named_modules() if is_stack(module)}
         self._folded.clear()
 
@@ -49,9 +52,8 @@ class ModuleNames:
     def owner(self, category: str, label: str) -> str:
         """Return the module to which a tensor belongs, by its category (such as parameters) and its label.
 
-        For a parameter with the label `layers.0.wq.weight` it is `layers.*.wq`. For inputs and communication it is a
-        name
-        in parentheses, as they belong to no module; for all other categories it is empty.
+        A parameter with the label `layers.0.wq.weight` belongs to `layers.*.wq`. Inputs and communication belong to no
+        module; their result is a name in parentheses, such as `(inputs)`. For all other categories the result is empty.
         """
         if category in LABEL_ENDS:
             return self.folded(".".join(label.split(".")[: -LABEL_ENDS[category]]))
@@ -68,11 +70,11 @@ def is_stack(module: nn.Module) -> bool:
 
 
 class RunningModule:
-    """Knows which module of a program is running now, by name.
+    """Knows the name of the module that is running now.
 
-    In the backward pass that is the module whose forward pass created the autograd node that is running. Autograd
-    numbers nodes in the order of their creation; `mark` stores the number at which each module's forward pass begins
-    or continues.
+    In the backward pass, the running module is the one whose forward pass created the autograd node that is running.
+    Autograd numbers nodes in the order of their creation. `mark` stores the number at which each module's forward pass
+    begins or continues.
     """
 
     def __init__(self) -> None:
@@ -89,7 +91,7 @@ class RunningModule:
     def name(self) -> str:
         """The name of the module that is running now.
 
-        It is `LOSS` if none is, in the forward or backward pass, and `NO_MODULE` outside of both.
+        If no module is running, this is `LOSS` in the forward or backward pass, and `NO_MODULE` outside of both.
         """
         if self._names and self._names[-1]:
             return self._names[-1]

@@ -50,9 +50,9 @@ def join_fake(local: LocalProblem, rank: int, stage: int = 0) -> World:
 def rehearse(config: JobConfig, world: World, args: ModelArgs, parts: Sequence[Part]) -> dict[str, Peak]:
     """Run a training step on fake tensors with the model parts `parts`, and return {window: its peak memory}.
 
-    `args` is the shape of the model. Windows are the phases of the step; the first and last `ENDS` layers of a part
-    have windows of their own in the forward and backward pass ("bwd +0" is the first layer, "bwd -1" the last one),
-    because their memory differs from that of the layers between. In a pipeline each pass has separate windows.
+    `args` is the shape of the model. Windows are the phases of the step. In the forward and backward pass, the first
+    and last `ENDS` layers of a part have their own windows ("bwd +0" is the first layer, "bwd -1" the last), because
+    their memory differs from that of the other layers. In a pipeline, each pass has separate windows.
     """
     models = build_parts(config, world, args, parts)
     # The weights come from the meta device: FSDP shards there much faster than on fake tensors.
@@ -77,10 +77,10 @@ def routed_tokens(config: JobConfig, args: ModelArgs, mesh: Degrees) -> int:
 
 @dataclass
 class Rehearsal:
-    """Runs steps of one rank on fake tensors and tracks their memory. Use it inside FakeTensorMode.
+    """Runs steps of one rank on fake tensors and tracks their memory; it must be used inside FakeTensorMode.
 
-    `models` are the model parts of the rank; there are several only in a pipeline. A window is a named part of the step
-    for which the tracker keeps a peak of its own.
+    `models` are the model parts of the rank; there are several only in a pipeline. A window is a named part of the
+    step, and the tracker keeps a separate peak for each window.
     """
 
     config: JobConfig
@@ -98,8 +98,8 @@ class Rehearsal:
     def peaks(self) -> dict[str, Peak]:
         """Run a step, and return {window: its peak memory}.
 
-        The optimizer's state exists before the step, as in all steps except the first. A model with experts runs
-        `STEPS_WITH_EXPERTS` steps, and the last one counts.
+        The optimizer's state is created before the step, because it exists in all steps except the first. A model with
+        experts runs `STEPS_WITH_EXPERTS` steps, and the last one counts.
         """
         buckets = self.buckets()
         for storage in buckets:
@@ -116,7 +116,7 @@ class Rehearsal:
         return self.tracker.peaks
 
     def create_state(self) -> None:
-        """Let the optimizer create its state, with a step on gradients without values.
+        """Let the optimizer create its state, by a step with gradients without values.
 
         A whole first step would take as long as the step to measure.
         """
@@ -134,7 +134,7 @@ class Rehearsal:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Track the peak memory inside this context under the name `name`, as a window of its own."""
+        """Track the peak memory inside this context as a separate window with the name `name`."""
         if name == "bwd":
             self.tracker.keep_for_backward()
         self.tracker.window(name)
@@ -144,7 +144,7 @@ class Rehearsal:
     def batch(self) -> Batch:
         """Return fake (inputs, labels) that occupy as much memory as a batch of the data loader.
 
-        As in the loader, both are views of one tensor; with context parallelism they are two tensors, copied from it.
+        As in the loader, both are views of one tensor. With context parallelism they are two copies.
         """
         training, ranks = self.config.training, self.world.degrees.cp
         rows = torch.empty(training.local_batch_size, training.seq_len // ranks + 1, dtype=torch.int64)
@@ -155,7 +155,7 @@ class Rehearsal:
         return batch
 
     def buckets(self) -> list[Tensor]:
-        """Return tensors of the total size of DDP's gradient buckets; an empty list without DDP.
+        """Return tensors with the total size of DDP's gradient buckets; an empty list without DDP.
 
         They replace the buckets of DDP's reducer, which works only on real memory.
         """
@@ -164,9 +164,9 @@ class Rehearsal:
         return [torch.empty_like(parameter) for parameter in self.compute.model.parameters()]
 
     def mark_layers(self, number: int) -> Iterator[RemovableHandle]:
-        """Add hooks to the layers of `models[number]`, and yield the handles that remove these hooks.
+        """Add hooks to the layers of `models[number]`, and yield the handles with which these hooks are removed.
 
-        At the start of a layer's forward or backward pass, they start a new window of the memory tracker, such as
+        At the start of a layer's forward or backward pass, the hooks start a new window of the memory tracker, such as
         `fwd +0`.
         """
         layers = list(self.models[number].layers.values())
@@ -182,8 +182,8 @@ class Rehearsal:
     def at_begin(self, number: int, name: str, *, first: bool) -> Callable[[nn.Module, object], None]:
         """Return a forward pre-hook for a layer of `models[number]`, which starts the window `fwd NAME`.
 
-        A window is a named part of the step with a memory peak of its own. At the `first` layer of the model part,
-        the hook also counts the pass through the part.
+        A window is a named part of the step with a separate memory peak. At the `first` layer of the model part, the
+        hook also counts the passes through the part.
         """
 
         def begin(*_: object) -> None:
@@ -195,8 +195,8 @@ class Rehearsal:
     def at_end_of_forward(self, number: int, name: str, *, last: bool) -> Callable[[nn.Module, object, Tensor], None]:
         """Return a forward hook for a layer of `models[number]`, which prepares the layer's window `bwd NAME`.
 
-        That window, for the backward pass, starts when the gradient of the layer's output is ready. After the `last`
-        layer of a model part, the hook also starts the window `fwd head`.
+        This window is for the backward pass, and starts when the gradient of the layer's output is ready. After the
+        `last` layer of a model part, the hook also starts the window `fwd head`.
         """
 
         def end(_: nn.Module, __: object, output: Tensor) -> None:
@@ -213,7 +213,7 @@ class Rehearsal:
 def layer_name(place: int, count: int) -> str:
     """Return the name of the layer with index `place` among `count` layers, for the names of windows.
 
-    The first `ENDS` layers are `+0` and `+1`, the last ones `-2` and `-1`; all layers between are `middle`.
+    The first two layers are `+0` and `+1`, the last two `-2` and `-1`; all layers between are `middle`.
     """
     if place < ENDS:
         return f"+{place}"

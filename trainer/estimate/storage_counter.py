@@ -25,7 +25,7 @@ DTensor computes the shapes of results on whole tensors, which have no memory.
 
 @dataclass(slots=True)
 class Block:
-    """A live tensor storage, with its size in bytes, its category and the module that it belongs to."""
+    """A live tensor storage, with its size in bytes, its category, and the module to which it belongs."""
 
     size: int
     category: str
@@ -35,10 +35,10 @@ class Block:
 
 @dataclass
 class Peak:
-    """The highest memory in a window (part) of a step, in bytes: the total, and its parts at that moment.
+    """The highest memory in a window (part) of a step, in bytes: the total, and its parts at that instant.
 
-    `holders` is {(category, module): bytes}, whose sum is the total. `where` is the place in the program at that
-    moment, such as a source line; empty if it is unknown.
+    `holders` is {(category, module): bytes}; their sum is the total. `where` is the place in the program at that
+    instant, such as a source line; empty if unknown.
     """
 
     total: int = 0
@@ -66,8 +66,8 @@ class Peak:
 class StorageCounter:
     """Counts the bytes of live tensor storages; `peaks` is {window (part) of a step, such as "backward": its peak}.
 
-    `locate` is called at each new peak and returns the place in the program, such as a source line. `running` knows
-    which module is running: memory belongs to the module that allocates it, unless a hook names another one.
+    `locate` is called at each new peak, and returns the place in the program, such as a source line. `running` knows
+    which module is running. Memory belongs to the module that allocates it, unless a hook names another module.
     """
 
     def __init__(self, locate: Callable[[], str] = str, running: RunningModule | None = None) -> None:
@@ -80,17 +80,17 @@ class StorageCounter:
         self._locate = locate
 
     def window(self, name: str) -> None:
-        """Start window `name`, or continue it if it was started before; the peak is tracked separately for each window.
+        """Start window `name`, or continue it if it was started before; each window has a separate peak.
 
-        Memory that is already live counts towards the peak of the window. With an empty name no peak is tracked.
+        Memory that is already live counts for the peak of the window. If the name is empty, no peak is tracked.
         """
         self._window = name
         self._check_peak()
 
     def add_storage(self, storage: torch.UntypedStorage, category: str | None = None, module: str = "") -> None:
-        """Count a storage in `category`, for `module`; without a category, in one that follows from the call stack.
+        """Count a storage in `category`, for `module`; by default, the call stack decides the category.
 
-        A storage that is already counted moves to the new category, unless its current category has a higher
+        If the storage is already counted, it moves to the new category, unless its present category has a higher
         priority.
         """
         key = storage._cdata  # noqa: SLF001 - the only identity that a storage has
@@ -110,9 +110,9 @@ class StorageCounter:
             self._move(block, category, module or OWN_ROWS.get(category) or block.module)
 
     def keep_for_backward(self) -> None:
-        """Count all live storages without a category as activations; call it after the forward pass.
+        """Count all live storages without a category as activations, after the forward pass.
 
-        Selective recomputation keeps them without saved-tensor hooks, so no hook could categorise them.
+        Selective recomputation keeps such storages without saved-tensor hooks. So no hook could report their category.
         """
         self.move(TEMPORARY, ACTIVATIONS)
 
@@ -128,7 +128,7 @@ class StorageCounter:
         block.category, block.module = category, module
 
     def leave_out(self, category: str) -> None:
-        """Count the live storages of a category as empty from now on, even if they get another category later."""
+        """Count the live storages of a category as empty from now on, even if they later move to another category."""
         for block in self._blocks.values():
             if block.category == category:
                 self._change(block, -block.size)
@@ -166,9 +166,9 @@ class StorageCounter:
 
 
 def purpose_of_caller() -> tuple[str, str]:
-    """Return (category of a storage that is being allocated, name of the parameter that FSDP allocates it for).
+    """Return (category of the storage that is being allocated, name of the parameter for which FSDP allocates it).
 
-    Both follow from the functions on the call stack. The name is empty unless FSDP allocates the storage.
+    Both follow from the functions on the call stack. If FSDP does not allocate the storage, the name is empty.
     """
     parameter = ""
     frame = sys._getframe(2)  # noqa: SLF001  # `inspect` costs a hundred times as much

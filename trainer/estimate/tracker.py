@@ -1,4 +1,4 @@
-"""Track the memory of a step on fake tensors, with categories from the same hooks that record real runs."""
+"""Track the memory of a step on fake tensors; the hooks that record real runs report the categories."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -58,7 +58,7 @@ class MemoryTracker(StorageCounter, TorchDispatchMode):
 class TrackingHooks(TensorHooks):
     """Hooks on a model and its optimizer that report the category of each tensor storage to a `MemoryTracker`.
 
-    They are the hooks of the memory recorder, which records real runs.
+    The memory recorder uses the same hooks to record real runs.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, tracker: MemoryTracker) -> None:

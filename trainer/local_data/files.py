@@ -1,4 +1,4 @@
-"""Find the data files at a path, without those of another split (training, validation, test)."""
+"""Find the data files at a path, without files of another split (training, validation, test)."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ NOT_DATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "sta
 
 
 class Split(Enum):
-    """A part of a data set. The value is a regular expression that matches its usual names in file names."""
+    """A split of a data set; the value is a regular expression for the usual names of the split in file names."""
 
     TRAIN = "train|training"
     VALIDATION = "validation|valid|dev|val"
@@ -24,7 +24,7 @@ class Split(Enum):
 def local_files(path: Path, split: Split = Split.TRAIN) -> list[Path]:
     """Return the data files at a path: the file itself, or all data files below a folder, sorted by name.
 
-    A folder that the datasets package saved counts as one file. If file names tell splits apart, such as
+    A folder that the datasets package saved counts as one file. If the file names contain splits, such as
     `train-00000-of-00002.parquet`, only the files of `split` are returned.
 
     Raises:
@@ -41,7 +41,7 @@ def local_files(path: Path, split: Split = Split.TRAIN) -> list[Path]:
 
 
 def is_data(name: Path) -> bool:
-    """Return whether a path below the data folder ends like a data file; hidden files and folders are caches."""
+    """Return whether a path below the data folder has the ending of a data file, and no part of it is hidden."""
     hidden = any(part.startswith(".") for part in name.parts)
     return reader_of(name) is not None and name.name not in NOT_DATA and not hidden
 
@@ -61,8 +61,8 @@ def saved_splits(path: Path) -> list[str]:
 def of_split(files: list[Path], folder: Path, split: Split) -> list[Path]:
     """Return the files of `split`, by their names below `folder`.
 
-    If there are none, the files whose names contain no split are returned, or else all files. For validation, files
-    of the test split are preferred to files without a split.
+    If no file is named after the split, return the files whose names contain no split, or else all files. For
+    validation, files of the test split come before files without a split.
     """
     named = {file: split_of(file.relative_to(folder)) for file in files}
     # The tests of a data set serve as its validation where it has no other.
@@ -74,7 +74,7 @@ def of_split(files: list[Path], folder: Path, split: Split) -> list[Path]:
 
 
 def split_of(name: Path) -> Split | None:
-    """Return the split that a path names, in the file's name or else in a folder's; None if it names none."""
+    """Return the split that a path names: in the file's name, or else in the name of a folder; None without a split."""
     for part in reversed(name.parts):
         for split in Split:
             if re.search(rf"(?<![a-z])({split.value})(?![a-z])", part.lower()):

@@ -33,7 +33,7 @@ class Position(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A record of the data: its position, the same as text for messages (`where`), and its fields."""
+    """A record of the data: its position, the same position as text for messages (`where`), and its fields."""
 
     position: Position
     where: str
@@ -41,16 +41,16 @@ class Record(NamedTuple):
 
 
 class Data(Protocol):
-    """Data that can be read from any position; every rank reads them, and a resumed run continues in them."""
+    """Data that can be read from any position; every rank reads them, and a resumed run continues at its position."""
 
     size: int
     """The size of the stored data in bytes."""
 
     def records(self, start: Position) -> Iterator[Record]:
-        """Yield the records from the one at `start` on; none if the data end before it."""
+        """Yield the records from position `start` on; nothing if the data end before it."""
 
     def checksum(self) -> int:
-        """Return a checksum of the data, by which a resumed run notices that they have changed."""
+        """Return a checksum of the data; a resumed run compares it to notice that the data have changed."""
 
 
 class InMemory:
@@ -71,7 +71,7 @@ class InMemory:
 
 
 class Files:
-    """The records of local files, one file after the other; only what is being read is in memory."""
+    """The records of local files, one file after the other; only the part that is being read is in memory."""
 
     def __init__(self, paths: list[Path]) -> None:
         self.paths = paths
@@ -82,7 +82,7 @@ class Files:
             raise DataError(f"{error.filename}: {error.strerror}", FILE_HINT) from error
 
     def records(self, start: Position) -> Iterator[Record]:
-        """Yield the records from the one at `start` on.
+        """Yield the records from position `start` on.
 
         Raises:
             DataError: A file is missing or damaged, or the package that reads it is not installed.
@@ -93,7 +93,7 @@ class Files:
                 yield Record(Position(number, record), where, fields)
 
     def checksum(self) -> int:
-        """Return a checksum of all bytes of small data, or of evenly spaced blocks of large data."""
+        """Return a checksum: of all bytes if the data are small, of evenly spaced blocks if they are large."""
         result, share = self.size, max(1, BLOCKS // max(1, len(self.stored)))
         for path in self.stored:
             length = path.stat().st_size
@@ -113,7 +113,7 @@ def files_below(path: Path) -> list[Path]:
 
 
 def read_file(path: Path, skip: int) -> Numbered:
-    """Yield the records of a file, or of a folder that the datasets package saved, after the first `skip` ones.
+    """Yield the records of a file, or of a folder that the datasets package saved, except the first `skip` records.
 
     Raises:
         DataError: The file is missing, damaged or of an unknown format, or the package that reads it is not installed.
@@ -130,7 +130,7 @@ def read_file(path: Path, skip: int) -> Numbered:
 
 
 def reader_of(path: Path) -> Callable[[Path, int], Numbered] | None:
-    """Return the function that reads files with such an ending in their names; None for an unknown ending."""
+    """Return the function that reads files with the ending of `path`; None for an unknown ending."""
     return next((reader for suffix, reader in FORMATS.items() if path.name.lower().endswith(suffix)), None)
 
 
@@ -144,7 +144,7 @@ def json_records(path: Path, skip: int) -> Numbered:
     """Yield the objects in a file of JSON lines, or in one JSON array; the file may be compressed by gzip.
 
     Raises:
-        DataError: A line is no JSON object.
+        DataError: A line is not a JSON object.
     """
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
         lines = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
@@ -168,10 +168,10 @@ def json_records(path: Path, skip: int) -> Numbered:
 
 
 def as_object(value: object, where: str) -> Fields:
-    """Return `value` if it is a JSON object; `where` names it in the error.
+    """Return `value` if it is a JSON object; `where` names its position in the error.
 
     Raises:
-        DataError: It is something else.
+        DataError: The value is not an object.
     """
     if not isinstance(value, dict):
         raise DataError(f"{where}: not a JSON object", 'write one {"text": "..."} per line, or a row for fine-tuning')
@@ -179,14 +179,14 @@ def as_object(value: object, where: str) -> Fields:
 
 
 def csv_records(path: Path, skip: int) -> Numbered:
-    """Yield the rows of a comma-separated table, whose first line has the names of the columns."""
+    """Yield the rows of a comma-separated table; its first line has the names of the columns."""
     with path.open(encoding="utf-8", newline="") as file:
         for number, fields in islice(enumerate(csv.DictReader(file)), skip, None):
             yield f"{path}, row {number}", fields
 
 
 def parquet_records(path: Path, skip: int) -> Numbered:
-    """Yield the rows of a Parquet file, a part of which is in memory at a time; skipped row groups are not read."""
+    """Yield the rows of a Parquet file; one part is in memory at a time, and skipped row groups are not read."""
     file = package("pyarrow.parquet", "pyarrow", path).ParquetFile(path)
     groups: list[int] = []
     number = 0
@@ -223,7 +223,7 @@ def streamed_records(kind: str) -> Callable[[Path, int], Numbered]:
 
 
 def numbered(rows: Iterable[Fields], path: Path, first: int) -> Numbered:
-    """Yield rows from the datasets package with their place in `path` as text; the first has the number `first`."""
+    """Yield rows from the datasets package, each with its position in `path` as text; `first` is the first number."""
     for number, fields in enumerate(rows, start=first):
         yield f"{path}, row {number}", without_nulls(fields)
 
@@ -232,7 +232,7 @@ def package(module: str, name: str, path: Path) -> Any:
     """Import and return `module`, which reads the file at `path`.
 
     Raises:
-        DataError: Its package, `name`, is not installed.
+        DataError: The package of the module, `name`, is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -245,14 +245,14 @@ COLUMNS = ("messages", "prompt", "completion", "input_ids", "labels", "text")
 
 
 def wanted(columns: list[str]) -> list[str]:
-    """Return the columns that can be trained on; all columns if there are none, so that errors can name them."""
+    """Return the columns that can be trained on; without any, return all columns, so that errors can name them."""
     return [name for name in columns if name in COLUMNS] or columns
 
 
 def without_nulls(fields: Fields) -> Fields:
     """Return the fields of a row without null values in objects within lists, such as the messages of a conversation.
 
-    In a table, every message has the fields of all others, such as tool calls, with null where it has no value.
+    In a table, every message has the same fields, such as tool calls. A field without a value is null.
     """
     return {name: stripped(value) for name, value in fields.items()}
 

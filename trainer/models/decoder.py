@@ -36,17 +36,17 @@ class Decoder(nn.Module):
 
     @abstractmethod
     def expect_positions(self, positions: Sequence[int]) -> None:
-        """Prepare for inputs with only these token positions of each sequence. Call it before memory is allocated."""
+        """Prepare for inputs that have only these token positions of each sequence, before memory is allocated."""
 
     @abstractmethod
     def reset_buffers(self) -> None:
-        """Compute the values of the buffers. Call it after memory was allocated for them."""
+        """Compute the values of the buffers, after memory was allocated for them."""
 
     def flops_per_token(self, length: int) -> int:
         """Return the floating-point operations per token, forward and backward, for sequences of `length` tokens.
 
-        There are 6 per weight, and 12 per layer, feature of the heads, and token of the sequence (PaLM, appendix B:
-        https://arxiv.org/abs/2204.02311).
+        There are 6 operations per weight, and 12 per layer, feature of the heads and token of the sequence (PaLM,
+        appendix B: https://arxiv.org/abs/2204.02311).
         """
         weights = sum(p.numel() for p in self.parameters())
         if not self.args.enable_weight_tying:  # a tied weight is multiplied in the output layer
@@ -56,7 +56,7 @@ class Decoder(nn.Module):
     def tie_weights(self) -> None:
         """Let the output layer share the weight of the embedding, if `enable_weight_tying` is set.
 
-        Call it after each change that replaces parameters by new ones.
+        Call this method after each change that replaces parameters by new ones.
         """
         if self.args.enable_weight_tying:
             self.output.weight = self.tok_embeddings.weight
@@ -68,9 +68,9 @@ class Decoder(nn.Module):
         return self
 
     def initialised_as(self, name: str) -> str:
-        """Return the name of the parameter by whose rule the parameter `name` is initialised; usually its own.
+        """Return the name of the parameter whose rule initialises the parameter `name`; usually this is `name` itself.
 
-        A tied weight is initialised as an output layer: the larger values of an embedding would make large logits.
+        A tied weight is initialised like an output layer. The larger values of an embedding would make large logits.
         """
         return "output.weight" if self.args.enable_weight_tying and name == "tok_embeddings.weight" else name
 
@@ -118,8 +118,8 @@ def draw(name: str, parameter: Tensor, n_layers: int, seed: int) -> Tensor:
 def init_weights(model: Decoder, seed: int, draw: Draw = draw) -> None:
     """Fill all parameters and buffers; each parameter has its own random generator, seeded by `seed` and its name.
 
-    Sharded parameters are drawn whole and then cut, one at a time. So the values do not depend on the mesh, and no
-    rank ever holds the full model.
+    Parameters are drawn whole, one at a time; sharded parameters are then cut. So the values do not depend on the mesh,
+    and no rank ever holds the full model.
     """
     for name, parameter in model.named_parameters():
         drawn_as = model.initialised_as(without_wrappers(name))
@@ -139,7 +139,7 @@ def set_whole(parameter: Tensor, full: Tensor) -> None:
 def fill(name: str, full: Tensor, n_layers: int, generator: torch.Generator) -> None:
     """Fill `full` in place with the initial values of parameter `name`, in a model of `n_layers` layers.
 
-    Norm weights are 1. Weights whose output is added to the residual stream are smaller in deeper models.
+    Norm weights are 1. In deeper models, weights whose output is added to the residual stream are smaller.
     """
     if "norm" in name:
         full.fill_(1.0)

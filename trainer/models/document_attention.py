@@ -13,7 +13,7 @@ from trainer.models.decoder import Decoder
 
 
 class DocumentAttention:
-    """The attention function of all blocks of a model; `separate` tells it the documents of the next batch."""
+    """The attention function of all blocks of a model; `separate` sets the documents of the next batch."""
 
     def __init__(self) -> None:
         self.allowed: Tensor | None = None
@@ -21,7 +21,7 @@ class DocumentAttention:
     def separate(self, documents: Tensor | None) -> None:
         """Let each token of the next batch attend only to itself and to earlier tokens of its document.
 
-        `documents` (B, T) has the number of each token's document; with None each token attends to all earlier
+        `documents` (B, T) has the number of each token's document. If it is None, each token attends to all earlier
         tokens.
         """
         if documents is None:
@@ -41,7 +41,7 @@ class DocumentAttention:
 def separate_documents(models: Iterable[Decoder]) -> DocumentAttention:
     """Replace the attention function of all blocks of `models` by one `DocumentAttention`, and return it.
 
-    If the blocks have one already, that is returned.
+    If the blocks already have a `DocumentAttention`, return that one.
     """
     blocks = [block for model in models for block in model.layers.values()]
     known = getattr(blocks[0].attention, "attend", None)

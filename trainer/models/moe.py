@@ -21,8 +21,8 @@ grouped_mm = getattr(functional, "grouped_mm", None) or torch._grouped_mm  # noq
 class Router(nn.Module):
     """Chooses K experts for each of N tokens (N, D) by their scores, out of E experts.
 
-    Called with tokens and a bias for each expert (E,), it returns the weights (N, K), float32, and the indices (N, K)
-    of the chosen experts.
+    The arguments of a call are the tokens and a bias for each expert (E,). The results are the weights (N, K), float32,
+    and the indices (N, K) of the chosen experts.
     """
 
     def __init__(self, dim: int, n_experts: int, top_k: int) -> None:
@@ -56,7 +56,7 @@ class Router(nn.Module):
         return scores.topk(self.top_k, dim=-1).indices
 
     def weigh(self, scores: Tensor) -> Tensor:
-        """Return the weights of each token's experts (N, K); `scores` (N, K) are those of the chosen experts."""
+        """Return the weights of each token's experts (N, K); `scores` (N, K) belong to the chosen experts."""
         return scores
 
     def gate_scores(self, tokens: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class Router(nn.Module):
 class SoftmaxRouter(Router):
     """A router whose scores for a token sum to 1 over all experts.
 
-    With `norm_weights`, the weights of the chosen experts sum to 1 too.
+    If `norm_weights` is set, the weights of the chosen experts sum to 1 too.
     """
 
     def __init__(self, dim: int, n_experts: int, top_k: int, *, norm_weights: bool) -> None:
@@ -82,14 +82,14 @@ class SoftmaxRouter(Router):
         return logits.softmax(-1)
 
     def weigh(self, scores: Tensor) -> Tensor:
-        """Return the weights of each token's experts (N, K); `scores` (N, K) are those of the chosen experts."""
+        """Return the weights of each token's experts (N, K); `scores` (N, K) belong to the chosen experts."""
         return scores / scores.sum(-1, keepdim=True) if self.norm_weights else scores
 
 
 class GroupedRouter(Router):
     """A router that first chooses groups of experts, and then experts within these groups.
 
-    Each token uses experts of `top_groups` of the `groups` groups; the weights of its experts sum to `scale`.
+    Each token uses experts from `top_groups` of the `groups` groups. The weights of its experts sum to `scale`.
     """
 
     def __init__(self, dim: int, n_experts: int, top_k: int, groups: int, top_groups: int, scale: float) -> None:
@@ -99,7 +99,8 @@ class GroupedRouter(Router):
     def choose(self, scores: Tensor) -> Tensor:
         """Return the indices of each token's K experts (N, K); `scores` (N, E) have the bias added.
 
-        The score of a group is the sum of its two best scores, or the best one if it has only one expert.
+        The score of a group is the sum of its two best scores; if the group has only one expert, it is the score of
+        this expert.
         """
         grouped = scores.view(len(scores), self.groups, -1)
         of_group = grouped.topk(min(2, grouped.shape[2]), dim=-1).values.sum(-1)
@@ -115,8 +116,8 @@ class GroupedRouter(Router):
 class Experts(nn.Module):
     """The experts of a layer: E feed-forward networks with SwiGLU activation.
 
-    Called with R copies of tokens sorted by expert, (R, D), and the number of copies for each expert, `counts` (E,),
-    it returns the outputs (R, D).
+    The arguments of a call are R copies of tokens sorted by expert, (R, D), and the number of copies for each expert,
+    `counts` (E,). The result is the outputs (R, D).
     """
 
     def __init__(self, dim: int, hidden_dim: int, n_experts: int) -> None:
@@ -138,7 +139,7 @@ class Experts(nn.Module):
 class MoE(nn.Module):
     """A mixture of experts, with a shared expert for all tokens if `shared` is given: (B, T, D) -> (B, T, D).
 
-    The weights of the experts multiply their inputs, or with `weighs_outputs` their outputs.
+    The experts' weights multiply the inputs of the experts; with `weighs_outputs`, they multiply the outputs.
     """
 
     expert_bias: Tensor
@@ -163,7 +164,7 @@ class MoE(nn.Module):
         """Return the sum of the outputs of the chosen experts and of the shared expert, if there is one.
 
         Copies of the tokens are sorted by expert. Example with 3 tokens, K = 1, experts [1, 0, 1]: `order` is [1, 0,
-        2], so expert 0 gets token 1 and expert 1 gets tokens 0 and 2; index_add puts each output back into the row of
+        2]. So expert 0 gets token 1, and expert 1 gets tokens 0 and 2. index_add puts each output back into the row of
         its token.
         """
         tokens = x.flatten(0, 1)
@@ -191,9 +192,9 @@ def moe_layers(model: nn.Module) -> Iterator[MoE]:
 
 @torch.no_grad()
 def balance_experts(model: nn.Module, *meshes: DeviceMesh | None) -> None:
-    """Adjust the routing bias of each expert by the number of tokens it got in this step, and reset the counts.
+    """Adjust the routing bias of each expert by the number of tokens that it got in this step, and reset the counts.
 
-    The counts are summed over all ranks of `meshes`. The bias alone balances the experts, without an extra loss:
+    The counts are summed over all ranks of `meshes`. This bias balances the experts without an additional loss:
     https://arxiv.org/abs/2408.15664.
     """
     layers = list(moe_layers(model))

@@ -36,9 +36,9 @@ SAC_IGNORED_OPS.update(PROFILER_MARKS)
 
 
 def apply_activation_checkpointing(model: Decoder, config: ActivationCheckpoint, folder: str) -> None:
-    """Wrap the blocks to recompute; in mode `memory_budget`, set the memory budget of the compiler instead.
+    """Wrap the blocks to recompute; in mode `memory_budget`, set the compiler's memory budget instead.
 
-    In that mode the compiler may write plots, into the subfolder memory_budget_pareto of `folder`.
+    In mode `memory_budget`, the compiler may write plots to the subfolder memory_budget_pareto of `folder`.
     """
     if config.mode == "memory_budget":
         set_memory_budget(config, folder)
@@ -49,7 +49,7 @@ def apply_activation_checkpointing(model: Decoder, config: ActivationCheckpoint,
 
 
 def set_memory_budget(config: ActivationCheckpoint, folder: str) -> None:
-    """Set the fraction of activation memory that the compiler may keep; call it before the first block runs."""
+    """Set the fraction of activation memory that the compiler may keep, before the first block runs."""
     functorch_config.activation_memory_budget = config.memory_budget
     functorch_config.visualize_memory_budget_pareto = config.visualize_memory_budget_pareto
     if config.visualize_memory_budget_pareto:

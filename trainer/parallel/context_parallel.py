@@ -28,9 +28,9 @@ gather_with_gradient = (
 class Layout:
     """The division of each sequence into chunks, and of the chunks among the ranks of a process group.
 
-    In causal attention, later chunks need more work. In the balanced layout, each rank therefore has one chunk from
-    either end. Example with 2 ranks: rank 0 has chunks 0 and 3, rank 1 has 1 and 2. In the unbalanced layout each
-    rank has one chunk.
+    In causal attention, later chunks need more work. So in the balanced layout, each rank has one chunk from the
+    beginning and one from the end of the sequence. Example with 2 ranks: rank 0 has chunks 0 and 3, rank 1 has chunks 1
+    and 2. In the unbalanced layout, each rank has one chunk.
     """
 
     group: dist.ProcessGroup
@@ -42,7 +42,7 @@ class Layout:
         return 2 if self.balanced else 1
 
     def chunks(self, rank: int) -> tuple[int, ...]:
-        """Return the indices of the chunks that rank `rank` of the group has, in the order of the sequence."""
+        """Return the indices of the chunks of rank `rank` of the group, in the order of the sequence."""
         return (rank, 2 * self.group.size() - 1 - rank) if self.balanced else (rank,)
 
     def owner(self, chunk: int) -> tuple[int, int]:
@@ -51,16 +51,16 @@ class Layout:
         return (chunk, 0) if chunk < ranks else (2 * ranks - 1 - chunk, 1)
 
     def positions(self, length: int, rank: int) -> list[int]:
-        """Return the token positions that rank `rank` has of a sequence of `length` tokens."""
+        """Return the positions of the tokens that rank `rank` has, in a sequence of `length` tokens."""
         size = length // (self.chunks_per_rank * self.group.size())
         return [position for chunk in self.chunks(rank) for position in range(chunk * size, (chunk + 1) * size)]
 
     def visible(self, rank: int) -> Iterator[tuple[int, int, int, bool]]:
         """Yield (index, owner, index there, is_same) for each pair of chunks between which rank `rank` has to attend.
 
-        The first is the index of an own chunk. The second and third say which rank has the chunk that it attends to,
-        and that chunk's index on its rank. It is the same chunk (`is_same`), to which attention is causal, or an
-        earlier one, which is fully visible.
+        The first value is the index of one of the rank's own chunks. The second value is the rank that has the other
+        chunk, and the third is the index of that chunk there. `is_same` says that both are the same chunk; attention is
+        then causal. Otherwise the other chunk is earlier, and fully visible.
         """
         for own, number in enumerate(self.chunks(rank)):
             for earlier in range(number, -1, -1):
@@ -108,8 +108,8 @@ def attend_masked(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
 class RingAttention(torch.autograd.Function):
     """Causal attention of this rank's queries to the keys and values of all ranks, for CPU tensors.
 
-    All tensors are (B, N, T, H): B sequences, N heads, the T tokens of this rank, H features. Only this rank's
-    tensors are kept for the backward pass, which gathers those of the other ranks again.
+    All tensors are (B, N, T, H): B sequences, N heads, the T tokens of this rank, H features. Only tensors of this rank
+    are kept for the backward pass, which gathers the tensors of other ranks again.
     """
 
     @staticmethod
@@ -135,7 +135,7 @@ class RingAttention(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of this rank's queries, keys and values.
 
-        Those of keys and values are summed over the queries of all ranks.
+        Gradients of keys and values are summed over the queries of all ranks.
         """
         layout: Layout = ctx.layout
         q, k, v, out, weight = ctx.saved_tensors
@@ -161,7 +161,7 @@ def in_chunks(tensor: Tensor, layout: Layout) -> list[Tensor]:
 
 
 def gather_keys_values(k: Tensor, v: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return the keys and values of all ranks in one tensor (ranks, 2, B, N, T, H): index 0 has keys, 1 values."""
+    """Return keys and values of all ranks in one tensor (ranks, 2, B, N, T, H): in dimension 1, keys come first."""
     own = torch.stack((k, v))
     keys_values_of_all = own.new_empty(dist.get_world_size(group), *own.shape)
     all_gather(keys_values_of_all.flatten(0, 1), own, group=group)

@@ -29,7 +29,7 @@ EXPERTS_DIM = 3
 
 
 class Policies(NamedTuple):
-    """FSDP settings: the dtypes to compute and to reduce gradients in, and whether shards are offloaded to the CPU."""
+    """FSDP settings: the dtypes of computations and of gradient reduction, and whether shards are on the CPU."""
 
     precision: MixedPrecisionPolicy
     offload: OffloadPolicy
@@ -59,9 +59,9 @@ def apply_fsdp(model: Decoder, world: World, config: JobConfig) -> None:
 
 
 def reshard_policy(parallelism: Parallelism) -> str:
-    """Return when FSDP frees gathered weights: "always", "never", or "default", which frees only those of the blocks.
+    """Return when FSDP frees gathered weights: "always", "never", or "default" (only the weights of blocks are freed).
 
-    In a pipeline, "default" in the configuration becomes "never"; otherwise FSDP would gather the weights again for
+    In a pipeline, "default" in the configuration becomes "never". Otherwise FSDP would gather the weights again for
     every microbatch.
     """
     policy = parallelism.fsdp_reshard_after_forward
@@ -71,8 +71,8 @@ def reshard_policy(parallelism: Parallelism) -> str:
 def shard_experts(block: nn.Module, mesh: DeviceMesh, policies: Policies, tensor_ranks: int, *, reshard: bool) -> None:
     """Shard the experts of a block with FSDP over the ranks that hold the same experts.
 
-    Their gradients are divided by the number of different batches in this pipeline stage: its ranks, where each
-    `tensor_ranks` ranks of tensor parallelism count as one, because they share a batch.
+    The gradients of experts are divided by the number of different batches in this pipeline stage. This is the number
+    of its ranks divided by `tensor_ranks`, because the ranks of tensor parallelism share a batch.
     """
     present = mesh.mesh_dim_names or ()
     names = tuple(name for name in present if name not in (EXPERT, PIPELINE))
@@ -99,10 +99,10 @@ def shard(module: nn.Module, mesh: DeviceMesh, policies: Policies, *, reshard: b
 
 
 def shard_dimension(ranks: int, parameter: nn.Parameter) -> Shard | None:
-    """Return Shard(1) for the weights of fewer than `ranks` experts, else None, with which FSDP shards dimension 0.
+    """Return the dimension along which FSDP shards a parameter: Shard(1), or None for dimension 0.
 
-    Dimension 0 counts the experts on this rank. If FSDP divided fewer experts than ranks along it, some ranks would
-    get none.
+    Shard(1) is for weights of experts if this rank has fewer than `ranks` experts. Dimension 0 counts these experts, so
+    some ranks would get none of them.
     """
     few = len(local_tensor(parameter)) < ranks
     return Shard(1) if parameter.dim() == EXPERTS_DIM and few else None
@@ -111,6 +111,6 @@ def shard_dimension(ranks: int, parameter: nn.Parameter) -> Shard | None:
 def apply_ddp(model: Decoder, mesh: DeviceMesh) -> None:
     """Wrap the model so that DDP averages gradients over `mesh` in the backward pass.
 
-    Call it after memory was allocated.
+    Call this function after memory was allocated.
     """
     replicate(model, device_mesh=mesh, bucket_cap_mb=100)

@@ -22,7 +22,7 @@ def apply_expert_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
 class Exchange:
     """Hooks on the experts of a rank, which exchange tokens with all ranks of `group`.
 
-    Before the experts run, a hook sends each token to the rank of its expert; after they ran, a hook sends the
+    Before the experts run, a hook sends each token to the rank of its expert. After they have run, a hook sends the
     outputs back.
     """
 
@@ -35,12 +35,12 @@ class Exchange:
         experts.register_forward_hook(self.combine)
 
     def dispatch(self, _: nn.Module, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Send this rank's tokens to the ranks of their experts; return the tokens for this rank's experts.
+        """Send this rank's tokens to the ranks of their experts; return (tokens for this rank's experts, counts).
 
-        They are sorted by expert, and the second value is the number of tokens of each expert. Example on rank 0 of
-        2, with 2 experts each: `counts_by_rank` [[2, 1], [0, 3]] means that rank 0 sends 2 and 1 tokens to experts 0
-        and 1, and rank 1 sends 0 and 3. They arrive grouped by rank, for experts 0 0 1 and 1 1 1. A stable sort by
-        expert then keeps the order within each rank.
+        The returned tokens are sorted by expert; counts is the number of tokens of each expert. Example on rank 0 of 2,
+        with 2 experts each: `counts_by_rank` [[2, 1], [0, 3]] means that rank 0 sends 2 and 1 tokens to experts 0 and
+        1, and rank 1 sends 0 and 3. They arrive grouped by rank, for experts 0 0 1 and 1 1 1. A stable sort by expert
+        then keeps the order within each rank.
         """
         tokens, counts = inputs
         # (ranks, own experts): how many tokens each rank sends to each expert of this rank.
@@ -53,12 +53,12 @@ class Exchange:
         return arrived[self.order], counts_by_rank.sum(0)
 
     def combine(self, _: nn.Module, __: tuple[Tensor, Tensor], out: Tensor) -> Tensor:
-        """Send the outputs of the experts back to the ranks and rows whose tokens they belong to."""
+        """Send the outputs of the experts back to the rank and the row of each token."""
         unsorted = torch.empty_like(out).index_copy(0, self.order, out)
         return all_to_all_single_autograd(unsorted, self.sent, self.received, self.group)
 
 
 def split_sizes(counts: Tensor) -> list[int]:
-    """Return the counts as a list of ints, which the all-to-all collective needs. This waits for the device."""
+    """Return the counts as a list of ints for the all-to-all collective; this waits for the device."""
     sizes: list[int] = counts.tolist()
     return sizes

@@ -14,9 +14,9 @@ SHARD_CONTEXT = "dp_shard_cp"
 
 
 def build_mesh(sizes: dict[str, int], device_type: str, keep: Collection[str] = ()) -> DeviceMesh | None:
-    """Return a mesh of the dimensions in `sizes`, {name: number of ranks}; None if it has no dimensions.
+    """Return a mesh with the dimensions in `sizes`, {name: number of ranks}; None if no dimension remains.
 
-    Only dimensions that are larger than 1 or listed in `keep` are used.
+    Dimensions of size 1 are left out, except those in `keep`.
     """
     dimensions = {name: size for name, size in sizes.items() if size > 1 or name in keep}
     if not dimensions:
@@ -36,7 +36,8 @@ def dense_mesh(degrees: Degrees, device_type: str) -> DeviceMesh | None:
 def expert_mesh(degrees: Degrees, device_type: str) -> DeviceMesh | None:
     """Return the mesh for the experts; None without expert parallelism.
 
-    It always has a dimension for the shards of each expert, even if that has one rank, because FSDP needs it.
+    The mesh always has a dimension for the shards of each expert, even if its size is 1, because FSDP needs this
+    dimension.
     """
     mesh = build_mesh(degrees.sparse(), device_type, {EXPERT_SHARD}) if degrees.ep > 1 else None
     if mesh:
@@ -58,7 +59,7 @@ class World:
 
     @property
     def data_rank(self) -> int:
-        """The data-parallel index of this rank; ranks that compute on the same batch have the same one."""
+        """The data-parallel index of this rank; it is the same for ranks that compute on the same batch."""
         degrees = self.degrees
         return self.rank // (degrees.cp * degrees.tp) % degrees.data_parallel
 
@@ -69,7 +70,7 @@ class World:
 
     @cached_property
     def data(self) -> DeviceMesh | None:
-        """The submesh over which weights are replicated or sharded; None if they are neither.
+        """The submesh over which weights are replicated or sharded; None if weights are neither.
 
         If they are both, the first dimension replicates and the second shards.
         """
@@ -79,12 +80,12 @@ class World:
 
     @cached_property
     def tensor(self) -> DeviceMesh | None:
-        """The submesh of the ranks that split matrix multiplications (tensor parallelism); None without it."""
+        """The submesh of the ranks that split matrix products (tensor parallelism); None without tensor parallelism."""
         return self._part((TENSOR,))
 
     @cached_property
     def context(self) -> DeviceMesh | None:
-        """The submesh of the ranks that split each sequence (context parallelism); None without it."""
+        """The submesh of the ranks that split each sequence (context parallelism); None without context parallelism."""
         return self._part((CONTEXT,))
 
     @cached_property
@@ -99,6 +100,6 @@ class World:
 
 
 def build_world(degrees: Degrees, rank: int, size: int, device: torch.device) -> World:
-    """Return the World of a rank, and create its meshes. This is a collective: every rank must call it."""
+    """Return the World of a rank, and create its meshes; this is a collective, so every rank must call it."""
     dense, experts = dense_mesh(degrees, device.type), expert_mesh(degrees, device.type)
     return World(rank, size, device, degrees, dense, experts)

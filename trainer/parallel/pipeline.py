@@ -24,7 +24,7 @@ Phase = Callable[[str], AbstractContextManager[None]]
 
 
 def keep_part(model: Decoder, part: Part) -> Decoder:
-    """Remove from a model all layers that belong to other parts of the pipeline than `part`, and return the model."""
+    """Remove all layers from a model that belong to other parts of the pipeline than `part`, and return the model."""
     model.part = part
     for number in range(len(model.layers)):
         if number not in part.layers:
@@ -57,8 +57,8 @@ def join_parts(models: Sequence[Decoder]) -> nn.Module:
 class Microbatch:
     """The shapes and dtypes of the tensors that pass through a pipeline for one microbatch.
 
-    The first part gets tokens (rows, length). Parts exchange hidden states (rows, length / split, dim): the sequence
-    is divided among the `split` ranks of tensor parallelism. The last part returns logits (rows, length, V).
+    The first part gets tokens (rows, length). Parts exchange hidden states (rows, length / split, dim), where the
+    sequence is divided among the `split` ranks of tensor parallelism. The last part returns logits (rows, length, V).
     """
 
     rows: int
@@ -73,7 +73,7 @@ class Microbatch:
         """Return the shapes and dtypes for a job.
 
         The dtype of hidden states depends on the kind of mixed precision: FSDP casts the inputs of modules, autocast
-        only matrix products.
+        casts only matrix products.
         """
         training, rows = config.training, config.parallelism.pipeline_parallel_microbatch_size
         compute_dtype, weight_dtype = getattr(torch, training.mixed_precision_param), getattr(torch, training.dtype)
@@ -95,13 +95,13 @@ class Microbatch:
 
 
 class Schedule(Protocol):
-    """The methods of PyTorch's pipeline schedules that this module uses."""
+    """The interface of PyTorch's pipeline schedules; only what this module uses."""
 
     def step(self, *args: object, **kwargs: object) -> object: ...
 
 
 class Stage(PipelineStage):
-    """A pipeline stage whose tensor shapes are given, so that ranks need not exchange them."""
+    """A pipeline stage with given tensor shapes, so that the ranks need not exchange shapes."""
 
     def _warmup_forward_vote(self, *_: object, **__: object) -> Tensor:
         return torch.tensor([1])
@@ -127,7 +127,7 @@ class PipelinedStep(OptimizerStep):
 
     @property
     def knows_loss(self) -> bool:
-        """Whether this rank computes the loss: it does if it has the last part of the model."""
+        """Whether this rank computes the loss; only a rank with the last part of the model does."""
         return any(model.part.last for model in self.models)
 
     def build_schedule(self) -> Schedule:
@@ -158,7 +158,7 @@ class PipelinedStep(OptimizerStep):
         """Accumulate the gradients of one batch, and return its share of the step's loss.
 
         The result is 0 on ranks without the last part of the model. The schedule interleaves forward and backward
-        passes, so they are recorded as one phase.
+        passes, so both are recorded as one phase.
         """
         inputs, labels = batch
         losses: list[Tensor] = []
@@ -187,7 +187,7 @@ class PipelinedStep(OptimizerStep):
         return loss.to(self.world.device)
 
     def received(self, hidden: Tensor, empty: Tensor, part: int) -> Tensor:
-        """Return the output of part `part`: `hidden` if this rank computed it, else received into `empty`."""
+        """Return the output of part `part`: `hidden` if this rank computed it; else receive it into `empty`."""
         source = rank_of(part, self.world.degrees.pp, self.config.parallelism)
         if source == self.world.stage:
             return hidden
@@ -196,7 +196,7 @@ class PipelinedStep(OptimizerStep):
         return received
 
     def send(self, hidden: Tensor, part: int) -> None:
-        """Send `hidden` to the rank that has part `part`, for which it is the input, unless that is this rank."""
+        """Send `hidden` to the rank that has part `part`, whose input it is; do nothing if that is this rank."""
         target = rank_of(part, self.world.degrees.pp, self.config.parallelism)
         if target != self.world.stage:
             dist.send(hidden.contiguous(), group=self.group, group_dst=target)
@@ -212,7 +212,7 @@ def build_step(
 ) -> OptimizerStep:
     """Return the optimizer step for a rank, with or without a pipeline.
 
-    `models` are the rank's parts of the model, and `model` has the weights of all of them.
+    `models` are the rank's parts of the model, and `model` has the weights of all these parts.
     """
     if world.pipeline:
         return PipelinedStep(config, world, model, optimizer, phase, models)

@@ -22,7 +22,7 @@ from trainer.parallel.tensor_parallel import apply_tensor_parallel, finish_embed
 
 
 def parallelize(config: JobConfig, world: World, seed: int) -> list[Decoder]:
-    """Return the model parts of this rank, parallelised and with seeded weights; only a pipeline has several."""
+    """Return the model parts of this rank, parallelised and with seeded weights; only a pipeline has several parts."""
     args = model_args(config)
     if world.tensor and config.parallelism.enable_async_tensor_parallel:
         overlap_collectives(world.tensor)
@@ -49,7 +49,7 @@ def build_parts(config: JobConfig, world: World, args: ModelArgs, parts: Sequenc
 
 
 def move_buffers(model: Decoder, device: torch.device) -> None:
-    """Move the buffers of a model to the device, where they belong even if FSDP keeps the parameters in CPU memory."""
+    """Move the buffers of a model to the device; they belong there even if FSDP keeps parameters in CPU memory."""
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             setattr(module, name, buffer.to(device))
@@ -58,7 +58,7 @@ def move_buffers(model: Decoder, device: torch.device) -> None:
 def parallelize_without_memory(model: Decoder, config: JobConfig, world: World) -> None:
     """Apply to a model on the meta device all kinds of parallelism that must be applied before memory is allocated.
 
-    The order matters: each kind wraps the ones applied before it.
+    The order matters, because each kind wraps the kinds applied before it.
     """
     for moe in moe_layers(model):
         moe.router.force_balance = config.debug.moe_force_load_balance
@@ -78,8 +78,8 @@ def recompute_and_compile(model: Decoder, config: JobConfig, *, splits: bool) ->
     """Apply activation checkpointing and torch.compile to the blocks, as configured.
 
     Usually a block is wrapped for checkpointing and then compiled, so that the compiled code does the recomputation.
-    With `splits` (tensor parallelism splits the weights), the compiler cannot recompute a whole block, because it
-    would save the device mesh as if it were an activation. Then the block is compiled first and wrapped afterwards.
+    With `splits` (tensor parallelism splits the weights), the block is compiled first and wrapped afterwards. Otherwise
+    the compiler would save the device mesh as if it were an activation.
     """
     compiles = config.compile.enable and "model" in config.compile.components
     _, keep_costly = recompute_interval(config.activation_checkpoint)

@@ -42,8 +42,8 @@ HIDDEN = {"w1": Shard(1), "w2": Shard(2), "w3": Shard(1)}
 def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh, *, shared: bool) -> None:
     """Split the weights of a model over `mesh`; between blocks, activations are split along the sequence.
 
-    The weights of experts are split too. Only if expert parallelism has divided the experts among ranks (`shared`)
-    they are not: then each rank of `mesh` sends its part of the tokens to the ranks of their experts.
+    The weights of experts are split too, except if expert parallelism has divided the experts among ranks (`shared`).
+    Then each rank of `mesh` sends its part of the tokens to the ranks of their experts.
     """
     for block in model.layers.values():
         has_experts = any(moe_layers(block))
@@ -73,14 +73,14 @@ def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh, *, shared: bool) -> 
 def finish_embedding(model: Decoder) -> None:
     """Add a hook to the embedding that waits for its last collective before a compiled block gets the output.
 
-    Without it, the output is an asynchronous tensor whose collective is still running. Its gradient would be an
-    ordinary tensor, and the backward pass of the collective would fail with it.
+    Without this hook, the output is an asynchronous tensor whose collective is still running. The gradient of such an
+    output is an ordinary tensor, with which the backward pass of the collective fails.
     """
     model.tok_embeddings.register_forward_hook(lambda _module, _inputs, output: output.clone())
 
 
 def overlap_collectives(mesh: DeviceMesh) -> None:
-    """Let the compiler split matrix products into chunks, so that one chunk is sent while the next is computed.
+    """Let the compiler split matrix products into chunks, and send one chunk while the next is computed.
 
     PyTorch calls this asynchronous tensor parallelism; the ranks read each other's memory.
     """
@@ -109,16 +109,16 @@ class GradientSum(torch.autograd.Function):
 
 
 def with_whole_gradient(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return `tensor` unchanged, but sum its gradient over the ranks of `group`, which compute parts of it."""
+    """Return `tensor` unchanged, but sum its gradient over the ranks of `group`; each of them computes a part."""
     same: Tensor = GradientSum.apply(tensor, group)  # type: ignore[no-untyped-call]
     return same
 
 
 def sum_gradients(_: nn.Module, inputs: tuple[Tensor, Tensor], *, group: dist.ProcessGroup) -> tuple[Tensor, Tensor]:
-    """Let the gradient of the tokens given to experts be summed over the ranks of `group` (a forward pre-hook).
+    """Sum the gradient of the experts' input tokens over the ranks of `group` (a forward pre-hook).
 
-    Each rank has a part of each expert, so it computes only a part of the gradient. Without the sum, the gradient of
-    the router would be incomplete too, because its weights scale these tokens.
+    Each rank has a part of each expert, so it computes only a part of this gradient. Without the sum, the gradient of
+    the router would be incomplete too, because the router's weights scale these tokens.
     """
     tokens, counts = inputs
     return with_whole_gradient(tokens, group), counts
@@ -127,16 +127,17 @@ def sum_gradients(_: nn.Module, inputs: tuple[Tensor, Tensor], *, group: dist.Pr
 def sum_gradients_of_weights(
     _: nn.Module, __: tuple[Tensor, Tensor], routing: tuple[Tensor, Tensor], *, group: dist.ProcessGroup
 ) -> tuple[Tensor, Tensor]:
-    """Let the gradient of the router's weights be summed over the ranks of `group` (a forward hook of a router).
+    """Sum the gradient of the router's weights over the ranks of `group` (a forward hook of a router).
 
-    It is needed if these weights scale the outputs of experts, of which each rank has only a partial sum.
+    The sum is needed if these weights scale the outputs of experts, because each rank has only a partial sum of these
+    outputs.
     """
     weights, experts = routing
     return with_whole_gradient(weights, group), experts
 
 
 class Whole(ParallelStyle):
-    """The style of a module whose weights and inputs are whole on each rank, but whose outputs go to split modules."""
+    """The style of a module with whole weights and inputs on each rank, whose outputs go to split modules."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         return distribute_module(module, device_mesh)
@@ -186,8 +187,8 @@ def dense_plan() -> dict[str, ParallelStyle]:
 def mixture_plan(block: nn.Module, *, shared: bool) -> dict[str, ParallelStyle]:
     """Return PyTorch's parallelize plan {module: style} for a mixture of experts.
 
-    Without `shared`, each rank gets all tokens and returns partial sums. With `shared` (the experts are divided among
-    ranks), each rank gets and returns only its own tokens.
+    Without `shared`, each rank gets all tokens and returns partial sums. With `shared`, the experts are divided among
+    ranks, and each rank gets and returns only its own tokens.
     """
     columns: dict[str, ParallelStyle] = {f"moe.shared_experts.{name}": ColwiseParallel() for name in ("w1", "w3")}
     if shared:
@@ -210,5 +211,5 @@ def mixture_plan(block: nn.Module, *, shared: bool) -> dict[str, ParallelStyle]:
 
 
 def split_loss(mesh: DeviceMesh | None) -> AbstractContextManager[None]:
-    """Return the context in which to compute the loss; with `mesh`, logits may be split along the vocabulary."""
+    """Return the context in which the loss is computed; with `mesh`, logits may be split along the vocabulary."""
     return loss_parallel() if mesh else nullcontext()

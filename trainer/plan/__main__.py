@@ -31,7 +31,7 @@ SEARCHED = frozenset(Candidate(1, 1, 1, 1, 1, "selective", "op", 1, offload=Fals
 class Wish(NamedTuple):
     """The request for plans: `plans` choices of settings for a job on `world_size` ranks with devices of type `device`.
 
-    A rank has `limit` bytes of memory, of which the fraction `margin` stays free.
+    A rank has `limit` bytes of memory; the fraction `margin` of it must stay free.
     """
 
     world_size: int
@@ -79,8 +79,8 @@ def plan(config: JobConfig, kept: Sequence[str], wish: Wish) -> dict[str, object
 def tiers(choices: Sequence[Candidate], config: JobConfig) -> Iterator[list[Candidate]]:
     """Yield groups of candidates; the search tries a group only if nothing in the earlier groups fits into memory.
 
-    The first group has the configured dtype of the weights and, unless it is configured, no CPU offload. Offloading
-    is slow, and bfloat16 weights change the results of the training, so candidates with them are in later groups.
+    The first group has the configured dtype of the weights, and no CPU offload unless it is configured. Later groups
+    have CPU offload, which is slow, or bfloat16 weights, which change the results of the training.
     """
     own = config.training.dtype
     offloads = [False, True] if not config.training.enable_cpu_offload else [True]
@@ -92,7 +92,7 @@ def tiers(choices: Sequence[Candidate], config: JobConfig) -> Iterator[list[Cand
 def rank_of(one: Plan, plans: Sequence[Plan]) -> int:
     """Return the rank of a plan by its estimated speed: 1 more than the number of plans that are surely faster.
 
-    A plan is surely faster if the estimates differ by more than `SPEED_MARGIN`, so that several plans may have rank 1.
+    A plan is surely faster if the estimates differ by more than `SPEED_MARGIN`. So several plans may have rank 1.
     """
     slowest = one.time.tokens_per_second * (1 + SPEED_MARGIN)
     return 1 + sum(other.time.tokens_per_second > slowest for other in plans)
@@ -101,7 +101,7 @@ def rank_of(one: Plan, plans: Sequence[Plan]) -> int:
 def described(one: Plan) -> dict[str, object]:
     """Return a plan as a dict for JSON: its settings, its peak memory in bytes, and the estimated time of a step.
 
-    It also has the tokens of a step and per second, and the parts of the time.
+    The dict also has the tokens per step and per second, and the parts of the step time.
     """
     return {
         "settings": one.candidate.settings(),
@@ -114,7 +114,7 @@ def described(one: Plan) -> dict[str, object]:
 
 
 def given(arguments: Sequence[str]) -> list[str]:
-    """Return the keys that a flag sets and the search would choose; the search keeps their values."""
+    """Return the keys that a command-line flag sets and that the search would choose; the search keeps their values."""
     flags = [word.removeprefix("--").partition("=")[0].replace(".no_", ".") for word in arguments]
     return [key for key in sorted(SEARCHED) if key in flags]
 

@@ -42,9 +42,9 @@ class Candidate:
 
     @property
     def family(self) -> "Candidate":
-        """The same choice with a batch size of one.
+        """The same candidate with a batch size of one.
 
-        Two candidates belong to the same family if they differ only in the batch size.
+        Candidates that differ only in the batch size have the same family.
         """
         return replace(self, batch=1)
 
@@ -77,8 +77,8 @@ def configured(config: JobConfig, candidate: Candidate) -> JobConfig:
 def candidates(config: JobConfig, world_size: int, kept: Sequence[str], largest_batch: int) -> Iterator[Candidate]:
     """Yield every candidate that the trainer can run on `world_size` ranks.
 
-    The keys in `kept` have their configured values in each candidate. Batch sizes are at most `largest_batch`
-    sequences, or in a pipeline at most `ROUNDS_AT_MOST` sequences for each stage.
+    The keys in `kept` keep their configured values in each candidate. Batch sizes are at most `largest_batch`
+    sequences; in a pipeline, they are at most `ROUNDS_AT_MOST` sequences for each stage.
     """
     fixed = {key: current(config, key) for key in kept}
     batches = powers_of_two(largest_batch)
@@ -96,8 +96,8 @@ def candidates(config: JobConfig, world_size: int, kept: Sequence[str], largest_
 def batches_of(family: Candidate, batches: Sequence[int]) -> list[int]:
     """Return the batch sizes to try with the settings in `family`, in sequences.
 
-    Without a pipeline they are `batches`. With a pipeline they are multiples of the number of stages, so that each
-    stage gets one or more microbatches.
+    Without a pipeline, these are `batches`. With a pipeline, they are multiples of the number of stages, so that each
+    stage gets at least one microbatch.
     """
     if family.pipeline == 1:
         return list(batches)
@@ -121,7 +121,7 @@ def meshes(config: JobConfig, world_size: int) -> Iterator[tuple[int, int, int, 
 def recomputation(config: JobConfig) -> list[tuple[str, str]]:
     """Return (mode, selective_ac_option) of each kind of activation checkpointing to try.
 
-    These are the kinds in `RECOMPUTATION`, and the configured one if it is selective with another option.
+    These are the kinds in `RECOMPUTATION`. If the configured kind is selective with another option, it is tried too.
     """
     own = config.activation_checkpoint.mode, config.activation_checkpoint.selective_ac_option
     known = own[0] in ("none", "full") or own in RECOMPUTATION or own[0] == "memory_budget"
@@ -129,7 +129,7 @@ def recomputation(config: JobConfig) -> list[tuple[str, str]]:
 
 
 def dtypes(config: JobConfig) -> list[str]:
-    """Return the types of weights to try: the configured one, then bfloat16."""
+    """Return the dtypes of weights to try: the configured dtype, then bfloat16."""
     return list(dict.fromkeys((config.training.dtype, "bfloat16")))
 
 

@@ -9,9 +9,9 @@ class DeviceSpeed:
     """The speed of one rank's device.
 
     `flops` and `flops_float32` are the floating-point operations per second that large matrix products reach in
-    bfloat16 and in float32, not the peak of the data sheet. Four bandwidths are in bytes per second: `memory`, `near`
-    (between ranks of one node), `far` (between nodes) and `host` (between the device and the host). `latency` is the
-    shortest time of a collective, in seconds. A matrix product for `half_tokens` tokens reaches half of `flops`.
+    bfloat16 and in float32; the peak in the data sheet is higher. The bandwidths `memory`, `near` (between ranks of one
+    node), `far` (between nodes) and `host` (between device and host) are in bytes per second. `latency` is the shortest
+    time of a collective, in seconds. A matrix product for `half_tokens` tokens reaches half of `flops`.
     """
 
     flops: float
@@ -38,7 +38,7 @@ SPEEDS = {
 
 
 def speed_of(name: str, world_size: int) -> DeviceSpeed:
-    """Return the speed of a device named in `SPEEDS`; ranks on a CPU share its cores."""
+    """Return the speed of a device named in `SPEEDS`; on a CPU, the ranks share the cores."""
     speed = SPEEDS[name]
     if name != "cpu":
         return speed

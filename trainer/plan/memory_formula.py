@@ -1,7 +1,7 @@
-"""A quick formula for a rank's peak memory. The search measures only candidates that may fit according to it.
+"""A quick formula for a rank's peak memory; the search measures only candidates that may fit according to it.
 
 The error of the formula is some ten per cent. It is nearly equal for candidates that differ only in the batch size (a
-family), so the search corrects it with the measured peak of another candidate of the same family.
+family). So the search corrects it with the measured peak of another candidate of the same family.
 """
 
 from trainer.plan.candidates import Candidate
@@ -13,7 +13,7 @@ FLOAT32_BYTES = 4
 
 
 def state_bytes(model: ModelSize, candidate: Candidate) -> int:
-    """Return the bytes of weights, gradients and optimizer state on the rank that has the most of them."""
+    """Return the bytes of weights, gradients and optimizer state on the rank with the most of them."""
     width = 2 if candidate.dtype == "bfloat16" else FLOAT32_BYTES
     # The first and the last stage have the embedding or the output layer beside their layers.
     ends = model.head if candidate.pipeline > 1 else model.ends
@@ -35,9 +35,9 @@ def peak_bytes(model: ModelSize, candidate: Candidate, microbatch: int) -> int:
 def gathered_bytes(model: ModelSize, candidate: Candidate) -> float:
     """Return the most bytes of gathered weights, and of their gradients, that FSDP holds at any time.
 
-    Without a pipeline these are two layers with the gradients of one, or, if that is larger, the output layer with
-    its gradients. In a pipeline they are all weights of the stage. Without FSDP, the result is the size of DDP's
-    gradient buckets.
+    Without a pipeline, these are the weights of two layers and the gradients of one layer; or the output layer and its
+    gradients, if that is more. In a pipeline, they are all weights of the stage. Without FSDP, the result is the size
+    of DDP's gradient buckets.
     """
     layer, width = model.in_layers / model.layers / candidate.tensor, model.compute_bytes
     if candidate.shard * candidate.context == 1:

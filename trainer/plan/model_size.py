@@ -10,8 +10,8 @@ from trainer.models.decoder import build_model, model_args
 class ModelSize:
     """The shape of a model, and the numbers of parameters in its layers.
 
-    `in_layers` counts all of them; `active` leaves out the experts that a token does not use. `compute_bytes` is the
-    size of a value in the dtype that the model computes in.
+    `in_layers` counts all parameters in the layers. `active` leaves out the experts that a token does not use.
+    `compute_bytes` is the size of a value in the dtype in which the model computes.
     """
 
     dim: int
@@ -49,7 +49,7 @@ class ModelSize:
 
     @property
     def head(self) -> int:
-        """The number of parameters of the output layer; the embedding has as many."""
+        """The number of parameters of the output layer; the embedding has equally many."""
         return self.vocab * self.dim
 
     @property

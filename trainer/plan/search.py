@@ -1,7 +1,7 @@
 """Search for the fastest settings that fit into memory.
 
-A formula discards the settings that need too much memory. The others are rehearsed: one step runs on fake tensors, and
-the peak memory that it measures decides whether they fit.
+A formula discards settings that need too much memory. The other settings are rehearsed: one step runs on fake tensors,
+and the peak memory measured in this step decides whether the settings fit.
 """
 
 import os
@@ -64,7 +64,7 @@ class Search:
     def run(self, choices: Iterable[Candidate], wanted: int) -> list[Plan]:
         """Return up to `wanted` plans that fit into memory, the fastest first.
 
-        There are fewer if no more fit, or if the time is up. Plans differ in more than the batch size.
+        The result has fewer plans if no more fit, or if the time is over. Plans differ in more than the batch size.
         """
         ordered = sorted(choices, key=lambda choice: -self.time_of(choice).tokens_per_second)
         while time.monotonic() < self.deadline:
@@ -75,10 +75,10 @@ class Search:
         return self.plans(ordered)[:wanted]
 
     def next_to_rehearse(self, ordered: Sequence[Candidate], wanted: int) -> list[Candidate]:
-        """Return the candidates to measure next: the fastest that are not measured yet and may fit by the formula.
+        """Return the candidates to measure next: the fastest unmeasured ones that may fit according to the formula.
 
-        Of candidates that differ only in the batch size (a family) there is one at most. There is at most one for
-        each CPU core, because each is measured in a process of its own. The list is empty when the `wanted` fastest
+        The list has at most one candidate of each family (candidates that differ only in the batch size). It has at
+        most one for each CPU core, because each is measured in its own process. It is empty when the `wanted` fastest
         families are measured.
         """
         chosen: dict[Candidate, Candidate] = {}
@@ -97,8 +97,8 @@ class Search:
     def corrected(self, choice: Candidate) -> float:
         """Return the estimated peak memory of a candidate in bytes: the formula's value times a measured correction.
 
-        The correction comes from the measured candidate that differs only in the batch size, the nearest one if there
-        are several. If there is none, the estimate is optimistic, so that a candidate that may fit is measured.
+        The correction comes from a measured candidate that differs only in the batch size, as little as possible. If
+        there is none, the estimate is optimistic, so that the candidate is measured if it may fit.
         """
         family = [(abs(known.batch - choice.batch), known) for known in self.rehearsed if known.family == choice.family]
         if not family:
@@ -115,7 +115,7 @@ class Search:
         return step_time(self.model, choice, self.speed, self.microbatch)
 
     def rehearse(self, choices: Sequence[Candidate]) -> None:
-        """Measure the peak memory of candidates at the same time, each by a step on fake tensors.
+        """Measure the peak memory of several candidates in parallel, each by a step on fake tensors.
 
         The peaks are stored in `self.rehearsed`. Candidates that the trainer cannot run are added to `self.refused`.
         """
@@ -132,7 +132,7 @@ class Search:
                 self.rehearsed[choice] = max(peaks) - moved
 
     def answer(self, process: Connection) -> dict[str, object]:
-        """Return the memory of a rank, as measured by the process at the other end of the pipe `process`.
+        """Return the memory of a rank, measured by the process at the other end of the pipe `process`.
 
         Raises:
             TrainerError: The trainer cannot run the candidate, or the process did not end in time.
@@ -158,7 +158,7 @@ class Search:
     def plans(self, ordered: Sequence[Candidate]) -> list[Plan]:
         """Return a plan for each measured candidate that fits into memory, the fastest first.
 
-        `ordered` has the candidates, the fastest first. Of candidates that differ only in the batch size (a family),
+        `ordered` has the candidates, the fastest first. Of each family (candidates that differ only in the batch size),
         only the fastest is returned.
         """
         best: dict[Candidate, Plan] = {}
@@ -168,10 +168,10 @@ class Search:
         return list(best.values())
 
     def next_larger(self, plan: Plan, choices: Iterable[Candidate]) -> Plan | None:
-        """Return the plan with the next larger batch size among `choices` and otherwise the settings of `plan`.
+        """Return `plan` with the next larger batch size among `choices`, after measuring its memory.
 
-        Its memory is measured now; the plan is returned even if it does not fit. The result is None if there is no
-        larger batch size, or if the trainer cannot run it.
+        The plan is returned even if it does not fit into memory. Return None if there is no larger batch size, or if
+        the trainer cannot run it.
         """
         larger = [c for c in choices if c.family == plan.candidate.family and c.batch > plan.candidate.batch]
         following = min(larger, key=lambda choice: choice.batch, default=None)

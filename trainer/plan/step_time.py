@@ -1,8 +1,8 @@
 """A cost model: the estimated time of a training step, in seconds, for one choice of settings.
 
 Large matrix products are limited by the device's floating-point operations per second, elementwise work by its memory
-bandwidth, and the collectives of each kind of parallelism by the bandwidth between ranks. The model is made for ranking
-choices of settings; a real step may take longer or shorter.
+bandwidth, and the collectives of each kind of parallelism by the bandwidth between ranks. The estimate is good enough
+to rank choices of settings; a real step may take longer or shorter.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ ELEMENTWISE_PASSES = 6
 
 @dataclass(frozen=True)
 class StepTime:
-    """The estimated seconds of a step by what they are spent on, and the tokens that all ranks train on."""
+    """The estimated seconds of a step by what the time is spent on, and the tokens that all ranks train on."""
 
     compute: float
     tensor: float
@@ -66,7 +66,7 @@ def step_time(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, microb
 def compute_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, tokens: float) -> float:
     """Return the seconds that the busiest rank computes for `tokens` tokens: forward, backward and recomputation.
 
-    The tokens are those of a batch, or in a pipeline those of a microbatch.
+    `tokens` is the number of tokens of a batch; in a pipeline, of a microbatch.
     """
     again = RECOMPUTED.get(candidate.mode, 0.5)
     if candidate.mode == "selective" and candidate.option.isdecimal():
@@ -84,9 +84,9 @@ def compute_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, 
 
 
 def tensor_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, tokens: float) -> float:
-    """Return the seconds that a rank waits for the collectives of tensor and context parallelism, for `tokens` tokens.
+    """Return the seconds that a rank waits for the collectives of tensor and context parallelism.
 
-    The tokens are those of a batch, or in a pipeline those of a microbatch.
+    `tokens` is the number of tokens of a batch; in a pipeline, of a microbatch.
     """
     layers, seconds = model.layers / candidate.pipeline, 0.0
     again = candidate.mode == "full"
@@ -105,7 +105,7 @@ def tensor_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, t
 def data_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed, compute: float) -> float:
     """Return the seconds that a step waits for the collectives of FSDP and DDP.
 
-    A part of them runs beside the computation, which takes `compute` seconds, and is not counted.
+    Some collectives overlap with the computation, which takes `compute` seconds; the overlap is not counted.
     """
     held = (model.in_layers / candidate.pipeline + model.ends) / candidate.tensor
     inner, shards = candidate.tensor, candidate.shard * candidate.context
@@ -138,7 +138,7 @@ def optimizer_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed
 def bandwidth(ranks: int, inner: int, speed: DeviceSpeed) -> float:
     """Return the bandwidth in bytes per second within a group of `ranks` ranks, inside a node or between nodes.
 
-    `inner` is the difference between consecutive rank numbers in the group; it decides whether the group fits into a
+    `inner` is the difference between consecutive rank numbers in the group. It decides whether the group is within a
     node.
     """
     return speed.near if ranks * inner <= speed.ranks_of_node else speed.far

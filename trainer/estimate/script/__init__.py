@@ -1,1 +1,1 @@
-"""Run any training script up to its second optimizer step on tensors without values, to estimate its memory."""
+"""Run any training script to the end of its second step on tensors without values, to estimate its memory."""

@@ -36,8 +36,8 @@ MEASURE = "run it under `workbench launch --` on a small problem, and scale its 
 class ScriptRehearsal:
     """Runs a script in this process on tensors without values, as rank 0 of `ranks`, on `device` (cuda or cpu).
 
-    The estimate is written to the file `result` as soon as it is known; then the process ends, wherever the script
-    is.
+    The estimate is written to the file `result` as soon as it is known. Then the process ends, although the script has
+    not ended.
     """
 
     def __init__(self, script: str, device: str, ranks: int, result: Path) -> None:
@@ -127,8 +127,8 @@ class ScriptRehearsal:
 def give_way_to(folder: Path) -> None:
     """Put the script's folder first in the import path.
 
-    If a module in it is named as one of our packages, ours is removed from `sys.modules`, so that the script imports
-    its own.
+    If a module in this folder has the name of one of our packages, our package is removed from `sys.modules`. So the
+    script imports its own module.
     """
     sys.path.insert(0, str(folder))
     for name in ("trainer", "workbench", "analyzers"):
@@ -138,7 +138,7 @@ def give_way_to(folder: Path) -> None:
 
 
 def highest(windows: dict[str, Peak]) -> Peak:
-    """Return the highest peak of all windows."""
+    """Return the highest peak among the peaks of all windows."""
     return max(windows.values(), key=lambda peak: peak.total)
 
 

@@ -37,7 +37,7 @@ class Stream:
 
 
 def patches(devices: int, total_bytes: int) -> dict[tuple[Any, str], Any]:
-    """Return {(object, attribute): replacement} to show a script `devices` CUDA devices of `total_bytes` each."""
+    """Return {(object, attribute): replacement}, to show a script `devices` CUDA devices of `total_bytes` each."""
     properties = SimpleNamespace(
         name=NAME, major=CAPABILITY[0], minor=CAPABILITY[1], total_memory=total_bytes, multi_processor_count=132
     )
@@ -80,10 +80,10 @@ def patches(devices: int, total_bytes: int) -> dict[tuple[Any, str], Any]:
 
 
 def stand_in_for_kernels() -> torch.library.Library:
-    """Register CUDA kernels, which never run, for operations that PyTorch without CUDA would compute from others.
+    """Register CUDA kernels, which never run, for operations that PyTorch without CUDA would split into others.
 
-    An example is the backward pass of SiLU: a real device has one kernel for it, without temporaries. The kernels
-    stay registered as long as the returned object lives.
+    An example is the backward pass of SiLU: a real device has one kernel for it, without temporary tensors. The kernels
+    stay registered as long as the returned object exists.
     """
     library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001
@@ -127,8 +127,8 @@ class CpuGenerator(torch._C.Generator):  # noqa: SLF001
 def dispatch_on_cpu(dispatch: Callable[..., Any]) -> Callable[..., Any]:
     """Return the dispatch function of fake tensors or of their mode, changed so that C++ code sees CPU tensors.
 
-    `dispatch` is the original function. C++ code may therefore ask for memory on the CPU within an operation on CUDA
-    tensors; that memory is counted on the CUDA device.
+    `dispatch` is the original function. Within an operation on CUDA tensors, C++ code may therefore ask for memory on
+    the CPU. This memory is counted on the CUDA device.
     """
     outer: list[bool] = []
 
@@ -148,7 +148,7 @@ def dispatch_on_cpu(dispatch: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def indexed(device: Any) -> Any:
-    """Return a device with an index: `cuda` and an int become CUDA devices with one; all else is unchanged."""
+    """Return a device with an index: `cuda` and an int become CUDA devices with one; all other values are unchanged."""
     if type(device) is int:
         return torch.device("cuda", device)
     without_index = device in ("cuda", torch.device("cuda")) if isinstance(device, (str, torch.device)) else False
@@ -170,7 +170,7 @@ def copied_to_device(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def with_index(to: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return `to`, which is `Tensor.to`, changed to give a CUDA device the index 0 if it has none.
+    """Return `Tensor.to`, changed so that a CUDA device without an index gets the index 0; `to` is the original.
 
     PyTorch itself would ask the driver for the index.
     """
@@ -186,12 +186,12 @@ def with_index(to: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def to_cuda(tensor: Tensor, device: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-    """Return the tensor on a simulated CUDA device, as `Tensor.cuda` does."""
+    """Return the tensor on a simulated CUDA device, like `Tensor.cuda`."""
     return tensor.to(indexed("cuda" if device is None else device), *args, **kwargs)
 
 
 def module_to_cuda(module: nn.Module, device: Any = None) -> nn.Module:
-    """Move a module to a simulated CUDA device, as `Module.cuda` does."""
+    """Move a module to a simulated CUDA device, like `Module.cuda`."""
     module._apply(lambda tensor: to_cuda(tensor, device))  # type: ignore[no-untyped-call]  # noqa: SLF001
     return module
 
@@ -212,7 +212,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 
 
 def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:  # noqa: A002
-    """Apply the norm with the memory use of CUDA: one kernel, which keeps only its input."""
+    """Apply RMSNorm with the memory use of CUDA: a single kernel, which keeps only its input."""
     if not is_on_cuda(input):
         return rms_norm_on_cpu(input, normalized_shape, weight, eps)
     result: Tensor = aten._fused_rms_norm(input, list(normalized_shape), weight, eps)[0]  # noqa: SLF001
@@ -249,7 +249,7 @@ def attention(
 
 
 def added_to_scores(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
-    """Return an attention mask as a tensor to add to the scores, expanded to the size of the scores; None stays None.
+    """Return an attention mask in the form that is added to the scores, expanded to their size; None stays None.
 
     False in a boolean mask becomes minus infinity.
     """

@@ -1,4 +1,4 @@
-"""Make a script's parameters and buffers tensors without values, and report the category of each tensor of a step."""
+"""Give a script parameters and buffers without values, and report the category of each tensor of a step."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from workbench.recorders.memory.tensor_hooks import MODULE, PARAMETERS, TensorHo
 
 
 class ScriptHooks(TensorHooks):
-    """The memory recorder's hooks on a module of a script; they report categories to `counters`."""
+    """Hooks on a module of a script, as for recording memory; they report categories to `counters`."""
 
     def __init__(self, model: nn.Module, counters: Counters) -> None:
         self._counters = counters
@@ -36,12 +36,15 @@ class ScriptHooks(TensorHooks):
         super()._add(address, kind, label)
 
     def _note_inputs(self, inputs: tuple[object, ...]) -> None:
-        """Count the module's inputs as inputs, except those that require a gradient: another network computed them."""
+        """Count the module's inputs in the category of inputs.
+
+        Inputs that require a gradient are left out, because another network has computed them.
+        """
         super()._note_inputs(tuple(value for value in inputs if not getattr(value, "requires_grad", False)))
 
 
 def without_values(fake: FakeTensorMode, tensor: Tensor) -> Tensor:
-    """Return a fake tensor of the same size, type and device; one that has no values already is returned unchanged."""
+    """Return a fake tensor of the same size, type and device; a tensor without values is returned unchanged."""
     if isinstance(tensor, FakeTensor) or type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
         return tensor
     if tensor.is_meta:
@@ -53,9 +56,9 @@ def without_values(fake: FakeTensorMode, tensor: Tensor) -> Tensor:
 
 
 def parameter_maker(make: Callable[..., Any], fake: FakeTensorMode, counters: Counters) -> Callable[..., Any]:
-    """Return `make`, which is `nn.Parameter.__new__`, changed to make parameters without values.
+    """Return `nn.Parameter.__new__`, changed to make parameters without values; `make` is the original function.
 
-    They are fake tensors of the mode `fake`, and are counted as parameters in `counters`.
+    The parameters are fake tensors of the mode `fake`, and are counted as parameters in `counters`.
     """
 
     def made(cls: type, data: Tensor | None = None, requires_grad: bool = True, **rest: Any) -> Any:
@@ -72,9 +75,9 @@ def parameter_maker(make: Callable[..., Any], fake: FakeTensorMode, counters: Co
 
 
 def buffer_maker(register: Callable[..., None], fake: FakeTensorMode, counters: Counters) -> Callable[..., None]:
-    """Return `register`, which is `Module.register_buffer`, changed to make buffers without values.
+    """Return `Module.register_buffer`, changed to make buffers without values; `register` is the original function.
 
-    They are fake tensors of the mode `fake`, and are counted like parameters in `counters`.
+    The buffers are fake tensors of the mode `fake`, and are counted like parameters in `counters`.
     """
 
     def registered(module: nn.Module, name: str, tensor: Tensor | None, *args: Any, **kwargs: Any) -> None:
@@ -87,9 +90,9 @@ def buffer_maker(register: Callable[..., None], fake: FakeTensorMode, counters: 
 
 
 def apply_to_all(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """Return `apply`, which is `Module._apply`, changed to replace the data of fake parameters in place.
+    """Return `Module._apply`, changed to replace the data of fake parameters in place; `apply` is the original.
 
-    PyTorch does so for real parameters.
+    For real parameters, PyTorch itself replaces the data in place.
     """
 
     def applied(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
@@ -109,14 +112,17 @@ def apply_to_all(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 
 def replace_data(parameter: Any, fn: Callable[[Tensor], Tensor]) -> None:
-    """Replace the data of a parameter, and of its gradient, by what `fn` returns for them."""
+    """Replace the data of a parameter and of its gradient by what the function `fn` returns for them."""
     gradient, parameter.grad = parameter.grad, None
     parameter.data = fn(parameter.detach())
     parameter.grad = None if gradient is None else fn(gradient)
 
 
 def replaceable_data(data: Any) -> property:
-    """Return the property `Tensor.data`, changed so that a fake tensor takes over the device of assigned data."""
+    """Return the property `Tensor.data`, changed so that a fake tensor takes over the device of assigned data.
+
+    `data` is the original property.
+    """
 
     def put(tensor: Any, value: Any) -> None:
         data.__set__(tensor, value)
@@ -128,7 +134,10 @@ def replaceable_data(data: Any) -> property:
 
 
 def copyable(copy_tensor: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `Tensor.__deepcopy__`, changed to copy a fake tensor without copying its fake mode."""
+    """Return `Tensor.__deepcopy__`, changed to copy a fake tensor without its fake mode.
+
+    `copy_tensor` is the original function.
+    """
 
     def copied(tensor: Tensor, memo: dict[int, Any]) -> Any:
         if not isinstance(tensor, FakeTensor) or not tensor.is_leaf:
@@ -156,7 +165,7 @@ def modules() -> Iterator[nn.Module]:
 
 
 def note_parameters(counters: Counters) -> None:
-    """Count the parameters and buffers of all live modules as parameters, also of those that no step runs."""
+    """Count the parameters and buffers of all live modules as parameters, even if no step runs the module."""
     for module in modules():
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             if not tensor.is_meta:
@@ -164,5 +173,5 @@ def note_parameters(counters: Counters) -> None:
 
 
 def has_parameters(module: nn.Module) -> bool:
-    """Return whether a module has parameters: a loss function has none."""
+    """Return whether a module has parameters; for example, a loss function has none."""
     return next(module.parameters(), None) is not None

@@ -18,12 +18,12 @@ LIBRARY_FOLDERS = tuple(
 
 
 def is_user_file(path: str) -> bool:
-    """Return whether a source file is the user's own: not in a library, and not code made at run time."""
+    """Return whether a source file belongs to the user: not to a library, and not generated at run time."""
     return not path.startswith(("<", *LIBRARY_FOLDERS)) and "/site-packages/" not in path
 
 
 def shown(path: str, line: int) -> str:
-    """Return a source line as text, such as `train.py:41`; a path below the working folder is shown relative to it."""
+    """Return a source line as text, such as `train.py:41`; paths below the working folder are relative to it."""
     file = Path(path)
     try:
         return f"{file.resolve().relative_to(Path.cwd())}:{line}"

@@ -32,9 +32,9 @@ def with_workspace(arguments: Sequence[Any], result: Sequence[Tensor]) -> tuple[
 def workspace_bytes(tensors: tuple[tuple[tuple[int, ...], torch.dtype], ...], numbers: tuple[Any, ...]) -> int:
     """Return the bytes of the workspace of an LSTM.
 
-    `tensors` has (shape, dtype) of its tensor arguments, `numbers` its other arguments. oneDNN allocates the
-    workspace only when it runs, so the LSTM is run on zeros; for a long sequence, two short ones are run, and the
-    size is extrapolated.
+    `tensors` has (shape, dtype) of the LSTM's tensor arguments, and `numbers` its other arguments. oneDNN allocates the
+    workspace only when the LSTM runs. So the LSTM is run on zeros. For a long sequence, two short sequences are run
+    instead, and the size is extrapolated.
     """
     (length, *rest), dtype = tensors[0]
     if length <= LONGEST:

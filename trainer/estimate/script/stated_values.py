@@ -1,4 +1,4 @@
-"""Answer with a fixed value when a script reads a tensor that has no values, and remember the line that did so."""
+"""Return a fixed value when a script reads a tensor that has no values, and remember the line that read it."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ FLOAT_VALUE, INTEGER_VALUE = 1.0, 1
 
 
 class StatedValues:
-    """Gives a script a fixed value when it reads one that the model would compute, as its tensors have no values.
+    """Gives a script a fixed value when it reads a value that the model would compute; the tensors have no values.
 
     `lines` has the lines of the script that read such a value. A real run may take another branch there.
     """
@@ -51,5 +51,5 @@ class StatedValues:
 
 
 def finite_gradients(_scaler: object, optimizer: Any, _state: object, *args: Any, **kwargs: Any) -> Any:
-    """Step the optimizer as `GradScaler` does if all gradients are finite; whether they are would have to be read."""
+    """Step the optimizer as `GradScaler` does if all gradients are finite; the real answer would need their values."""
     return optimizer.step(*args, **kwargs)

@@ -21,7 +21,7 @@ STEPS = 2
 class ScriptSteps:
     """Follows the steps of a script, and tells `counters`, which count memory, which part of a step is running.
 
-    A step ends when the optimizer that stepped first in the script has stepped. `end` is called after the last step.
+    A step ends when the script's first optimizer has stepped. `end` is called after the last step.
     """
 
     def __init__(self, counters: Counters, notes: Notes, end: Callable[[], object]) -> None:
@@ -42,7 +42,7 @@ class ScriptSteps:
         register_optimizer_step_post_hook(self._after_step)
 
     def backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function`, which runs a backward pass, wrapped to be a window of its own in the counters."""
+        """Return `function`, which runs a backward pass, wrapped so that the counters have a separate window for it."""
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             for counter in self._counters.by_device.values():
@@ -73,7 +73,7 @@ class ScriptSteps:
             pass
 
     def _begin(self) -> None:
-        """Begin the first step: data that are on a device by now count as inputs, data on the CPU are not counted."""
+        """Begin the first step: data that are already on a device count as inputs; data on the CPU are not counted."""
         note_parameters(self._counters)
         for name, counter in self._counters.by_device.items():
             if name == "cpu":

@@ -1,4 +1,4 @@
-"""Replace what a rehearsal of a script cannot or must not do: compile, save, start processes and communicate."""
+"""Replace what an estimate of a script cannot or must not do: compile, save, start processes and communicate."""
 
 import os
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class Notes:
 
 
 def not_compiled(notes: Notes) -> Callable[..., Any]:
-    """Return a replacement for `torch.compile` (also as a decorator) that compiles nothing and notes that."""
+    """Return a replacement for `torch.compile` (also as a decorator) that compiles nothing and adds a note about it."""
 
     def compile_nothing(model: Any = None, **_: Any) -> Any:
         notes.add(COMPILED)
@@ -42,12 +42,12 @@ def not_compiled(notes: Notes) -> Callable[..., Any]:
 
 
 def not_saved(notes: Notes) -> Callable[..., None]:
-    """Return a replacement for `torch.save` that writes nothing and notes that."""
+    """Return a replacement for `torch.save` that writes nothing and adds a note about it."""
     return lambda *_, **__: notes.add(NOT_SAVED)
 
 
 def in_this_process(create: Callable[..., None]) -> Callable[..., None]:
-    """Return `create`, which is `DataLoader.__init__`, changed to make a loader without worker processes."""
+    """Return `DataLoader.__init__`, changed to make a loader without worker processes; `create` is the original."""
 
     def created(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
         # The positional arguments: dataset, batch_size, shuffle, sampler, batch_sampler, num_workers.
@@ -62,9 +62,9 @@ def in_this_process(create: Callable[..., None]) -> Callable[..., None]:
 
 
 def as_array(values: StatedValues, numpy: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `numpy`, which is `Tensor.numpy`, changed to give an array of fixed values for a tensor without values.
+    """Return `Tensor.numpy`, changed to return an array of fixed values for a tensor without values.
 
-    The fixed values come from `values`.
+    `numpy` is the original function. The fixed values come from `values`.
     """
 
     def array(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -76,12 +76,18 @@ def as_array(values: StatedValues, numpy: Callable[..., Any]) -> Callable[..., A
 
 
 def as_list(values: StatedValues, tolist: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `tolist`, which is `Tensor.tolist`, changed to give a list of fixed values for a tensor without values."""
+    """Return `Tensor.tolist`, changed to return a list of fixed values for a tensor without values.
+
+    `tolist` is the original function. The fixed values come from `values`.
+    """
     return lambda tensor: tolist(values.filled(tensor) if isinstance(tensor, FakeTensor) else tensor)
 
 
 def formatted(values: StatedValues, write: Callable[..., str]) -> Callable[..., str]:
-    """Return `write`, which is `Tensor.__format__`, changed to format the fixed value of a number without a value."""
+    """Return `Tensor.__format__`, changed to format the fixed value of a tensor without values.
+
+    `write` is the original function. The fixed values come from `values`.
+    """
 
     def written(tensor: Tensor, specification: str) -> str:
         if isinstance(tensor, FakeTensor) and not tensor.dim():
@@ -92,7 +98,10 @@ def formatted(values: StatedValues, write: Callable[..., str]) -> Callable[..., 
 
 
 def with_fake_group(join: Callable[..., None]) -> Callable[..., None]:
-    """Return `join`, which is `init_process_group`, changed to join PyTorch's fake group, which sends nothing."""
+    """Return `init_process_group`, changed to join PyTorch's fake group, which sends nothing.
+
+    `join` is the original function.
+    """
 
     def joined(*_: Any, **__: Any) -> None:
         join("fake", rank=int(os.environ.get("RANK", "0")), world_size=int(os.environ.get("WORLD_SIZE", "1")))
@@ -115,7 +124,7 @@ class CopiedModel(nn.Module):
         return self.module(*args, **kwargs)
 
     def no_sync(self) -> Any:
-        """Return a context that changes nothing, because no gradients are sent in any case."""
+        """Return a context that does nothing, because no gradients are sent anyway."""
         return torch.enable_grad()
 
 
@@ -132,7 +141,7 @@ def copied_model(add: Callable[[Tensor, str], None]) -> type[CopiedModel]:
 
 
 def patches(fake: Any, counters: Any, values: StatedValues, notes: Notes) -> dict[tuple[Any, str], Any]:
-    """Return {(object, attribute): replacement} for all that a script does differently while it is measured."""
+    """Return {(object, attribute): replacement} of everything that works differently while a script is measured."""
     ddp = copied_model(counters.add)
     make = nn.Parameter.__new__
     return {

@@ -1,7 +1,7 @@
 """Decide for each operation of a script whether it runs on tensors without values, and count what it allocates.
 
-The script's own data stay real on the CPU, because their sizes and values decide what the script does. The model's
-parameters and buffers, all tensors on a device, and all that is computed from these have no values and no memory.
+The script's own data on the CPU stay real, because their sizes and values determine what the script does. Parameters,
+buffers and all tensors on a device have no values and no memory, and so has everything that is computed from them.
 """
 
 import sys
@@ -51,7 +51,7 @@ class Counters:
         self.of(part).add_storage(part.untyped_storage(), category, module)
 
     def resizing(self, resize: Callable[..., torch.UntypedStorage]) -> Callable[..., torch.UntypedStorage]:
-        """Return `UntypedStorage.resize_`, wrapped to count the new size; FSDP frees gathered weights with it."""
+        """Return `UntypedStorage.resize_`, wrapped to count the new size; FSDP frees gathered weights by resizing."""
 
         def resized(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
             resize(storage, size)
@@ -68,7 +68,7 @@ class Counters:
             counter.window(name)
 
     def end_first_step(self) -> None:
-        """Store the peaks of the first step, and begin new ones: in later steps the categories are known better."""
+        """Store the peaks of the first step, and begin new ones, because in later steps more categories are known."""
         for name, counter in self.by_device.items():
             self._first[name], counter.peaks = counter.peaks, {}
         self.window(self._window)
@@ -76,7 +76,7 @@ class Counters:
     def peaks(self) -> dict[str, dict[str, Peak]]:
         """Return {device: {window: peak}}, with the higher peak of the first and the later steps.
 
-        If both are equal, it is that of the later steps.
+        If both are equal, the peak of the later steps is returned.
         """
         return {
             name: {
@@ -131,7 +131,7 @@ class ScriptTensors(TorchDispatchMode):
         return recurrent.with_workspace(args, result) if func is recurrent.LSTM else result
 
     def _without_values(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the fake tensor that replaces a real one; the real one is counted as an input of the model."""
+        """Return the fake tensor that replaces a real tensor; the real tensor is counted as an input of the model."""
         if isinstance(tensor, (FakeTensor, DTensor)):
             return tensor
         self._counters.add(tensor, INPUTS)
@@ -159,23 +159,23 @@ def tensors_in(tree: object) -> Iterator[torch.Tensor]:
 
 
 def device_for_autograd(tensor: Any) -> torch.device:
-    """Return the device that C++ code sees of a fake tensor: the CPU, or `meta` while a kernel runs.
+    """Return the device of a fake tensor for C++ code: the CPU, or `meta` while a kernel runs.
 
-    The backward pass asks a device for its streams, and PyTorch without CUDA has none. Python code reads the
-    simulated device from an attribute of the tensor.
+    The backward pass asks a device for its streams, and PyTorch without CUDA has none. Python code reads the simulated
+    device from an attribute of the tensor.
     """
     return torch.device("meta" if tensor.fake_mode.in_kernel_invocation else HOST)
 
 
 def is_called_by_autograd(frame: FrameType | None) -> bool:
-    """Return whether C++ code of the backward pass called an operation; `frame` is its caller in Python."""
+    """Return whether C++ code of the backward pass called an operation; `frame` is the operation's caller in Python."""
     while frame is not None and frame.f_code.co_filename.endswith(WRAPPERS):
         frame = frame.f_back
     return frame is not None and frame.f_code.co_name == "_engine_run_backward"
 
 
 def is_on_device(device: Any) -> bool:
-    """Return whether `device`, where an operation is asked to allocate, is neither the CPU nor meta; False for None."""
+    """Return whether `device`, on which an operation shall allocate, is neither the CPU nor meta; False for None."""
     return device is not None and torch.device(device).type not in (HOST, "meta")
 
 

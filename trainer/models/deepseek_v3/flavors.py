@@ -10,9 +10,9 @@ from trainer.models.llama4.flavors import ModelArgs as MixtureArgs
 class ModelArgs(MixtureArgs):
     """The shape of a DeepSeek-V3 model.
 
-    Keys and values of all heads are computed from `kv_lora_rank` features per token (the latent). The queries and
-    keys of a head have `plain_head_dim` features that are not rotated and `rope_head_dim` that are; its values have
-    `v_head_dim`.
+    Keys and values of all heads are computed from `kv_lora_rank` features per token (the latent). In the queries and
+    keys of a head, `plain_head_dim` features are not rotated and `rope_head_dim` features are rotated. Its values have
+    `v_head_dim` features.
     """
 
     dim: int = 7168

@@ -1,4 +1,4 @@
-"""The names that the transformers package has for the settings and weights of DeepSeek-V3."""
+"""The transformers package's names of the settings and weights of DeepSeek-V3."""
 
 from collections.abc import Iterator, Mapping
 
@@ -20,7 +20,7 @@ EXPERTS = {
 
 
 def unsupported(described: Mapping[str, object]) -> Iterator[str]:
-    """Yield the keys of a config.json whose values are impossible, such as more experts per token than there are."""
+    """Yield the keys of a config.json with impossible values, such as more experts per token than experts in total."""
     for few, many in (("num_experts_per_tok", "n_routed_experts"), ("topk_group", "n_group")):
         chosen, count = described.get(few), described.get(many)
         if isinstance(chosen, int) and isinstance(count, int) and chosen > count:

@@ -1,7 +1,7 @@
 """DeepSeek-V3: latent attention, and experts that are chosen by groups: https://arxiv.org/abs/2412.19437.
 
-Shapes: B sequences, T tokens, D = dim, N heads. A head's queries and keys have P plain and R rotated features, its
-values V features.
+Shapes: B sequences, T tokens, D = dim, N heads. In each head, queries and keys have P plain and R rotated features;
+values have V features.
 """
 
 from collections.abc import Callable
@@ -74,7 +74,7 @@ class LatentAttention(nn.Module):
 
 
 def sharpness(args: ModelArgs) -> float:
-    """Return the factor on attention scores with which YaRN scaling makes up for longer sequences; 1 without YaRN."""
+    """Return the factor by which YaRN scales attention scores for longer sequences; 1 without YaRN."""
     scaling = args.rope_scaling
     return scaling.magnitude(scaling.mscale_all_dim) ** 2 if isinstance(scaling, YarnScaling) else 1.0
 
@@ -85,7 +85,7 @@ class DeepSeekV3(Llama4):
     args: ModelArgs
 
     def block(self, number: int) -> nn.Module:
-        """Return a new transformer block for layer `number`: the first are dense, the others have experts."""
+        """Return a new transformer block for layer `number`: the first layers are dense, the others have experts."""
         attention = LatentAttention(self.args)
         if number < self.args.n_dense_layers:
             return Block(self.args, attention)
@@ -95,7 +95,7 @@ class DeepSeekV3(Llama4):
 def mixture(args: ModelArgs) -> MoE:
     """Return a new mixture-of-experts layer with shared experts.
 
-    The scores of its router multiply the outputs of the experts, not their inputs.
+    The scores of the router multiply the outputs of the experts, not their inputs.
     """
     return MoE(
         GroupedRouter(args.dim, args.n_experts, args.top_k, args.n_groups, args.top_groups, args.route_scale),

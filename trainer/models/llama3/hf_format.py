@@ -1,4 +1,4 @@
-"""The names that the transformers package has for the settings and weights of Llama 3."""
+"""The transformers package's names of the settings and weights of Llama 3."""
 
 from trainer.config.hf_format import ATTENTION, Format, feed_forward
 from trainer.config.shape import ModelArgs

@@ -30,12 +30,12 @@ def rotations(positions: Sequence[int], args: ModelArgs) -> Tensor:
 
 
 def scaled(speeds: Tensor, scaling: RopeScaling) -> Tensor:
-    """Return by which angle (in radians) each pair of features is rotated per position, after Llama 3.1's scaling.
+    """Return the angle (in radians) by which each pair of features is rotated per position, after Llama 3.1's scaling.
 
-    `speeds` has these angles before the scaling; it and the result have one element for each pair of rotated features.
-    Example: with the default scaling, a pair that makes 4 full turns or more in 8192 positions keeps its angle; the
-    angle of a pair that makes less than one turn is divided by 8; that of a pair that makes 2.5 turns is halfway
-    between, multiplied by 0.5 + 0.5 / 8.
+    `speeds` has the angles before the scaling, one element for each pair of rotated features, as in the result. Example
+    with the default scaling: a pair that makes 4 full turns or more in 8192 positions keeps its angle. A pair that
+    makes less than one turn has its angle divided by 8. A pair that makes 2.5 turns is halfway between: its angle is
+    multiplied by 0.5 + 0.5 / 8.
     """
     turns = scaling.original_length * speeds / (2 * math.pi)
     kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
@@ -43,12 +43,12 @@ def scaled(speeds: Tensor, scaling: RopeScaling) -> Tensor:
 
 
 def scaled_by_yarn(speeds: Tensor, scaling: YarnScaling, theta: float) -> Tensor:
-    """Return by which angle (in radians) each pair of features is rotated per position, after YaRN's scaling.
+    """Return the angle (in radians) by which each pair of features is rotated per position, after YaRN's scaling.
 
-    `speeds` has these angles before the scaling, and `theta` is their base; `speeds` and the result have one element
-    for each pair of rotated features. Example: with theta 10000 and 64 rotated features, pair 10.5 would make 32 full
-    turns in 4096 positions, and pair 22.5 one. Pairs up to 10 keep their angle, the angle of those from 23 on is
-    divided by `factor`, and pair 16 is 6/13 of the way between.
+    `speeds` has the angles before the scaling, one element for each pair of rotated features, as in the result. `theta`
+    is the base of the angles. Example with theta 10000 and 64 rotated features: pair 10.5 would make 32 full turns in
+    4096 positions, and pair 22.5 one turn. So pairs up to 10 keep their angle, pairs from 23 on have it divided by
+    `factor`, and pair 16 is 6/13 of the way between.
     """
 
     def pair(turns: float) -> float:
@@ -66,8 +66,8 @@ def scaled_by_yarn(speeds: Tensor, scaling: YarnScaling, theta: float) -> Tensor
 def rotate(x: Tensor, rope: Tensor) -> Tensor:
     """Rotate each pair of neighbouring features of x (B, T, N, H) by the angle of its position.
 
-    x has N heads of H features. `rope` is the result of `rotations`, (T, H/2) or longer. These are rotary embeddings:
-    https://arxiv.org/abs/2104.09864.
+    x has N heads of H features. `rope` is the result of `rotations`, (T, H/2) or longer. The method is called rotary
+    embeddings: https://arxiv.org/abs/2104.09864.
     """
     turns = rope[: x.shape[1], None, :]
     pairs = x.float().view(*x.shape[:-1], -1, 2)
@@ -81,7 +81,7 @@ def rotate(x: Tensor, rope: Tensor) -> Tensor:
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return causal attention of q to k and v: (B, N, T, H), like each of the inputs. N heads have H features."""
+    """Return causal attention of q to k and v, with N heads of H features: (B, N, T, H), like each of the inputs."""
     return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
@@ -170,7 +170,7 @@ class Llama3(Decoder):
         return Block(self.args, Attention(self.args))
 
     def rotations(self) -> Tensor:
-        """Return the rotations, see `rotations`, at this rank's positions of a sequence."""
+        """Return the result of the function `rotations` for this rank's positions of a sequence."""
         return rotations(self.positions, self.args)
 
     def expect_positions(self, positions: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""The names that the transformers package has for the settings and weights of Llama 4's text model."""
+"""The transformers package's names of the settings and weights of Llama 4's text model."""
 
 from collections.abc import Iterator, Mapping
 
@@ -20,7 +20,7 @@ EXPERTS = {
 
 
 def by_layer(args: DenseArgs) -> dict[str, object]:
-    """Return what config.json says of each layer: all have rotary positions and attend to all earlier tokens."""
+    """Return the settings of config.json for each layer: all have rotary positions and attend to all earlier tokens."""
     return {"no_rope_layers": [1] * args.n_layers, "layer_types": ["full_attention"] * args.n_layers}
 
 

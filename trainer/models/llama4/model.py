@@ -1,7 +1,6 @@
 """Llama 4 with the attention of Llama 3: causal, with rotary positions in every layer.
 
-It differs from the published model, which has no positions in every fourth layer, and attends within 8,192 tokens in
-the others.
+The published model differs: every fourth layer has no positions, and the other layers attend within 8,192 tokens.
 """
 
 from torch import Tensor, nn
@@ -59,7 +58,7 @@ class Llama4(Llama3):
 def mixture(args: ModelArgs) -> MoE:
     """Return a new mixture-of-experts layer with one shared expert.
 
-    The scores of its router multiply the inputs of the experts, not their outputs.
+    The scores of the router multiply the inputs of the experts, not their outputs.
     """
     return MoE(
         Router(args.dim, args.n_experts, args.top_k),

@@ -36,7 +36,7 @@ def qwen3_32b() -> JobConfig:
 def large(flavor: str, warmup: int, steps: int) -> JobConfig:
     """Return the configuration of a published model, with activation checkpointing.
 
-    The models 14B and 32B recompute all activations of a block, the others keep the outputs of costly operations.
+    The models 14B and 32B recompute all activations of a block. Smaller models keep the outputs of costly operations.
     """
     config = JobConfig(model=Model("qwen3", flavor), lr_scheduler=LRScheduler(warmup_steps=warmup))
     config.training = Training(local_batch_size=2 if flavor == "32B" else 4, seq_len=4096, steps=steps)

@@ -1,4 +1,4 @@
-"""The names that the transformers package has for the settings and weights of Qwen3."""
+"""The transformers package's names of the settings and weights of Qwen3."""
 
 from trainer.config.hf_format import ATTENTION, Format, Layout, Place, feed_forward
 from trainer.models.qwen3.flavors import ModelArgs

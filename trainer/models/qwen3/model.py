@@ -1,4 +1,4 @@
-"""Qwen3: Llama 3 with a norm of each query and key, heads of any width, and in its small sizes tied embeddings."""
+"""Qwen3: Llama 3 with a norm of each query and key, and heads of any width; small sizes have tied embeddings."""
 
 from torch import Tensor, nn
 
@@ -7,7 +7,7 @@ from trainer.models.llama3.model import Attention, Block, Llama3
 
 
 class NormedAttention(Attention):
-    """Attention whose queries and keys are normed, each head by itself, before they are rotated."""
+    """Attention in which each head's queries and keys are normed before they are rotated."""
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
@@ -17,7 +17,7 @@ class NormedAttention(Attention):
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the normed queries (B, T, N, H), the normed keys and the values (both (B, T, K, H)) of x (B, T, D).
 
-        N is the number of query heads, K that of key and value heads, and H the number of features of each head.
+        N is the number of query heads, K the number of key and value heads, and H the number of features of each head.
         """
         q, k, v = super().heads(x)
         return self.q_norm(q), self.k_norm(k), v

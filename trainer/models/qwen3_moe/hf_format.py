@@ -1,4 +1,4 @@
-"""The names that the transformers package has for the settings and weights of Qwen3 with experts."""
+"""The transformers package's names of the settings and weights of Qwen3 with experts."""
 
 from collections.abc import Iterator, Mapping
 
@@ -15,7 +15,7 @@ EXPERTS = {
 
 
 def unsupported(described: Mapping[str, object]) -> Iterator[str]:
-    """Yield the key of a config.json that asks for more experts per token than there are, if it does."""
+    """Yield the key for the number of experts per token if a config.json asks for more experts than there are."""
     chosen, count = described.get("num_experts_per_tok"), described.get("num_experts")
     if isinstance(chosen, int) and isinstance(count, int) and chosen > count:
         yield "num_experts_per_tok"

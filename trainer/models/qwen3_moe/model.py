@@ -25,7 +25,7 @@ class Qwen3Moe(Llama4):
 def mixture(args: ModelArgs) -> MoE:
     """Return a new mixture-of-experts layer without a shared expert.
 
-    The scores of its router multiply the outputs of the experts, not their inputs.
+    The scores of the router multiply the outputs of the experts, not their inputs.
     """
     return MoE(
         SoftmaxRouter(args.dim, args.n_experts, args.top_k, norm_weights=args.norm_weights),
