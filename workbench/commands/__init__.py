@@ -1,1 +1,1 @@
-"""The code behind the commands such as `workbench inspect`; it runs after a command's options have been parsed."""
+"""The code behind commands such as `workbench inspect`; it runs after the options of a command have been parsed."""

@@ -1,4 +1,4 @@
-"""Implement the commands that analyse files, such as `inspect` and `trace`: each opens an app or writes a report."""
+"""Implement the commands that analyse files, such as `inspect` and `trace`: they open an app or write a report."""
 
 import re
 from collections.abc import Sequence
@@ -39,8 +39,8 @@ DIGITS_AT_MOST = 18
 class MemoryTables:
     """The optional tables of a memory report that the user requests.
 
-    `breakdown` adds tables of what uses the memory. `changes` is the text of `--what-if`, such as `batch=2x`; it adds
-    the memory that the run would need after these changes.
+    `breakdown` adds tables of what uses the memory. `changes` is the text of `--what-if`, such as `batch=2x`. It adds a
+    table of the memory that the run would need after these changes.
     """
 
     breakdown: bool
@@ -68,7 +68,7 @@ def reader_options(read: ReadOptions) -> Options:
 def connected_workers(address: str | None, jobs: int) -> WorkerPool | None:
     """Return the workers of the Dask cluster at an address; None if the address is None.
 
-    `jobs` is the number of processes here that read what the workers cannot read.
+    `jobs` is the number of local processes, which read the files that the workers cannot read.
 
     Raises:
         InputError: There is no cluster at the address.
@@ -120,8 +120,9 @@ def answer(
 ) -> Exit:
     """Analyse the files at the paths, and open an app or print the report, as `show` says.
 
-    `room` is the name of the analyzer, such as "memory"; with None the files decide. The exit status says whether a
-    finding is at least as severe as `fail_on`. `key` is the name under which the report may be kept (None: it is not).
+    `room` is the name of the analyzer, such as "memory"; None lets the files decide. The exit status says whether a
+    finding is at least as severe as `fail_on`. `key` is the report's name in the cache; None means that it is not
+    stored.
     """
     options, run = reader_options(read), find_run(paths)
     room_asked, room = room, room or room_for(run)
@@ -141,7 +142,7 @@ def answer(
 
 
 def kept_report(report: Report[object], run: Run) -> KeptReport:
-    """Return the form of a report in which it is kept."""
+    """Return a report in the form in which it is stored in the cache."""
     from workbench.present.sections import sections
     from workbench.present.text import more
 
@@ -187,10 +188,10 @@ def memory_with_tables(
 
 
 def prove_advice(paths: Sequence[Path], read: ReadOptions, document: DocumentOptions, fail_on: FailOn | None) -> Exit:
-    """Run a broken job again, and print or write a report on what that shows.
+    """Run a broken job again, and print or write a report on the result.
 
-    If an allocation failed, the job runs with the best advice; otherwise it runs from the last checkpoint before a
-    NaN or a spike of the loss, with recorders on.
+    If an allocation failed, the job runs with the best advice. Otherwise it runs from the last checkpoint before a NaN
+    or a spike of the loss, with recorders on.
     """
     from workbench.commands.prove.around_step import broken_step, run_again
     from workbench.commands.prove.command import prove
@@ -208,7 +209,7 @@ def prove_advice(paths: Sequence[Path], read: ReadOptions, document: DocumentOpt
 
 
 def failed_to_allocate(run: Run, options: Options) -> bool:
-    """Return whether the memory snapshots of a run show a failed allocation, or memory that is close to the limit."""
+    """Return whether the memory snapshots of a run show a failed allocation, or memory close to the limit."""
     from workbench.commands.prove.recorded_run import FINDINGS
 
     if not run.of(*ROOMS["memory"]):
@@ -271,7 +272,7 @@ def compare_runs(
 
 
 def write_report(path: Path, output: Path | None, *, force: bool, anonymise: bool) -> Exit:
-    """Write the report on `path` to the file `output`; the file's suffix sets the format."""
+    """Write the report on `path` to the file `output`; the suffix of the file name determines the format."""
     if output is None:
         raise UsageProblem("report: no file to write to", "add -o report.html (or .md, .json)")
     run = find_run([path])

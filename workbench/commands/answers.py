@@ -1,6 +1,6 @@
 """Answer a question about the files of a run: from the cache, or by an analysis.
 
-This module loads the analyzers only when they are needed: an answer from the cache takes a third of the time then.
+This module loads the analyzers only if they are needed. So an answer from the cache takes only a third of the time.
 """
 
 import sys
@@ -19,7 +19,7 @@ def answer(
 ) -> Exit:
     """Analyse the files at the paths, and open an app or print the report, as `show` says.
 
-    `room` is the name of the analyzer, such as "memory"; with None the files decide. The exit status says whether a
+    `room` is the name of the analyzer, such as "memory"; None lets the files decide. The exit status says whether a
     finding is at least as severe as `fail_on`.
     """
     key = kept_reports.key_of(room, paths, read) if is_kept_form(show) else None
@@ -34,13 +34,13 @@ def answer(
 
 
 def is_kept_form(show: ShowOptions) -> bool:
-    """Return whether the report is to be printed as text or JSON, for which kept reports suffice."""
+    """Return whether the report is to be printed as text or JSON; only then a stored report can be used."""
     shown = show.interactive or show.web or show.output or show.debug
     return not shown and output_format(show) in (Format.TEXT, Format.JSON)
 
 
 def printed(kept: kept_reports.KeptReport, form: Format) -> str:
-    """Return a kept report as a document, the same as was printed when it was made."""
+    """Return a stored report as a document; it is the same document as was printed when the report was made."""
     if form is Format.JSON:
         return kept.report.json().decode() + "\n"
     from workbench.present.text import laid_out

@@ -15,8 +15,8 @@ from workbench.progress import shown_progress
 def bisect(a: Path, b: Path, show: ShowOptions, tolerance: float | None, fail_on: FailOn | None) -> Exit:
     """Compare run `b` with run `a`, open an app or print the report, and return the exit status.
 
-    `tolerance` is the relative difference that is allowed; None allows what rounding can cause in each tensor's
-    dtype.
+    `tolerance` is the largest relative difference that is allowed. None allows the differences that rounding can cause
+    in each tensor's dtype.
     """
     options, runs = Options(), (discover(a), discover(b))
     if show.interactive and not fail_on:

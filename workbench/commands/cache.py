@@ -12,9 +12,9 @@ from workbench.remote.mirror import REMOTE_FOLDER
 
 
 def manage(limit: int | None, *, clear: bool) -> Exit:
-    """Set the size limit of the cache, if one is given; then print what the cache holds, or delete all with `clear`.
+    """Set the size limit of the cache, if one is given; then print the contents of the cache, or delete them.
 
-    `limit` is in bytes.
+    `limit` is in bytes. `clear` deletes everything.
 
     Raises:
         UsageProblem: There is no folder for a cache, or the limit is too small for a single file.
@@ -32,13 +32,13 @@ def manage(limit: int | None, *, clear: bool) -> Exit:
 
 
 def cleared(folder: Path, copies: Path) -> str:
-    """Delete all entries of the cache and all copies of remote files, and return a sentence on how much that was."""
+    """Delete all entries of the cache and all copies of remote files; return a sentence with their number and size."""
     deleted = [*pruning.clear(folder), *pruning.clear(copies)]
     return f"deleted {quantity(len(deleted), 'entry')} ({total(deleted)}) from {folder}"
 
 
 def described(folder: Path, copies: Path) -> str:
-    """Return three or four lines of text about the cache: its folder, what it holds, and its limit.
+    """Return three or four lines of text about the cache: its folder, its contents, and its limit.
 
     `copies` is the folder with copies of remote files.
     """
@@ -52,7 +52,7 @@ def described(folder: Path, copies: Path) -> str:
 
 
 def contents(entries: list[Entry]) -> str:
-    """Return the number and total size of entries, and when they were used."""
+    """Return a text with the number and total size of entries, and when they were used."""
     kept = f"{quantity(len(entries), 'entry')}, {total(entries)}"
     return f"{kept}, used between {age(entries[-1])} and {age(entries[0])} ago" if entries else kept
 

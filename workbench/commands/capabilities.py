@@ -100,7 +100,7 @@ def skill() -> str:
 
 
 def describe_commands(app: typer.Typer, prefix: str = "") -> Iterator[Command]:
-    """Yield every command of an application; `prefix` is the group of a command, as in `config show`."""
+    """Yield every command of an application; `prefix` is the group of a command, such as `config` in `config show`."""
     for info in app.registered_commands:
         assert info.callback is not None, "a command is registered with its function"
         name = f"{prefix}{info.name or info.callback.__name__}"
@@ -117,13 +117,13 @@ def describe_commands(app: typer.Typer, prefix: str = "") -> Iterator[Command]:
 
 
 def argument(parameter: Parameter) -> str:
-    """Return an argument as the usage line of its command shows it, such as `[PATHS...]`; empty for an option."""
+    """Return an argument as it appears in the usage line of its command, such as `[PATHS...]`; empty for an option."""
     name = f"{parameter.name.upper()}{'...' if parameter.multiple else ''}"
     return "" if parameter.flags else name if parameter.required else f"[{name}]"
 
 
 def parameters(function: Callable[..., object]) -> list[Parameter]:
-    """Return the arguments and options of a command's function, which declares each as `Annotated[type, info]`."""
+    """Return the arguments and options of a command; its function declares each as `Annotated[type, info]`."""
     hints = get_type_hints(function, include_extras=True)
     declared = [(parameter, get_args(hints[parameter.name])) for parameter in signature(function).parameters.values()]
     return [describe(parameter, hint[0], hint[1]) for parameter, hint in declared if len(hint) > 1]
@@ -132,7 +132,7 @@ def parameters(function: Callable[..., object]) -> list[Parameter]:
 def describe(parameter: inspect.Parameter, kind: object, info: ParameterInfo) -> Parameter:
     """Return the description of one parameter of a command's function.
 
-    Its annotation is `Annotated[kind, info]`; `info` says whether it is an option or an argument.
+    The annotation of the parameter is `Annotated[kind, info]`; `info` says whether it is an option or an argument.
     """
     plain = next((inner for inner in get_args(kind) if inner is not type(None)), kind)
     many = get_origin(kind) is list or get_origin(plain) is list
@@ -153,7 +153,7 @@ def describe(parameter: inspect.Parameter, kind: object, info: ParameterInfo) ->
 
 
 def flags(name: str, info: OptionInfo) -> list[str]:
-    """Return the spellings of an option, such as `-V` and `--version`: as declared, or else made from `name`."""
+    """Return the spellings of an option, such as `-V` and `--version`; if none is declared, derive it from `name`."""
     # In an annotation Typer takes the first spelling for the default.
     spellings = [info.default, *(info.param_decls or ())]
     declared = [text for text in spellings if isinstance(text, str) and text.startswith("-")]

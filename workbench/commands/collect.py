@@ -1,4 +1,4 @@
-"""Implement `workbench collect`: receive the files of a run from its nodes, or send those of this node."""
+"""Implement `workbench collect`: receive the files of a run from its nodes, or send the files of this node."""
 
 from pathlib import Path
 
@@ -13,9 +13,9 @@ from workbench.errors import UsageProblem
 
 
 def collect(folder: Path, listen: str | None, to: str | None, token_file: Path | None, nodes: int) -> Exit:
-    """Receive files into `folder` at the address `listen`, or send those of `folder` to the address `to`.
+    """Receive files into `folder` at the address `listen`, or send the files of `folder` to the address `to`.
 
-    `nodes` is the number of nodes that will send, 0 if unknown.
+    `nodes` is the number of nodes that will send files; 0 if unknown.
 
     Raises:
         WorkbenchError: The addresses or the token are wrong, or the receiver cannot be reached at the end.

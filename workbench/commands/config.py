@@ -19,9 +19,9 @@ from workbench.run_settings import FILE_FLAG, REFUSED_SIGN, SIGNS
 
 
 class ConfigData(msgspec.Struct, frozen=True):
-    """The data of `workbench config explain --json`: how each key was handled that the file or a flag sets.
+    """The data of `workbench config explain --json`: how each key that the file or a flag sets was handled.
 
-    The keys are in the order in which they were written; each is a `KeyReport` as a dict.
+    Each key is a `KeyReport` as a dict. The order is that in which the user wrote the keys.
     """
 
     keys: list[dict[str, object]]
@@ -39,7 +39,7 @@ def trainer_errors_as_ours() -> Iterator[None]:
 def with_environment(file: Path | None, overrides: Sequence[str], command: str) -> tuple[Path | None, list[str]]:
     """Return the file and the overrides, completed from CONFIG_FILE, MODULE with CONFIG, and COMM_MODE as for `launch`.
 
-    What the command line names takes precedence; a note is printed for each variable.
+    The command line takes precedence. A note is printed for each variable.
     """
     with trainer_errors_as_ours():
         line = read_flags(overrides)
@@ -61,7 +61,7 @@ def show(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> str:
 
 
 def explain(file: Path | None, overrides: Sequence[str], *, as_json: bool) -> str:
-    """Return text or JSON that says how the trainer handles each key that the user wrote.
+    """Return text or JSON about how the trainer handles each key that the user wrote.
 
     A key is honoured, translated, ignored, refused or unknown.
     """
@@ -94,7 +94,7 @@ def diff(a: Path, b: Path, overrides: Sequence[str], *, as_json: bool) -> str:
 def resolved(source: Path, overrides: Sequence[str]) -> dict[str, object]:
     """Return the resolved configuration at `source`, which is a TOML file or the folder of a run.
 
-    `overrides` are trainer flags, applied to a file only.
+    `overrides` are trainer flags. They apply only to a file.
     """
     if source.is_dir():
         return run_config(source)
@@ -102,7 +102,7 @@ def resolved(source: Path, overrides: Sequence[str]) -> dict[str, object]:
 
 
 def run_config(folder: Path) -> dict[str, object]:
-    """Return the configuration of the run in a folder, which its run.json has.
+    """Return the configuration of the run in a folder, from its run.json.
 
     Raises:
         UsageProblem: The folder has no run of our trainer.
@@ -116,7 +116,7 @@ def run_config(folder: Path) -> dict[str, object]:
 
 
 def key_line(report: trainer_config.KeyReport) -> str:
-    """Return the line of text about one key, such as `✓ honoured    training.steps = 10   (line 3)`."""
+    """Return a line of text about one key, such as `✓ honoured training.steps = 10 (line 3)`."""
     source = f" (from {report.source})" if report.source and report.source != report.key else ""
     line = f"   (line {report.line})" if report.line else ""
     meant = "Instead: {}." if report.refused else "Did you mean {}?"
@@ -127,14 +127,14 @@ def key_line(report: trainer_config.KeyReport) -> str:
 
 
 def next_step(report: trainer_config.KeyReport) -> str:
-    """Return the advice of the finding about a refused or unknown key."""
+    """Return the advice about a refused or unknown key, for the finding about this key."""
     if report.refused:
         return report.suggestion or "remove the key"
     return f"write {report.suggestion}" if report.suggestion else "remove the key"
 
 
 def written(report: trainer_config.KeyReport) -> str:
-    """Return a key as it was written, with its line: `comm.mode = 'x' (line 8)`; an unknown key without its value."""
+    """Return a key as the user wrote it, with its line: `comm.mode = 'x' (line 8)`; an unknown key has no value."""
     line = f" (line {report.line})" if report.line else ""
     return f"{report.key} = {report.value!r}{line}" if report.refused else f"{report.key}{line}"
 
@@ -142,7 +142,7 @@ def written(report: trainer_config.KeyReport) -> str:
 def document(reports: Sequence[trainer_config.KeyReport]) -> Report[ConfigData]:
     """Return the report for `config explain --json`, on how each key is handled.
 
-    Unknown keys are errors, and so are refused keys, without which the training would have another result.
+    Unknown keys are errors. Refused keys are errors too, because the training would have another result without them.
     """
     findings = ranked(
         Finding(

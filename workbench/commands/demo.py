@@ -34,7 +34,7 @@ SHORT_WINDOW = ("--profiling.memory_snapshot_window", "2")
 def demonstrate(incident: str, nproc: int, folder: Path | None, *, tui: bool, as_json: bool) -> Exit:
     """Run a job with the named incident, and explain how it failed.
 
-    The exit status is 0 unless the user interrupts the job, because the failure is intended.
+    The failure is intended, so the exit status is 0 unless the user interrupts the job.
     """
     name = SHORT_NAMES.get(incident, incident)
     if name not in INCIDENTS:
@@ -52,7 +52,7 @@ def demonstrate(incident: str, nproc: int, folder: Path | None, *, tui: bool, as
 
 
 def request(name: str, nproc: int, folder: Path) -> Request:
-    """Return the launch request for the debug model, which trains within seconds, with the incident `name`."""
+    """Return the launch request for the incident `name`; the debug model of the job trains within seconds."""
     return Request(
         module="llama3",
         config="llama3_debugmodel",

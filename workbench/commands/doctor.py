@@ -1,4 +1,4 @@
-"""Implement `workbench doctor`: check versions, devices and settings of this machine, and say how to fix wrong ones."""
+"""Implement `workbench doctor`: check versions, devices and settings of this machine, and say how to correct them."""
 
 import os
 import platform
@@ -54,7 +54,7 @@ class DoctorData(msgspec.Struct, frozen=True):
 
 
 def examine(*, as_json: bool) -> Exit:
-    """Print the report on this machine. As with every analysis, the exit status is 0 even if it contains errors."""
+    """Print the report on this machine; as for every analysis, the exit status is 0 even if the report has errors."""
     report = diagnosis()
     print(report.json().decode() if as_json else as_text(report))
     return Exit.OK
@@ -93,7 +93,7 @@ def installed_version(name: str) -> str | None:
 
 
 def problems(data: DoctorData) -> Iterator[Finding]:
-    """Yield a finding for each wrong setting of the machine, and for each that limits what workbench can do."""
+    """Yield a finding for each wrong setting of the machine, and for each setting that limits what workbench can do."""
     yield from training_problems(data)
     yield from torchtitan_problems()
     yield from recorder_problems(data.variables)
@@ -137,7 +137,7 @@ def training_problems(data: DoctorData) -> Iterator[Finding]:
 
 
 def torchtitan_problems() -> Iterator[Finding]:
-    """Yield a finding for each package that does not suit an installed torchtitan."""
+    """Yield a finding for each package that is incompatible with an installed torchtitan."""
     found = installed_torchtitan(sys.path)
     for conflict in conflicts(found) if found else ():
         yield finding("doctor.torchtitan", Severity.WARNING, conflict.title, conflict.why, f"run `{conflict.command}`")
@@ -190,7 +190,7 @@ def finding(name: str, severity: Severity, title: str, why: str, fix: str) -> Fi
 
 
 def writable(folder: Path) -> bool:
-    """Return whether the folder can be written to or, if it does not exist, its nearest existing parent."""
+    """Return whether the folder can be written to; if it does not exist, check the nearest parent that exists."""
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     return os.access(existing, os.W_OK)
 

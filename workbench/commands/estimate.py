@@ -1,4 +1,4 @@
-"""Implement `workbench estimate`: say how much memory each rank of a job will need, and whether that fits.
+"""Implement `workbench estimate`: predict how much memory each rank of a job will need, and whether it fits.
 
 Neither the devices nor the data of the job are needed.
 """
@@ -25,8 +25,8 @@ NOT_COUNTED = (
 def estimate(request: Request, limit: int | None) -> Report[EstimateData]:
     """Return a report on the memory that each rank will need.
 
-    With a `limit` in bytes it also says whether the job fits, and if it is tight, which settings would need less
-    memory.
+    With a `limit` in bytes, the report says whether the job fits. If it does not fit, or only nearly, the report also
+    lists settings that need less memory.
 
     Raises:
         WorkbenchError: The configuration is wrong, or the packages for training are not installed.
@@ -42,7 +42,7 @@ def estimate(request: Request, limit: int | None) -> Report[EstimateData]:
 
 
 def estimate_report(found: TrainerEstimate, limit: int | None, alternatives: list[Alternative]) -> Report[EstimateData]:
-    """Return the report on an estimate; `alternatives` are changed settings with the memory that they need."""
+    """Return the report on an estimate; `alternatives` are changed settings and the memory that they need."""
     data = EstimateData(
         **{name: getattr(found, name) for name in TrainerEstimate.__struct_fields__},
         limit_bytes=limit,
@@ -60,12 +60,12 @@ def estimate_report(found: TrainerEstimate, limit: int | None, alternatives: lis
 
 
 def subject(request: Request, script: Path | None = None) -> Run:
-    """Return a `Run` without files, at the path of the configuration or script: the heading of a report needs a run."""
+    """Return a `Run` without files, at the path of the configuration or script; a report needs it for its heading."""
     return Run(script or Path(request.config or "the defaults"), ())
 
 
 def trainer_estimate(request: Request, arguments: tuple[str, ...]) -> TrainerEstimate:
-    """Return the memory that a job of our trainer would need, from a step on tensors without values.
+    """Return the memory that a job of our trainer would need, measured in a step on tensors without values.
 
     The step runs in another process. `arguments` are the trainer's arguments.
     """
@@ -76,7 +76,7 @@ def trainer_estimate(request: Request, arguments: tuple[str, ...]) -> TrainerEst
 
 
 def configuration(arguments: tuple[str, ...]) -> JobConfig:
-    """Return the configuration, even if the trainer would refuse to train with it.
+    """Return the configuration; settings that the trainer refuses are accepted here.
 
     Raises:
         UsageProblem: A key or a value is wrong.
@@ -88,9 +88,9 @@ def configuration(arguments: tuple[str, ...]) -> JobConfig:
 
 
 def smaller_settings(config: JobConfig, found: TrainerEstimate) -> Iterator[tuple[str, ...]]:
-    """Yield changes of the configuration, as trainer flags, each of which reduces memory.
+    """Yield changes of the configuration, as trainer flags; each of them reduces memory.
 
-    `found` is the estimate with the unchanged configuration.
+    `found` is the estimate for the unchanged configuration.
     """
     batch, copies = config.training.local_batch_size, found.mesh["dp_replicate"]
     if config.activation_checkpoint.mode != "full":
@@ -103,7 +103,7 @@ def smaller_settings(config: JobConfig, found: TrainerEstimate) -> Iterator[tupl
 
 
 def limit_findings(data: EstimateData) -> Iterator[Finding]:
-    """Yield a finding if the rank with the highest peak exceeds the memory limit or comes close to it."""
+    """Yield a finding if the rank with the highest peak exceeds the memory limit or is close to it."""
     if data.limit_bytes is None or data.peak_bytes < NEAR_LIMIT * data.limit_bytes:
         return
     over = data.peak_bytes > data.limit_bytes
@@ -124,14 +124,14 @@ def limit_findings(data: EstimateData) -> Iterator[Finding]:
 
 
 def place_of_peak(data: EstimateData) -> str:
-    """Return in which part of the step the memory is highest, with the source line of a script if it is known."""
+    """Return the part of the step in which the memory is highest, with the source line of a script if it is known."""
     fullest = max(data.ranks, key=lambda rank: rank.peak_bytes)
     words = window_words(fullest.peak_window)
     return f"{words} ({fullest.peak_line})" if fullest.peak_line else words
 
 
 def advice(data: EstimateData) -> str:
-    """Return the advice to use the setting with the lowest peak, and say whether the job fits with it."""
+    """Return the advice to use the setting with the lowest peak, and whether the job fits with this setting."""
     if data.device:
         return advice_on_script(data)
     if not data.options:
@@ -144,7 +144,7 @@ def advice(data: EstimateData) -> str:
 
 
 def advice_on_script(data: EstimateData) -> str:
-    """Return the advice against the category that takes the most of a script's memory."""
+    """Return advice for a script: how to reduce the category that takes most of the memory."""
     categories = data.ranks[0].categories
     if max(categories, key=lambda name: categories[name]) in ("parameters", "gradients", "optimizer_state"):
         return "Shard the model over more ranks (fully_shard), or use an optimizer with less state."
@@ -152,7 +152,7 @@ def advice_on_script(data: EstimateData) -> str:
 
 
 def verdict(data: EstimateData, findings: list[Finding]) -> Verdict:
-    """Return the verdict: the highest peak of any rank, and which memory the estimate leaves out."""
+    """Return the verdict: the highest peak of any rank, and the memory that the estimate does not include."""
     mesh = " x ".join(f"{name} {degree}" for name, degree in data.mesh.items() if degree > 1) or "one rank"
     limit = f" of {size(data.limit_bytes)}" if data.limit_bytes else ""
     ranks = quantity(data.world_size, "rank")

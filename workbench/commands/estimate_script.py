@@ -1,6 +1,6 @@
 """Implement `workbench estimate --script`: estimate the memory of any training script before it runs for real.
 
-The script runs in a process of its own, under limits, on tensors without values, to the end of its second step.
+The script runs in a separate process, under limits, on tensors without values, to the end of its second step.
 """
 
 import os
@@ -51,7 +51,7 @@ def estimate_script(
 
 
 def rehearsed(job: JobCommand, arguments: Sequence[str], device: str, ranks: int) -> TrainerEstimate | Refusal:
-    """Run the script on tensors without values in another process; return its memory, or why there is none."""
+    """Run the script on tensors without values in another process; return its memory, or the reason why it failed."""
     with tempfile.TemporaryDirectory() as folder:
         result, output = Path(folder, "result.json"), Path(folder, "output.txt")
         words = command("trainer.estimate.script", str(result), device, str(ranks), str(job.source), *arguments)
@@ -64,9 +64,9 @@ def rehearsed(job: JobCommand, arguments: Sequence[str], device: str, ranks: int
 
 
 def rank_variables(job: JobCommand, ranks: int) -> dict[str, str]:
-    """Return the environment variables for a script, with which it sees no CUDA device.
+    """Return the environment variables for a script, which hide all CUDA devices.
 
-    If it needs them, those that torchrun sets for rank 0 are included.
+    If the script needs them, the variables that torchrun sets for rank 0 are included.
     """
     variables = {"CUDA_VISIBLE_DEVICES": ""}
     if ranks == 1 and not job.needs_ranks:
@@ -76,7 +76,7 @@ def rank_variables(job: JobCommand, ranks: int) -> dict[str, str]:
 
 
 def run(words: Sequence[str], variables: dict[str, str], output: Path) -> int | None:
-    """Run a command under limits, with its output in a file; return its exit status, or None if it took too long."""
+    """Run a command under limits, and write its output to a file; return its exit status, or None after a timeout."""
     limits = partial(limit_self, memory_of_machine() + ADDRESS_SPACE_OF_TORCH, SECONDS)
     with output.open("wb") as file, subprocess.Popen(
         words, env=variables, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
@@ -91,7 +91,7 @@ def run(words: Sequence[str], variables: dict[str, str], output: Path) -> int | 
 
 
 def kill_group(group: int) -> None:
-    """Kill the processes of a process group that a script has left behind."""
+    """Kill the processes of a process group that a script has not ended."""
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:

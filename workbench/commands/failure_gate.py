@@ -1,6 +1,6 @@
 """Implement `workbench compare --fail-on`: let a CI job fail if one run is worse than another.
 
-It fails by the severity of findings, or by limits on named measures such as `step_time>3%`.
+The condition is the severity of findings, or limits on named measures such as `step_time>3%`.
 """
 
 import re
@@ -17,10 +17,10 @@ DEFAULT_LIMIT = 0.1
 
 @dataclass
 class Gate:
-    """The condition under which `workbench compare` fails, as the option `--fail-on` gives it.
+    """The condition under which `workbench compare` fails, from the option `--fail-on`.
 
-    It fails for a finding of at least `severity`, or if a measure in `limits`, {measure: limit}, got worse by more
-    than its limit. Limits are fractions (0.1: 10 %).
+    It fails if a finding is at least as severe as `severity`. It also fails if a measure has got worse by more than its
+    limit in `limits`, {measure: limit}. Limits are fractions (0.1 means 10 %).
     """
 
     severity: Severity | None = None
@@ -29,8 +29,8 @@ class Gate:
     def fails(self, report: Report[object]) -> bool:
         """Return whether the report has a finding for which the comparison must fail.
 
-        That is a finding of at least `severity`, or one that says that a measure in `limits` got worse or could not
-        be judged.
+        Such a finding is at least as severe as `severity`, or says that a measure in `limits` has got worse or could
+        not be judged.
         """
         worst = report.worst()
         if self.severity and worst and worst.weight >= self.severity.weight:
@@ -59,7 +59,7 @@ def parse_gate(text: str | None) -> Gate:
 
 
 def parse_item(item: str) -> tuple[str, str | None, str | None]:
-    """Return (name, limit, percent sign) of an item such as `step_time>3%`; absent parts are None."""
+    """Return (name, limit, percent sign) of an item such as `step_time>3%`; missing parts are None."""
     match = ITEM.fullmatch(item)
     if match and (match[1] in MEASURES or (match[1] in ("warning", "error") and not match[2])):
         return match[1], match[2], match[3]

@@ -1,8 +1,8 @@
-"""Keep reports in the cache, so that the same question about unchanged files is answered without an analysis.
+"""Store reports in the cache, so that the same question about unchanged files is answered without an analysis.
 
-What is kept is what text and JSON need: the report, with its data as JSON, and its tables. So an answer from here
-loads neither NumPy, nor pandas, nor an analyzer. Its name in the cache is a hash of the question, of the path, size and
-times of every file that the answer may depend on, and of the same of this project's own code.
+The stored report has everything that text and JSON output need: the report, its data as JSON, and its tables. So an
+answer from the cache loads neither NumPy, nor pandas, nor an analyzer. Its name in the cache is a hash. It covers the
+question, and the path, size and times of every file on which the answer may depend, including this project's code.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ OWN_CODE = Path(__file__).resolve().parents[2]
 
 
 class KeptReport(msgspec.Struct, frozen=True):
-    """A report as it is kept: its data as JSON, its tables, and the command that shows more (empty: none)."""
+    """A report as it is stored: its data as JSON, its tables, and the command that shows more (empty: none)."""
 
     report: Report[msgspec.Raw]
     tables: list[Table]
@@ -44,10 +44,11 @@ class KeptReport(msgspec.Struct, frozen=True):
 
 
 def key_of(room: str | None, paths: Sequence[Path], read: ReadOptions) -> str | None:
-    """Return the name in the cache of the answer to a question; None if this answer must not be kept.
+    """Return the name in the cache of the answer to a question; None if this answer must not be stored.
 
-    `room` is the name of the analyzer (None: the files decide). Only answers about folders are kept: for a single file,
-    analyzers look at other files beside it. Limits and workers are the business of one analysis, not of the next.
+    `room` is the name of the analyzer (None: the files decide). Only answers about folders are stored, because for a
+    single file the analyzers look at other files beside it. Answers with memory limits or workers are not stored
+    either.
     """
     if read.no_cache or read.max_memory or read.cluster:
         return None
@@ -66,7 +67,7 @@ def key_of(room: str | None, paths: Sequence[Path], read: ReadOptions) -> str | 
 
 
 def states(files: Iterable[Path]) -> Iterator[bytes]:
-    """Yield the path, size and times of change of each file; a file that does not exist has only its path."""
+    """Yield the path, size and modification times of each file; for a missing file, only its path."""
     for path in files:
         try:
             stat = path.stat()
@@ -77,7 +78,7 @@ def states(files: Iterable[Path]) -> Iterator[bytes]:
 
 
 def own_code() -> Iterator[Path]:
-    """Yield the files of this project's code, and the folder of the installed libraries, in a stable order."""
+    """Yield the files of this project's code, and the folder of the installed libraries, in a fixed order."""
     for name in ("analyzers", "workbench"):
         for folder, folders, files in os.walk(OWN_CODE / name):
             folders[:] = sorted(inner for inner in folders if inner != "__pycache__")
@@ -87,7 +88,7 @@ def own_code() -> Iterator[Path]:
 
 
 def read_files(paths: Sequence[Path], unreadable: list[Unreadable]) -> Iterator[Path]:
-    """Yield every file that an answer about the folders `paths` depends on, and the folders that hold these files.
+    """Yield every file on which an answer about the folders `paths` depends, and the folders of these files.
 
     Problems are added to `unreadable`.
     """
@@ -105,7 +106,7 @@ def read_files(paths: Sequence[Path], unreadable: list[Unreadable]) -> Iterator[
 
 
 def find(key: str) -> KeptReport | None:
-    """Return the report that is kept under a name; None if there is none, or if it is damaged or not trusted."""
+    """Return the stored report with the name `key`; None if there is none, or if it is damaged or not trusted."""
     folder = locations.cache_folder()
     if folder is None or not is_trusted(entry := folder / key):
         return None
@@ -123,7 +124,7 @@ def find(key: str) -> KeptReport | None:
 
 
 def keep(key: str, kept: KeptReport) -> None:
-    """Keep a report in the cache; a report that is too large, or cannot be written, is not kept."""
+    """Store a report in the cache; a report that is too large, or cannot be written, is not stored."""
     folder, body = locations.cache_folder(), msgspec.json.encode(kept)
     if folder is None or folder in locations.UNUSABLE or len(body) > BYTES_AT_MOST:
         return
@@ -141,10 +142,10 @@ def keep(key: str, kept: KeptReport) -> None:
 
 
 def may_change(report: Report[object], run: Run) -> bool:
-    """Return whether the same files can have another answer later.
+    """Return whether the answer for the same files may be different later.
 
-    That is so while the launcher of a job runs, because its end is seen from outside of the files; and if a file could
-    not be read, or not within the limits, which depend on the machine.
+    This is so while the launcher of a job runs, because its end is not visible in the files alone. It is also so if a
+    file could not be read, or not within the limits, because the limits depend on the machine.
     """
     is_incomplete = any(finding.id.endswith(".unreadable") for finding in report.findings)
     return is_incomplete or bool(run.unreadable) or run.manifest().get("status") == "running"

@@ -31,7 +31,7 @@ def deliver(report: Report[object], document: DocumentOptions, run: Run, fail_on
 
 
 def output_format(document: DocumentOptions) -> Format:
-    """Return the format that `--format` or `--json` names, or else that of the output file's suffix; by default text.
+    """Return the format from `--format` or `--json`, or from the suffix of the output file; by default text.
 
     Raises:
         UsageProblem: The suffix is unknown.
@@ -47,7 +47,7 @@ def output_format(document: DocumentOptions) -> Format:
 
 @contextmanager
 def refusing_to_overwrite(path: Path, *, force: bool, inputs: Run | None = None) -> Iterator[None]:
-    """Return a context for writing the file `path`, which refuses to overwrite a file unless `force` is set.
+    """Return a context for writing the file `path`; it refuses to overwrite a file unless `force` is set.
 
     Raises:
         UsageProblem: The file exists, and `force` is not set or the file is one of `inputs`.
@@ -65,7 +65,7 @@ def refusing_to_overwrite(path: Path, *, force: bool, inputs: Run | None = None)
 
 
 def is_one_of(path: Path, run: Run) -> bool:
-    """Return whether a path leads to a file of the run, also by another name such as a link."""
+    """Return whether a path leads to a file of the run, possibly by another name such as a link."""
     try:
         target = path.stat()
     except FileNotFoundError:

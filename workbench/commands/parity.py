@@ -32,9 +32,9 @@ BATCH = "training.local_batch_size"
 
 @dataclass(frozen=True)
 class Variant:
-    """One of the runs to compare, as the option `--run` describes it (`text`).
+    """One of the runs to compare, from an option `--run`; `text` is the text of this option.
 
-    `degrees` is {mesh dimension: number of ranks}; `flags` has trainer flags that only this run has.
+    `degrees` is {mesh dimension: number of ranks}. `flags` has the trainer flags of this run only.
     """
 
     text: str
@@ -43,7 +43,7 @@ class Variant:
 
     @property
     def ranks(self) -> int:
-        """The number of processes of the run: the product of all degrees except that of experts, which adds none."""
+        """The number of processes of the run: the product of all degrees; the expert degree adds no ranks."""
         return math.prod(degree for name, degree in self.degrees.items() if name != EXPERT)
 
     @property
@@ -52,16 +52,15 @@ class Variant:
         return self.degrees[REPLICATE] * self.degrees[SHARD]
 
     def sets(self, key: str) -> bool:
-        """Return whether an option of this run alone sets the configuration key `key`."""
+        """Return whether the option `--run` of this run sets the configuration key `key`."""
         return f"--{key}" in self.flags
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The options of `workbench parity`: the training to run, and the variants of it to compare.
+    """The options of `workbench parity`: the training to run, and its variants to compare.
 
-    All runs write below `folder`. With `values`, sums over tensors are recorded, to find the first tensor that
-    differs.
+    All runs write below `folder`. With `values`, sums over tensors are recorded, to find the first tensor that differs.
     """
 
     request: Request
@@ -75,7 +74,7 @@ def variant(text: str) -> Variant:
     """Parse the text of one `--run` option, such as `dp_replicate=2,dp_shard=2,tp=2` or `debug.seed=3`.
 
     Raises:
-        UsageProblem: A part is not of the form key=value, or a degree is not a positive integer.
+        UsageProblem: A part does not have the form key=value, or a degree is not a positive integer.
     """
     degrees, flags = dict.fromkeys(KEYS, 1), list[str]()
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -93,7 +92,7 @@ def variant(text: str) -> Variant:
 def flag(key: str, value: str) -> tuple[str, ...]:
     """Return the trainer flag that sets a key to a value, as words of a command line.
 
-    The words are `--KEY VALUE`; for true and false the flag is `--KEY` or `--SECTION.no_NAME`, without a value.
+    The words are `--KEY VALUE`. For true and false, the flag is `--KEY` or `--SECTION.no_NAME`, without a value.
     """
     section, _, name = key.rpartition(".")
     switches = {"true": (f"--{key}",), "false": (f"--{section}.no_{name}",)}
@@ -103,8 +102,8 @@ def flag(key: str, value: str) -> tuple[str, ...]:
 def compare_meshes(comparison: Comparison, start: Start | None = None, tolerance: float | None = None) -> bool:
     """Train on all meshes, one after the other; return whether all runs succeeded, so that they can be compared.
 
-    `start` runs a job and returns its status; None means our launcher. `tolerance` is the relative difference that is
-    allowed; None allows what rounding can cause.
+    `start` runs a job and returns its status; None means our launcher. `tolerance` is the largest relative difference
+    that is allowed; None allows the differences that rounding can cause.
 
     Raises:
         UsageProblem: There are fewer than two runs, or the configuration does not fit a mesh; nothing was started.
@@ -135,7 +134,7 @@ def start_job(job: Plan) -> str:
 
 
 def tolerance_of(config: JobConfig) -> float:
-    """Return the relative difference that rounding can cause: 2e-2 if bfloat16 is used, less with float32 alone."""
+    """Return the largest relative difference that rounding can cause: 2e-2 with bfloat16, less with float32 alone."""
     training = config.training
     return parity.TOLERANCE if "bfloat16" not in (training.mixed_precision_param, training.dtype) else 2e-2
 
@@ -153,7 +152,7 @@ def configuration(request: Request) -> JobConfig:
 
 
 def seed_job(comparison: Comparison) -> Plan:
-    """Return the plan of the job that saves the initial weights from which all runs start; it has one rank."""
+    """Return the plan of a job with one rank that saves the initial weights, from which all runs start."""
     ones = (part for name in KEYS for part in (f"--parallelism.{KEYS[name]}", "1"))
     saving = ("--checkpoint.enable", "--checkpoint.create_seed_checkpoint", "--checkpoint.folder", "checkpoint")
     folder = ("--job.dump_folder", str(comparison.folder / SEED_FOLDER))
@@ -178,9 +177,9 @@ def seed(comparison: Comparison) -> tuple[str, ...]:
 
 
 def local_batch(comparison: Comparison, base: JobConfig, one: Variant) -> int:
-    """Return the local batch size (sequences per rank) of run `one`.
+    """Return the local batch size (sequences per rank) with which run `one` has the same global batch as the first run.
 
-    With it the run trains on the same sequences in each step as the first run.
+    So all runs train on the same sequences in each step.
 
     Raises:
         UsageProblem: The sequences of a step cannot be divided evenly among the ranks.

@@ -21,7 +21,7 @@ NO_PLAN_CONFIDENCE, CONFIDENCE = 0.6, 0.8
 def plan(request: Request, limit: int, margin: float, device: str, count: int) -> Report[PlanData]:
     """Return a report on the `count` fastest settings that fit into `limit` bytes of memory per rank.
 
-    The fraction `margin` of these bytes stays free. `device` is the name of the device whose speed is assumed.
+    The fraction `margin` of this memory stays free. `device` is the name of the device whose speed is assumed.
 
     Raises:
         WorkbenchError: The configuration is wrong, or the packages for training are not installed.
@@ -66,7 +66,7 @@ def verdict(data: PlanData, findings: list[Finding]) -> Verdict:
 
 
 def order(data: PlanData) -> str:
-    """Return a sentence on the speeds: whence they are, and how many plans may be the fastest."""
+    """Return a sentence on the source of the speeds, and on how many plans may be the fastest."""
     if data.first_rank < 2:
         return MODEL_OF_TIME
     within = percent(data.speed_margin)
@@ -77,7 +77,7 @@ def order(data: PlanData) -> str:
 
 
 def too_large(data: PlanData) -> Finding:
-    """Return the finding that no settings fit into memory: all that were tried on tensors without values need more."""
+    """Return the finding that no settings fit: all that were tried on tensors without values need more memory."""
     return Finding(
         id="plan.too_large",
         severity=Severity.ERROR,
@@ -92,6 +92,6 @@ def too_large(data: PlanData) -> Finding:
 
 
 def in_words(planned: PlannedSettings) -> str:
-    """Return the settings as a phrase: `data_parallel_shard_degree 8, local_batch_size 4, mode full`."""
+    """Return settings as a phrase such as `data_parallel_shard_degree 8, local_batch_size 4, mode full`."""
     shown = {key.rpartition(".")[2]: value for key, value in planned.settings.items() if value not in (1, False)}
     return ", ".join(f"{name} {str(value).lower() if value is True else value}" for name, value in shown.items())

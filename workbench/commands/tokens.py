@@ -21,7 +21,7 @@ from workbench.launch.plan import Request, own_environment, trainer_arguments
 def show_tokens(
     words: list[str], data: TokenOptions, model: ModelOptions, document: DocumentOptions, fail_on: FailOn | None
 ) -> Exit:
-    """Print a report on tokens and labels, of the data sets in `words` or else of the trainer's data."""
+    """Print a report on tokens and labels: of the data sets in `words`, or else of the trainer's data."""
     paths, overrides = paths_and_overrides(words)
     if paths:
         if overrides or model.config or model.module:
@@ -34,7 +34,7 @@ def show_tokens(
 
 
 def paths_and_overrides(words: list[str]) -> tuple[list[Path], list[str]]:
-    """Split the words of a command line into paths and the trainer flags after them (`--section.key value`)."""
+    """Split the words of a command line into paths and the trainer flags after the paths (`--section.key value`)."""
     first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
     return [Path(word) for word in words[:first]], words[first:]
 
@@ -43,7 +43,7 @@ def data_set_report(paths: list[Path], data: TokenOptions) -> Report[tokens.Toke
     """Return the report on the data sets at these paths.
 
     Raises:
-        InputError: A file is missing, damaged, or of no known form.
+        InputError: A file is missing or damaged, or has an unknown format.
     """
     files = tokens.find_files(paths, data.tokenizer)
     memory = size_in_bytes(data.max_memory)

@@ -12,8 +12,8 @@ from workbench.watch.follow import follow
 def watch(folder: Path, *, tui: bool) -> Exit:
     """Show the job that writes to `folder` until it ends or the user leaves, and return the exit status.
 
-    The folder may be created later. With `tui` the terminal app shows the job, if this process runs on a terminal;
-    otherwise lines of text are printed.
+    The folder may be created later. With `tui`, the terminal app shows the job, if this process runs on a terminal.
+    Otherwise lines of text are printed.
 
     Raises:
         InputError: `folder` is a file.

@@ -1,4 +1,4 @@
-"""Run a job again from the last checkpoint before a NaN or a spike of the loss, and say where it began."""
+"""Run a job again from the last checkpoint before a NaN or a spike of the loss, and find where it began."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def run_again(run: Run, event: Finding) -> Report[RerunData]:
     `event` is the finding on a NaN or on a spike of the loss.
 
     Raises:
-        InputError: No run.json says what was run.
+        InputError: There is no run.json with the command of the job.
     """
     step = event.step or 0
     try:
@@ -73,8 +73,8 @@ def run_again(run: Run, event: Finding) -> Report[RerunData]:
 def starting_step(folder: Path, manifest: Mapping[str, Any], step: int, before: int) -> tuple[int | None, str]:
     """Return (step after which the second run starts, ""), or (None, why it cannot start).
 
-    The start is the last checkpoint that is at least `before` steps before `step`, or else the last one before
-    `step`; 0 means the start of training. `manifest` is the content of run.json.
+    The second run starts at the last checkpoint that is more than `before` steps before `step`. If there is none, it
+    starts at the last checkpoint before `step`. 0 means the start of training. `manifest` is the content of run.json.
     """
     config = manifest.get("config")
     if not isinstance(config, dict):
@@ -96,7 +96,7 @@ def starting_step(folder: Path, manifest: Mapping[str, Any], step: int, before: 
 
 
 def checkpoints(folder: Path) -> list[int]:
-    """Return the steps of the complete checkpoints in a folder that hold more than weights."""
+    """Return the steps of the complete checkpoints in a folder, without checkpoints that have only weights."""
     names = [(STEP_FOLDER.fullmatch(path.name), path) for path in folder.glob("step-*")]
     return sorted(int(match[1]) for match, path in names if match and (path / ".metadata").is_file() and int(match[1]))
 
@@ -104,8 +104,8 @@ def checkpoints(folder: Path) -> list[int]:
 def settings_around(folder: Path, config: Mapping[str, Any], start: int, step: int, *, is_spike: bool) -> Settings:
     """Return the settings of the second run, with recorders on: it resumes after step `start` and ends with `step`.
 
-    The learning rate follows the schedule of the first run. `is_spike` selects the recorder: of values, or of what is
-    not finite.
+    The learning rate follows the schedule of the first run. `is_spike` selects the recorder: sums over values for a
+    spike, the check for NaN and infinities otherwise.
     """
     scheduled = config["lr_scheduler"]["total_steps"] or config["training"]["steps"]
     recorder = "debug.record_values" if is_spike else "debug.check_finite"
@@ -130,10 +130,10 @@ def settings_around(folder: Path, config: Mapping[str, Any], start: int, step: i
 def answer(
     first: Run, second: Run, event: Finding, start: int, words: list[str], config: Mapping[str, Any]
 ) -> RerunData:
-    """Return what the second run shows: whether the step broke again, which tensor jumped first, and the step's batch.
+    """Return what the second run shows: whether the step broke again, the tensor that jumped first, and the batch.
 
-    `start` is the step after which the second run began, `words` its command, `config` the configuration of the
-    first.
+    `start` is the step after which the second run began, `words` is its command, and `config` is the configuration of
+    the first run.
     """
     step = event.step or 0
     recorded, repeated = losses_of(first, step, "loss"), losses_of(second, step, "loss")
@@ -169,7 +169,7 @@ def sequences_of(config: Mapping[str, Any], run: Run) -> int:
 
 
 def is_same(before: float | None, after: float | None) -> bool:
-    """Return whether two losses are equal up to rounding; None, a loss that is not finite, only equals None."""
+    """Return whether two losses are equal up to rounding; None (a loss that is not finite) equals only None."""
     if before is None or after is None:
         return before is after
     return abs(after - before) <= SAME * abs(before)

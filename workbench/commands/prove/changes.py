@@ -21,14 +21,14 @@ BATCH_TENSORS, TOKEN_BYTES = 2, 8
 
 @dataclass(frozen=True)
 class NoChange:
-    """Why no change of settings is tried (`reason`, a clause), and what to do instead (`advice`, an imperative)."""
+    """The reason why no change of settings is tried (`reason`, a clause), and what to do instead (`advice`)."""
 
     reason: str
     advice: str
 
 
 def reason_against_settings(run: RecordedRun) -> NoChange | None:
-    """Return why no setting can prevent the failed allocation; None if a setting may."""
+    """Return the reason why no setting can prevent the failed allocation; None if a setting may prevent it."""
     oom = run.device.oom
     if oom is None:
         return None
@@ -49,9 +49,9 @@ def reason_against_settings(run: RecordedRun) -> NoChange | None:
 
 
 def reason_outside_settings(run: RecordedRun) -> NoChange:
-    """Return what filled the memory of a run whose settings should fit into it, and what to do about it.
+    """Return the reason for a failed allocation in a run whose settings should fit into memory, and advice.
 
-    They should fit because a step on tensors without values, as `workbench estimate` does, stays below the limit.
+    The settings should fit, because a step on tensors without values stays below the limit, as in `workbench estimate`.
     """
     training, oom = run.manifest["config"]["training"], run.device.oom
     inputs = oom.categories.get("inputs", 0) if oom else 0
@@ -74,7 +74,7 @@ def is_validation(run: RecordedRun) -> bool:
 
 
 def changes(run: RecordedRun) -> Iterator[Settings]:
-    """Yield the changes of settings to try, as {key: new value}; first those that the finding advises."""
+    """Yield the changes of settings to try, as {key: new value}; changes that the finding advises come first."""
     config = run.manifest["config"]
     if is_validation(run):
         for batch in halved(config["validation"]["local_batch_size"]):
@@ -118,14 +118,14 @@ def against_state(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Setti
 
 
 def checkpointing(config: Mapping[str, Any]) -> Settings:
-    """Return the change that recomputes all activations; empty if the run does so already."""
+    """Return the change to recompute all activations; empty if the run already does so."""
     return {} if config["activation_checkpoint"]["mode"] == "full" else dict(FULL)
 
 
 def smaller_batches(config: Mapping[str, Any], run: RecordedRun) -> Iterator[Settings]:
     """Yield changes to a smaller local batch, with more forward passes that accumulate gradients.
 
-    Each change keeps the global batch, the number of sequences in a step over all ranks.
+    Each change keeps the global batch (the number of sequences in a step over all ranks).
     """
     batch = config["training"]["local_batch_size"]
     for smaller in halved(batch):
@@ -145,6 +145,6 @@ def sequences_a_step(config: Mapping[str, Any], run: RecordedRun) -> int:
 
 
 def halved(number: int) -> Iterator[int]:
-    """Yield half of a number, a quarter and so on, as long as the result is a whole number: 12 gives 6 and 3."""
+    """Yield a half of a number, a quarter and so on, as long as the result is a whole number: 12 gives 6 and 3."""
     parts = (number // 2**power for power in range(1, HALVINGS) if number % 2**power == 0)
     yield from takewhile(lambda part: part > 0, parts)

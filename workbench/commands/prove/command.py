@@ -1,6 +1,7 @@
 """Choose advice against a failed allocation, run the job with it, and compare predicted with measured memory.
 
-The memory is predicted by a rehearsal, a step on tensors without values, or by scaling the request that failed.
+There are two ways to predict the memory: a step on tensors without values (a rehearsal), or scaling the memory in use
+when the request failed.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +37,7 @@ Predict = Callable[[Settings], int]
 
 
 def prove(run: Run, options: Options) -> Report[ProofData]:
-    """Run a job that ran out of memory, or nearly did, again with the best advice, and return a report on that.
+    """Run a job again that ran out of memory, or nearly did, with the best advice; return a report on the result.
 
     Raises:
         WorkbenchError: The run has no failed allocation and is not near its limit, or cannot be started again.
@@ -47,9 +48,9 @@ def prove(run: Run, options: Options) -> Report[ProofData]:
 
 
 def unproved(run: RecordedRun, why: NoChange, needed: int | None = None) -> ProofData:
-    """Return the data of a proof for which no second run was made.
+    """Return the data of a proof without a second run.
 
-    `why` says why there is none, and `needed` is the predicted peak in bytes, if it is known.
+    `why` is the reason for not running the job again. `needed` is the predicted peak in bytes, if it is known.
     """
     return ProofData(
         finding=run.finding, limits=run.limits, room_bytes=run.room_bytes, needed_bytes=needed, basis=None,
@@ -58,7 +59,7 @@ def unproved(run: RecordedRun, why: NoChange, needed: int | None = None) -> Proo
 
 
 def proof_of_trainer(run: RecordedRun) -> ProofData:
-    """Return the proof for a run of our trainer: predict its memory with changed settings, and run those that fit."""
+    """Return the proof for a run of our trainer: predict the memory of changed settings, and run those that fit."""
     hosts = set(dict(run.manifest.get("hosts") or {}).values())
     if len(hosts) > 1:
         only_here = f"the run had {len(hosts)} hosts, and a second run would have only this one"
@@ -76,7 +77,7 @@ def proof_of_trainer(run: RecordedRun) -> ProofData:
 
 
 def proof_of_command(run: RecordedRun) -> ProofData:
-    """Return the proof for a user's command, which is run again with a smaller batch.
+    """Return the proof for a user's command: run the command again with a smaller batch.
 
     If no flag of the command sets the batch size, nothing is run, and the proof says why.
     """
@@ -97,9 +98,9 @@ def decided(
 ) -> ProofData:
     """Try changes of settings in turn, and return the proof: the first run that passes, or what was tried.
 
-    `predict` returns the bytes that a change needs, and `basis` says how; the job is run with each change that fits.
-    `needed` is the predicted peak with unchanged settings, None if unknown. Changes that the trainer refuses are left
-    out.
+    `predict` returns the bytes that a change needs, and `basis` names its method. The job is run with each change that
+    fits. `needed` is the predicted peak with unchanged settings; None if unknown. A change that the trainer refuses is
+    left out.
     """
     considered, runs = list[Considered](), list[Rerun]()
     stated = margin(basis, run.manifest)
@@ -152,7 +153,8 @@ def rehearsed_peak(run: RecordedRun, folder: Path, change: Settings) -> int:
 def scaled(run: RecordedRun, change: Settings) -> int:
     """Return the bytes that would have been in use at the failed request with a smaller batch.
 
-    The part of the memory that grows with the batch is scaled. The peak of the step may come later than this request.
+    The part of the memory that grows with the batch is scaled. The peak of the step may come later than this request,
+    so the result may be too small.
     """
     [(key, value)] = change.items()
     named = batch_flag(run.manifest.get("command") or [])

@@ -1,6 +1,6 @@
-"""State how far a predicted memory peak may be from the measured one.
+"""The largest error that a predicted memory peak may have.
 
-Each margin covers the largest error in the tables of docs/reference/accuracy.md. These programs measure it again:
+Each margin covers the largest error in the tables of docs/reference/accuracy.md. These programs measure the errors:
 `benchmarks.estimate` and `benchmarks.advice.plans` (data parallelism), `benchmarks.parallelisms` (other meshes).
 """
 
@@ -21,7 +21,7 @@ MESH_KEYS = ("tp", "cp", "pp")
 
 
 def margin(basis: Basis, manifest: Mapping[str, Any]) -> float:
-    """Return the relative error that a prediction may have: for its basis, and for the mesh of the run.
+    """Return the largest relative error of a prediction; it depends on the basis and on the mesh of the run.
 
     `manifest` is the content of the run's run.json.
     """
@@ -34,5 +34,5 @@ def margin(basis: Basis, manifest: Mapping[str, Any]) -> float:
 
 
 def usable_share(stated: float) -> float:
-    """Return the fraction of the memory for tensors that a predicted peak may take, if its margin is `stated`."""
+    """Return the fraction of the memory for tensors that a predicted peak may use; `stated` is the margin of error."""
     return 1 - stated

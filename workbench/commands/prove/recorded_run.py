@@ -20,8 +20,8 @@ GROWING_CATEGORIES = ("activations", "inputs", "temporary")
 class RecordedRun:
     """A run that ran out of memory or came near its limit, from its files.
 
-    `manifest` is the content of its `run.json`, `finding` the id of the finding, and `device` is the device that the
-    finding is about.
+    `manifest` is the content of its `run.json`, `finding` the id of the finding, and `device` the device of the
+    finding.
     """
 
     folder: Path
@@ -46,15 +46,15 @@ class RecordedRun:
 
     @property
     def room_bytes(self) -> int:
-        """The bytes that tensors may take: allocated plus free ones at the failure, or the limit if nothing failed."""
+        """The bytes that tensors may use: allocated plus free bytes at the failure; without a failure, the limit."""
         oom = self.device.oom
         return oom.allocated_bytes + oom.device_free_bytes if oom else self.device.limit_bytes or 0
 
     def growing_bytes(self, *, in_validation: bool = False) -> int:
-        """Return the bytes at the failed allocation that depend on the batch size, with the request that failed.
+        """Return the bytes at the failed allocation that depend on the batch size, including the failed request.
 
-        In training these are the bytes that half a batch would halve. In a validation the estimate is coarser: all
-        bytes of the categories in `GROWING_CATEGORIES`.
+        In training, these are the bytes of which half a batch would save a half. In a validation, the estimate is
+        coarser: all bytes of the categories in `GROWING_CATEGORIES`.
         """
         half = next((saving for saving in self.device.savings if saving.remedy is Remedy.HALF_BATCH), None)
         oom = self.device.oom
@@ -65,7 +65,7 @@ class RecordedRun:
 
 
 def recorded_run(run: Run, options: Options) -> RecordedRun:
-    """Return the run with its finding about a failed allocation, or about memory that is close to the limit.
+    """Return the run with its finding about a failed allocation, or about memory close to the limit.
 
     Raises:
         InputError: The run has no such finding, or no run.json.

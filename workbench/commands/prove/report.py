@@ -1,4 +1,4 @@
-"""Write the report on a proof: whether the run fits with the advice, and how far off the predicted memory was."""
+"""Make the report on a proof: whether the run fits with the advice, and the error of the predicted memory."""
 
 from analyzers.report import Evidence, Finding, Report, Severity, Verdict, status_of, tool_version
 from analyzers.report import Status as Light
@@ -31,7 +31,7 @@ def proof_report(run: RecordedRun, data: ProofData) -> Report[ProofData]:
 
 
 def finding(run: RecordedRun, data: ProofData) -> Finding:
-    """Return the finding of a proof: the advice works, the advice does not work, or none was applied."""
+    """Return the finding of a proof: the advice works, the advice does not work, or no advice was applied."""
     if data.rerun is None or data.applied is None:
         return not_applied(run, data)
     passed, measured = data.rerun.passed, data.rerun.peak_bytes
@@ -66,7 +66,7 @@ def excess_phrase(data: ProofData) -> str:
 
 
 def not_applied(run: RecordedRun, data: ProofData) -> Finding:
-    """Return the finding that no advice was applied, and why."""
+    """Return the finding that no advice was applied, with the reason."""
     smallest = min((one.predicted_bytes for one in data.considered), default=None)
     room = size(data.room_bytes)
     needs = f" The settings as they were need {size(data.needed_bytes)} of {room}." if data.needed_bytes else ""

@@ -28,14 +28,14 @@ WAIT_S = 30.0
 
 
 def proof_folder(run: Path) -> Path:
-    """Return the folder of the second run: the name of the first run's folder with `-proof` at its end."""
+    """Return the folder of the second run: the folder of the first run with `-proof` at the end of its name."""
     return run.resolve().with_name(f"{run.resolve().name}-proof")
 
 
 def configuration(config: Mapping[str, Mapping[str, Any]], changes: Settings, folder: Path) -> str:
     """Return the configuration of the second run as TOML text.
 
-    It is that of the first run, `config`, with `changes`, and with settings that record a few steps in `folder`.
+    It is the first run's configuration `config` with `changes`, and with settings that record a few steps in `folder`.
     """
     new: dict[str, dict[str, Any]] = {section: dict(keys) for section, keys in config.items()}
     recorded: Settings = {
@@ -92,7 +92,7 @@ def run_limited(words: Sequence[str], limits: Mapping[str, int]) -> int:
     """Run a command under memory limits, {name: bytes}, and return its exit status.
 
     Raises:
-        InputError: It did not end within `LONGEST_S` seconds, and was ended.
+        InputError: The command did not end within `LONGEST_S` seconds, and was stopped.
     """
     with subprocess.Popen(
         words,
@@ -112,7 +112,7 @@ def run_limited(words: Sequence[str], limits: Mapping[str, int]) -> int:
 
 
 def end(job: "subprocess.Popen[bytes]") -> None:
-    """End a process if it is still running: interrupt it, and kill its process group if that does not help."""
+    """End a process if it is still running: interrupt it; if this does not help, kill its process group."""
     if job.poll() is not None:
         return
     job.send_signal(signal.SIGINT)
@@ -123,7 +123,7 @@ def end(job: "subprocess.Popen[bytes]") -> None:
 
 
 def limited_by(limits: Mapping[str, int]) -> Callable[[], None]:
-    """Return a function that sets soft memory limits, {name: bytes}, on the process that calls it."""
+    """Return a function that sets soft memory limits, {name: bytes}, on the process in which it is called."""
     wanted = [(LIMITS[name], bytes_) for name, bytes_ in limits.items() if name in LIMITS]
 
     def limit() -> None:

@@ -1,4 +1,4 @@
-"""Write the report on a second run that was made to find the origin of a NaN or a spike of the loss."""
+"""Make the report on a second run that looked for the origin of a NaN or a spike of the loss."""
 
 import math
 from collections.abc import Sequence
@@ -37,22 +37,26 @@ def rerun_report(data: RerunData, not_finite: Sequence[Finding]) -> Report[Rerun
 
 
 def missing(data: RerunData) -> list[str]:
-    """Return what the report lacks: if the second run did not break, a sentence with its loss; else nothing."""
+    """Return a list with a sentence on the second run's loss, if the second run did not break; else an empty list.
+
+    The report shows this sentence as missing evidence.
+    """
     if data.not_run or data.reproduced:
         return []
     return [f"the same loss in step {data.step}: the second run has {loss(data.repeated_loss)}"]
 
 
 def is_batch(data: RerunData) -> bool:
-    """Return whether the batch explains a spike, given that no gradient jumped.
+    """Return whether the batch explains a spike; the caller knows that no gradient jumped.
 
-    It does if the loss rose again in the second run, and enough steps before it were recorded to compare with.
+    The batch explains it if the loss rose again in the second run, and enough steps before it were recorded for
+    comparison.
     """
     return data.event == SPIKE and data.reproduced and data.steps_compared >= STEPS_BEFORE
 
 
 def batch_finding(data: RerunData) -> Finding:
-    """Return the finding that the batch of the step caused the spike; it follows by exclusion."""
+    """Return the finding that the batch of the step caused the spike, because no other cause is left."""
     late = worst_rank(data)
     return Finding(
         id="rerun.batch",
@@ -90,7 +94,7 @@ def jump_finding(data: RerunData, jumps: Jumps) -> Finding:
 
 
 def reason(jumps: Jumps) -> str:
-    """Return the numbers about a jump of gradients: its size, how many parameters have one, and the forward pass."""
+    """Return the facts about a jump of gradients: its size, the number of parameters with one, the forward pass."""
     first, largest = jumps.gradient, jumps.largest
     most = "" if largest.tensor == first.tensor else f"; that of {largest.tensor} grew most, {times(largest)} as large"
     return (
@@ -101,7 +105,7 @@ def reason(jumps: Jumps) -> str:
 
 
 def forward_sentence(jumps: Jumps) -> str:
-    """Return a sentence on the forward pass of the step with the jump: the first output that jumped, if one did."""
+    """Return a sentence on the forward pass of the step with the jump: the first output that jumped, if any."""
     if jumps.forward is None:
         return (
             f"The output of no module was more than {FACTOR:g} times as large as before in that step, so the cause is"
@@ -112,10 +116,10 @@ def forward_sentence(jumps: Jumps) -> str:
 
 
 def advice(data: RerunData, jumps: Jumps) -> str:
-    """Return what to do about a jump.
+    """Return what to do about a jump of gradients.
 
-    If it came before the spike of the loss, that is to clip gradients; if in the same step, to lower the learning
-    rate or to look at the batch.
+    If the jump came before the spike of the loss, clip gradients. If it came in the same step, lower the learning rate
+    or look at the batch.
     """
     if jumps.step < data.step:
         return (
@@ -132,7 +136,7 @@ def advice(data: RerunData, jumps: Jumps) -> str:
 
 
 def evidence(data: RerunData, jumps: Jumps) -> list[str]:
-    """Return the facts as sentences, before them the first gradient of an activation that jumped, if one did."""
+    """Return the facts as sentences; if a gradient of an activation jumped, the first such gradient comes first."""
     if jumps.backward is None:
         return facts(data)
     name = value_name_of(jumps.backward.kind, jumps.backward.tensor)
@@ -156,7 +160,7 @@ def batch(data: RerunData) -> str:
 
 
 def worst_rank(data: RerunData) -> int | None:
-    """Return the rank with the highest loss, if that is at least a tenth above the next highest; else None."""
+    """Return the rank with the highest loss, if this loss is at least a tenth above the next highest; else None."""
     ordered = sorted(data.losses.items(), key=lambda item: -item[1])
     if len(ordered) < 2 or ordered[0][1] < 1.1 * ordered[1][1]:
         return None
@@ -164,7 +168,10 @@ def worst_rank(data: RerunData) -> int | None:
 
 
 def nothing_finding(data: RerunData) -> Finding:
-    """Return the finding that the origin is not known: the second run did not show it, or was not made, and why."""
+    """Return the finding that the origin is unknown, with the reason.
+
+    Either there was no second run, or it did not show the origin.
+    """
     if data.not_run:
         title, why = f"Step {data.step} was not run again", f"{data.not_run}."
         advice_ = (
@@ -200,7 +207,7 @@ def nothing_finding(data: RerunData) -> Finding:
 
 
 def times(jump: Jump) -> str:
-    """Return by what factor a norm jumped, as text."""
+    """Return as text the factor by which a norm jumped."""
     return f"{jump.factor:.3g} times" if math.isfinite(jump.factor) else "not finite, unlike"
 
 

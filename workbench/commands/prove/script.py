@@ -1,4 +1,4 @@
-"""Change the batch size on the command line of a user's job, to try it after a failed allocation."""
+"""Change the batch size on the command line of a user's job, to run it again after a failed allocation."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ BATCH_FLAG = re.compile(
 def batch_flag(command: Sequence[str]) -> tuple[int, str, int] | None:
     """Return (index of the word with the batch size, its flag, the batch size) in the words of a command.
 
-    The result is None if the command has no known flag for the batch size with a number larger than 1.
+    Return None if no known flag for the batch size has a number larger than 1.
 
     >>> batch_flag(["python", "train.py", "--batch-size", "32"])
     (3, '--batch-size', 32)
@@ -52,7 +52,7 @@ def changed_command(run: RecordedRun, change: Settings, folder: Path) -> list[st
 
 
 def moved(word: str, old: Path, new: Path) -> str:
-    """Return a word of a command with the folder `old` replaced by `new`, if it is a path in `old`.
+    """Return a word of a command; if it is a path in the folder `old`, this folder is replaced by `new`.
 
     A flag such as `--out=PATH` may come before the path.
     """

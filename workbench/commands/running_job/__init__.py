@@ -1,1 +1,1 @@
-"""What `workbench hang` asks a job that is still running: its processes, its dumps and its stacks."""
+"""What `workbench hang` reads from a job that is still running: its processes, its dumps and its stacks."""

@@ -22,7 +22,7 @@ COMMAND_LENGTH = 80
 def paths_to_read(paths: Sequence[Path], run: Path | None, pids: Sequence[int]) -> list[Path]:
     """Take dumps of the given run and processes; return `paths` and the folders of these dumps.
 
-    Ranks with our recorders write dumps themselves; of ranks without recorders, py-spy reads the stacks.
+    Ranks with our recorders write dumps themselves. For ranks without recorders, py-spy reads the stacks.
 
     Raises:
         InputError: No rank of the run is on this machine, or a process is neither a rank nor a launcher.
@@ -39,7 +39,7 @@ def paths_to_read(paths: Sequence[Path], run: Path | None, pids: Sequence[int]) 
 
 
 def read_stacks(pid: int) -> Path:
-    """Read the stacks of all ranks of a job without recorders, and return the new folder that holds them.
+    """Read the stacks of all ranks of a job without recorders, and return the new folder with the stacks.
 
     Raises:
         InputError: The process `pid` is neither a rank nor the launcher of one.
@@ -69,9 +69,9 @@ def collect_dumps(folder: Path) -> None:
 
 
 def run_folder(pid: int) -> Path | None:
-    """Return the run folder that the recorder of process `pid`, or of a process that it started, writes to.
+    """Return the run folder to which the recorder of process `pid`, or of a process that it started, writes.
 
-    The result is None if none of these processes has a recorder.
+    Return None if none of these processes has a recorder.
 
     Raises:
         InputError: There is no such process, or it belongs to another user.
@@ -88,7 +88,7 @@ def run_folder(pid: int) -> Path | None:
 
 
 def recorder_folder(pid: int) -> Path | None:
-    """Return the run folder of a rank, derived from a file that its recorder keeps open; None without a recorder."""
+    """Return the run folder of a rank, derived from a file that its recorder has open; None without a recorder."""
     try:
         targets = [Path(os.path.realpath(link)) for link in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
@@ -103,7 +103,7 @@ def command_line(pid: int) -> str:
 
 
 def without_recorder(pid: int) -> str:
-    """Return a hint that says how to get dumps of a process that was started without a recorder."""
+    """Return a hint on how to get dumps of a process that was started without a recorder."""
     # Nothing is sent to sockets of the process: they belong to its own program.
     settings = environ(pid)
     if pipe := settings.get(DUMP_PIPE):

@@ -27,7 +27,7 @@ TORCH_LIBRARY = b"libtorch"
 
 @dataclass(frozen=True)
 class RankProcess:
-    """A rank and the id of its process, with the numbers of ranks in the job and on this node (0: unknown)."""
+    """A rank and its process id, and the numbers of ranks in the job and on this node (0: unknown)."""
 
     rank: int
     pid: int
@@ -39,7 +39,7 @@ class RankProcess:
 def find_ranks(pid: int) -> list[RankProcess]:
     """Return the ranks on this machine of the job to which process `pid` belongs; empty if there are none.
 
-    `pid` is a rank or the launcher of the job. Ranks that another launcher of the same job started are included.
+    `pid` is a rank or the launcher of the job. Ranks that another launcher of the same job has started are included.
     """
     members = [member for member in descendants(pid) if uses_torch(member)]
     # Within a Slurm job torchrun itself has the variables of a task, and its ranks have both.
@@ -52,8 +52,8 @@ def find_ranks(pid: int) -> list[RankProcess]:
 def ranks_of_job(job: tuple[str, ...], scheme: Scheme) -> list[RankProcess]:
     """Return all ranks of a job on this machine, ordered by rank.
 
-    `job` has the values of environment variables by which the job is recognised, as `job_of` returns them. `scheme` has
-    the names of the variables that hold the rank and the world size, such as RANK and WORLD_SIZE.
+    `job` has the values of environment variables that identify the job, as `job_of` returns them. `scheme` has the
+    names of the variables with the rank and the world size, such as RANK and WORLD_SIZE.
     """
     every = {p: place for p in processes() if job_of(p) == job and uses_torch(p) and (place := place_of(p, scheme))}
     # Workers of a data loader have the variables of their rank too: the rank itself is the process above them.
@@ -78,7 +78,7 @@ def place_of(pid: int, scheme: Scheme) -> RankProcess | None:
 
 
 def job_of(pid: int) -> tuple[str, ...]:
-    """Return the values of `JOB_NAMES` in the environment of process `pid`, by which its job is recognised."""
+    """Return the values of the variables `JOB_NAMES` in the environment of process `pid`; they identify its job."""
     settings = environ(pid)
     return tuple(settings.get(name, "") for name in JOB_NAMES)
 
@@ -108,7 +108,7 @@ def parent_of(pid: int) -> int:
 
 
 def environ(pid: int) -> Mapping[str, str]:
-    """Return the environment that a process was started with; empty if it has ended or belongs to another user."""
+    """Return the environment with which a process was started; empty if it has ended or belongs to another user."""
     entries = read_proc(pid, "environ").decode(errors="replace").split("\0")
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
@@ -122,5 +122,5 @@ def read_proc(pid: int, name: str) -> bytes:
 
 
 def whole(text: str | None) -> int | None:
-    """Return the value of an environment variable as a non-negative integer; None if it is not one."""
+    """Return the value of an environment variable as a non-negative integer; None if it is anything else."""
     return int(text) if text and text.isdecimal() else None

@@ -33,10 +33,9 @@ NO_PY_SPY = "pip install 'torch-workbench[stacks]', which brings py-spy; or add 
 
 
 def stacks_of_job(pid: int) -> Path | None:
-    """Write the stacks of all ranks of a job on this machine to a new folder, and return it.
+    """Write the stacks of all ranks of a job on this machine to a new folder, and return this folder.
 
-    `pid` is the number of a process of the job: that of a rank or of its launcher. The result is None if no PyTorch job
-    has this process.
+    `pid` is the process id of a rank of the job or of its launcher. Return None if no PyTorch job has this process.
 
     Raises:
         MissingExtra: py-spy is not installed.
@@ -73,9 +72,9 @@ def py_spy() -> str | None:
 
 
 def take_stacks(tool: str, ranks: Sequence[RankProcess], folder: Path, *, native: bool) -> None:
-    """Write the stacks of all ranks to `folder`, read as nearly as possible at the same moment.
+    """Write the stacks of all ranks to `folder`, read at nearly the same time.
 
-    `tool` is the path of py-spy. With `native` the stacks include C++ frames.
+    `tool` is the path of py-spy. With `native`, the stacks include C++ frames.
 
     Raises:
         InputError: No stack of any rank could be read.
@@ -97,8 +96,8 @@ PERMISSION = "run this as the user of the job, with sudo, or after: sysctl kerne
 def stack_of(tool: str, pid: int, *, native: bool = False, with_locals: bool = False) -> str:
     """Return the stacks of all threads of a process as text, or `Error: ` and the reason why they cannot be read.
 
-    `tool` is the path of py-spy. With `native` the stacks include C++ frames, if the system can read these; they show
-    whether a backward pass waits in a collective. With `with_locals` they include local variables.
+    `tool` is the path of py-spy. With `native`, the stacks include C++ frames, if the system can read these; such
+    frames show whether a backward pass waits in a collective. With `with_locals`, they include local variables.
     """
     options = [*(["--native"] if native else []), *(["--locals"] if with_locals else [])]
     command = [tool, "dump", "--full-filenames", *options, "--pid", str(pid)]
@@ -116,7 +115,7 @@ def stack_of(tool: str, pid: int, *, native: bool = False, with_locals: bool = F
 def spawned_ranks(tool: str, pids: Sequence[int]) -> list[RankProcess]:
     """Return the ranks that a script started with torch.multiprocessing; `pids` are its PyTorch processes.
 
-    The number of a rank is the index that `spawn` passed to it. If that cannot be read for all ranks, they are
+    The rank is the index that `spawn` passed to the process. If this index cannot be read for all processes, they are
     numbered in the order in which they were started.
     """
     stacks = {pid: stack_of(tool, pid, with_locals=True) for pid in pids}
@@ -129,8 +128,7 @@ def spawned_ranks(tool: str, pids: Sequence[int]) -> list[RankProcess]:
 def write_side_files(dumps: Path, ranks: Sequence[RankProcess]) -> None:
     """Write to `dumps` the files that recorders would have written beside the stacks.
 
-    `groups_R.json` has the process id of rank R, and `collection.json` the ranks of this machine that have no
-    process.
+    `groups_R.json` has the process id of rank R. `collection.json` has the ranks of this machine that have no process.
     """
     dumps.mkdir(parents=True)
     world_size = max([rank.world_size for rank in ranks] + [ranks[-1].rank + 1])
