@@ -1,4 +1,4 @@
-"""Convert a report to a document: text, JSON, Markdown or a standalone HTML page. All have the same tables."""
+"""Convert a report to a document: text, JSON, Markdown or a standalone HTML page; all have the same tables."""
 
 from analyzers.report import Report
 from analyzers.run import Run

@@ -1,6 +1,6 @@
-"""Anonymise a report so that it can be shared: paths, hosts, addresses and users become numbered stand-ins.
+"""Anonymise a report so that it can be shared: paths, hosts, addresses and users get numbered stand-ins.
 
-A name has the same stand-in everywhere, so frames and ranks remain distinguishable. Public names stay: packages below
+A name has the same stand-in everywhere, so frames and ranks can still be told apart. Public names stay: packages below
 site-packages, Python's own library, this project's trainer, and the names of the files of a run.
 """
 
@@ -39,13 +39,13 @@ class StandIns:
         self._known: dict[tuple[str, str], str] = {}
 
     def __call__(self, kind: str, name: str) -> str:
-        """Return the stand-in for `name`, always the same one; `kind` is its prefix, such as `host`."""
+        """Return the stand-in for `name`, always the same for the same name; `kind` is its prefix, such as `host`."""
         number = 1 + sum(known == kind for known, _ in self._known)
         return self._known.setdefault((kind, name), f"{kind}{number}")
 
 
 def anonymised(report: Report[Data_co], run: Run) -> tuple[Report[Data_co], Run]:
-    """Return the report and its run with the paths, hosts and addresses in all texts replaced; numbers and ids stay."""
+    """Return the report and its run with paths, hosts and addresses replaced in all texts; numbers and ids stay."""
     anonymiser = Anonymiser(hosts(run), texts(msgspec.to_builtins(report)))
     hidden = {name: replaced(getattr(report, name), anonymiser, name) for name in HIDDEN}
     anonymous = msgspec.structs.replace(report, **hidden)
@@ -77,7 +77,7 @@ def texts(value: object) -> Iterator[str]:
 def replaced(value: object, anonymiser: "Anonymiser", field: str) -> object:
     """Return a copy of `value` with each string inside it replaced by `anonymiser`.
 
-    `field` is the name of the struct field or dict key that holds `value`. Enum members and keys of mappings stay,
+    `field` is the name of the struct field or dict key whose value this is. Enum members and keys of mappings stay,
     because they are names of this project.
     """
     if isinstance(value, str) and not isinstance(value, Enum):
@@ -97,8 +97,9 @@ def replaced(value: object, anonymiser: "Anonymiser", field: str) -> object:
 class Anonymiser:
     """A function that replaces the paths, hosts and addresses in a text by stand-ins such as `folder1` or `host2`.
 
-    `seen` holds all texts that will be passed to it. If one of them has a path that is the same on every machine, such
-    as one below site-packages, short forms of this path (its last one or two parts) are kept in all texts.
+    `seen` has all texts that will be passed to the function. They may contain paths that are the same on every machine,
+    such as a path below site-packages. Short forms of such a path (its last one or two parts) are not replaced in any
+    text.
     """
 
     def __init__(self, hosts: Iterable[str], seen: Iterable[str]) -> None:
@@ -140,12 +141,15 @@ def parts_of(path: str) -> list[str]:
 
 
 def first_public(parts: list[str]) -> int:
-    """Return the index in `parts` of the first folder that every machine has, such as site-packages, or the length."""
+    """Return the index in `parts` of the first folder that every machine has, such as site-packages.
+
+    Return the length of `parts` if there is no such folder.
+    """
     return next((i for i, part in enumerate(parts) if PUBLIC_BELOW.fullmatch(part)), len(parts))
 
 
 def public_forms(path: str) -> list[str]:
-    """Return the short forms of a path that messages use: its last part, and its last two parts.
+    """Return the short forms of a path that appear in messages: its last part, and its last two parts.
 
     The list is empty unless the path is below a folder that every machine has, such as site-packages.
     """

@@ -19,7 +19,7 @@ DIFFERENCE, ALLOWED = "difference", "allowed by rounding"
 
 
 def operation_lines(table: pd.DataFrame, step: int) -> Lines:
-    """Return the chart of a step's tensors in the order of computation: their difference and what is allowed."""
+    """Return the chart of a step's tensors in the order of computation: the difference, and the allowed difference."""
     rows = table[table["step"] == step]
     values = {DIFFERENCE: rows["difference"], ALLOWED: rows["tolerance"]}
     drawn = pd.DataFrame({name: column.map(height) for name, column in values.items()})
@@ -40,18 +40,18 @@ def step_lines(table: pd.DataFrame) -> Lines:
 
 
 def height(difference: float) -> float:
-    """Return where a relative difference is drawn: its decimal logarithm; infinite ones are drawn at the top."""
+    """Return the height at which a relative difference is drawn: its decimal logarithm; infinity is at the top."""
     return logarithm(min(difference, HIGHEST)) if not math.isnan(difference) else difference
 
 
 def operation_texts(rows: pd.DataFrame) -> list[str]:
-    """Return the text on each tensor: what it is, by how much it differs, and what is allowed."""
+    """Return a text for each tensor: what it is, by how much it differs, and how much is allowed."""
     columns = (rows[name] for name in ("kind", "name", "difference", "tolerance"))
     return [operation_text(*cells) for cells in zip(*columns, strict=True)]
 
 
 def operation_text(kind: str, name: str, difference: float, allowed: float) -> str:
-    """Return the text on one tensor: what it is, by how much it differs, and what is allowed."""
+    """Return a text for one tensor: what it is, by how much it differs, and how much is allowed."""
     sign = "differs" if difference > allowed else "agrees"
     return (
         f"{value_name_of(ValueKind(kind), name)}: {sign}, {difference_text(difference)} (allowed {relative(allowed)})"
@@ -59,5 +59,5 @@ def operation_text(kind: str, name: str, difference: float, allowed: float) -> s
 
 
 def difference_text(difference: float) -> str:
-    """Return a relative difference as text; `only one is finite, or sizes differ` for an infinite one."""
+    """Return a relative difference as text; an infinite one becomes `only one is finite, or sizes differ`."""
     return relative(difference) if math.isfinite(difference) else "only one is finite, or sizes differ"

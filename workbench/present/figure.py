@@ -14,9 +14,9 @@ LAST = 0.9
 
 
 class Axes(NamedTuple):
-    """The labels of a drawing: `up` from bottom to top, `across` from left to right, each at a share from 0 to 1.
+    """The labels of a drawing: `up` from bottom to top, `across` from left to right.
 
-    `failed` is where something failed, with its name.
+    The position of each label is a fraction from 0 to 1. `failed` has the position and the name of a failure.
     """
 
     up: Sequence[Tick]
@@ -25,10 +25,10 @@ class Axes(NamedTuple):
 
 
 def figure(title: str, shapes: str, colours: Mapping[str, str], axes: Axes) -> str:
-    """Return an HTML figure of the SVG text `shapes`, with axes and a legend.
+    """Return an HTML figure with the drawing `shapes` (SVG text), axes and a legend.
 
-    `colours` maps each name in the legend to its CSS background. The labels are HTML: in a drawing that is stretched,
-    letters would be, too.
+    `colours` maps each name in the legend to its CSS background. The labels are HTML and not SVG, because the drawing
+    is stretched, and would stretch its letters too.
     """
     legend = "".join(
         f'<span><i style="background:{colour}"></i>{text(name)}</span>' for name, colour in colours.items()
@@ -46,14 +46,14 @@ def figure(title: str, shapes: str, colours: Mapping[str, str], axes: Axes) -> s
 
 
 def across_label(tick: Tick, style: str = "") -> str:
-    """Return a label below the drawing, at its share of the width."""
+    """Return a label below the drawing; its position is a fraction of the width."""
     at, label = tick
     classes = " ".join([*(["last"] if at > LAST else []), *([style] if style else [])])
     return f'<span class="{classes}" style="left:{100 * at:.1f}%">{text(label)}</span>'
 
 
 def level_line(at: float) -> str:
-    """Return the SVG of a horizontal line at the share `at` of the height."""
+    """Return the SVG of a horizontal line at the fraction `at` of the height."""
     y = (1 - at) * HEIGHT
     return f'<line x1="0" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--edge)"/>'
 
@@ -65,12 +65,12 @@ def failure_line(failed: Tick) -> str:
 
 
 def text(value: object) -> str:
-    """Return `value` as escaped HTML text, because it may come from a hostile file."""
+    """Return `value` as escaped HTML text; it may come from a hostile file."""
     return escape(clean(value))
 
 
 def prose(sentence: str) -> str:
-    """Return a sentence of a report as HTML, in which commands and settings between backticks are code."""
+    """Return a sentence of a report as HTML; commands and settings between backticks become code elements."""
     parts = clean(sentence).split("`")
     # Without a partner, a backtick is a sign like any other.
     if len(parts) % 2 == 0:

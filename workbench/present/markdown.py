@@ -50,7 +50,7 @@ def grid(section: Table) -> list[str]:
 
 
 def escape(text: object) -> str:
-    """Return `text` as a single line with Markdown and HTML escaped, because it may come from a hostile file."""
+    """Return `text` as a single line with Markdown and HTML escaped; it may come from a hostile file."""
     # A line break would end a table row or start a heading.
     flat = clean(text).replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`*_\[\]|#!])", r"\\\1", flat)

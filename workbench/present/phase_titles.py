@@ -1,4 +1,4 @@
-"""What the faces call the phases of a step."""
+"""The titles of the phases of a step, for terminal, dashboard and documents."""
 
 from analyzers.steps.diff.phase_changes import OUTSIDE
 
@@ -7,5 +7,5 @@ TITLES = {"residual": OUTSIDE}
 
 
 def phase_title(name: str) -> str:
-    """Return the title of a phase; the time outside of all phases has the same one as in a comparison."""
+    """Return the title of a phase; the time outside of all phases has the same title as in a comparison."""
     return TITLES.get(name, name)

@@ -38,7 +38,7 @@ class RoomData:
 
 
 def room_data(report: Report[object]) -> RoomData:
-    """Return the data of a report, by analyzer."""
+    """Return the data of a report, separated by analyzer."""
     data, kind = report.data, type(report.data).__name__
     # Only the room that made the data is imported: a report of one room must not wait for the libraries of another.
     if kind == "MemoryData":
@@ -65,7 +65,7 @@ def room_data(report: Report[object]) -> RoomData:
 
 
 def joined_data(data: object) -> RoomData:
-    """Return the data of a report that several analyzers contributed to, or that compares runs, by analyzer."""
+    """Return the data of a report that joins several analyzers or compares runs, separated by analyzer."""
     from analyzers.compare import CompareData
     from analyzers.incident import IncidentData
     from analyzers.parity import BisectData, ParityData

@@ -1,4 +1,4 @@
-"""Name runs in titles that have little space: what tells runs apart is the end of their paths."""
+"""Names of runs for titles with little space; the ends of paths distinguish runs best."""
 
 from collections.abc import Sequence
 from itertools import takewhile
@@ -8,7 +8,7 @@ CUT = "…"
 
 
 def short_names(roots: Sequence[Path]) -> list[str]:
-    """Return the end of the path of each run, as long as two runs need to differ.
+    """Return the end of each run's path, as short as possible such that all ends differ.
 
     >>> short_names([Path("jobs/first/outputs"), Path("jobs/second/outputs")])
     ['first/outputs', 'second/outputs']
@@ -19,7 +19,7 @@ def short_names(roots: Sequence[Path]) -> list[str]:
 
 
 def fitted_title(roots: Sequence[Path], width: int) -> str:
-    """Return the paths of runs in at most `width` characters; if they are longer, their beginnings are left out."""
+    """Return the paths of runs in at most `width` characters; the beginnings of longer paths are cut off."""
     whole = " and ".join(str(root) for root in roots)
     if len(whole) <= width:
         return whole

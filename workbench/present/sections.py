@@ -105,7 +105,7 @@ def parity(data: object) -> Tables:
 
 
 def bisect(data: object) -> Tables:
-    """Return the tables of a report on two recorded runs and the first operation whose result differs between them."""
+    """Return the tables of a report on two recorded runs, and on the first operation whose result differs."""
     from analyzers.parity import BisectData
     from workbench.present.tables.bisect import bisect_tables
 
@@ -113,7 +113,7 @@ def bisect(data: object) -> Tables:
 
 
 def proof(data: object) -> Tables:
-    """Return the tables of a proof: a second run, with changed settings, of a run that had run out of memory."""
+    """Return the tables of a proof: a second run, with changed settings, of a run that ran out of memory."""
     from workbench.present.tables.proof import proof_tables
     from workbench.proof_data import ProofData
 
@@ -121,7 +121,7 @@ def proof(data: object) -> Tables:
 
 
 def rerun(data: object) -> Tables:
-    """Return the tables of a second run around a broken step: the tensors that jumped first."""
+    """Return the tables of a second run around a step with a broken loss: the tensors that jumped first."""
     from workbench.present.tables.proof import rerun_tables
     from workbench.rerun_data import RerunData
 

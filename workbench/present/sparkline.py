@@ -9,7 +9,7 @@ NOT_FINITE = "✗"
 
 
 def spark(values: Sequence[float], width: int) -> str:
-    """Return a sparkline of at most `width` characters; each character shows the maximum of some consecutive values.
+    """Return a sparkline of at most `width` characters; each character shows the maximum of consecutive values.
 
     NaN and infinity are drawn as `✗`.
     """
@@ -20,14 +20,14 @@ def spark(values: Sequence[float], width: int) -> str:
 
 
 def stretches(values: Sequence[float], width: int) -> list[Sequence[float]]:
-    """Return the values divided into at most `width` consecutive lists of nearly equal length."""
+    """Divide the values into at most `width` consecutive lists of nearly equal length."""
     parts = min(width, len(values))
     edges = [len(values) * i // parts for i in range(parts + 1)] if parts else []
     return [values[a:b] for a, b in pairwise(edges)]
 
 
 def worst(values: Sequence[float]) -> float:
-    """Return the first value that is not finite, else the maximum."""
+    """Return the first value that is not finite; if all are finite, the maximum."""
     return next((value for value in values if not math.isfinite(value)), max(values))
 
 

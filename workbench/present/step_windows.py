@@ -1,4 +1,4 @@
-"""Name the windows of an estimate in words: the parts of a training step that have a memory peak of their own."""
+"""Name in words the windows of an estimate: the parts of a training step that have separate memory peaks."""
 
 NAMES = {
     "fwd": "the forward pass before the first layer",
@@ -24,8 +24,8 @@ LAYERS = {
 def window_words(window: str) -> str:
     """Return a window of the step as a phrase: `the backward pass of the last layer` for `bwd -1`.
 
-    In a pipeline `bwd -1 #0.2` is the window of the second pass through the rank's model part 0. A name that is not
-    known is returned unchanged.
+    In a pipeline, `bwd -1 #0.2` is the window of the second pass through the rank's model part 0. An unknown name is
+    returned unchanged.
     """
     name, _, turn = window.partition(" #")
     kind, _, layer = name.partition(" ")

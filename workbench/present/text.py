@@ -31,7 +31,7 @@ def document(report: Report[object], run: Run) -> str:
 
 
 def laid_out(report: Report[object], tables: Sequence[Table], more: str) -> str:
-    """Return a report as text, with its tables, and with `more` as its last line unless that is empty."""
+    """Return a report as text, with its tables; `more` is the last line, unless it is empty."""
     buffer = io.StringIO()
     # A pipe or a file gets no colour codes and always the same width, so that outputs can be compared.
     on_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
@@ -52,7 +52,7 @@ def laid_out(report: Report[object], tables: Sequence[Table], more: str) -> str:
 
 
 def coloured_sequences(data: object) -> Text:
-    """Return the sequences of a report on a data set in colours, token by token."""
+    """Return the sequences of a report on a data set as text with colours, token by token."""
     # Imported here: a report of another room need not wait for the room of tokens.
     from analyzers.tokens.model import TokensData
     from workbench.present.token_flow import coloured_tokens
@@ -61,7 +61,7 @@ def coloured_sequences(data: object) -> Text:
 
 
 def differs_from_verdict(report: Report[object]) -> bool:
-    """Return whether the first finding is not what the verdict says, as with a warning about a run that is healthy."""
+    """Return whether the first finding differs from the verdict, such as a warning about a healthy run."""
     first = report.lead()
     return first is not None and report.verdict.kind not in first.id and first.title not in report.verdict.sentence
 
@@ -91,13 +91,13 @@ def head(report: Report[object]) -> Group:
 
 
 def evidence(finding: Finding) -> Text:
-    """Return the first five facts of a finding's evidence, one per line."""
+    """Return the first five facts of a finding's evidence, one fact per line."""
     lines = [clean(fact.text) + (f"  ({clean(fact.line)})" if fact.line else "") for fact in finding.evidence[:5]]
     return Text("\n".join(f"- {line}" for line in lines), style="dim")
 
 
 def grid(section: Table) -> Group:
-    """Return a table with its title above it, as an object that the library Rich prints."""
+    """Return a table with its title above, as an object that the library Rich prints."""
     drawn = Grid(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
     for i, column in enumerate(section.columns):
         drawn.add_column(Text(column), justify="right" if i in section.numeric else "left", overflow="fold")
@@ -110,7 +110,7 @@ def grid(section: Table) -> Group:
 
 
 def findings(report: Report[object]) -> Group:
-    """Return the first `FINDINGS` findings with reason and next step, and the number of the others."""
+    """Return the first `FINDINGS` findings with reason and next step, and the number of all others."""
     parts: list[Text | Padding] = [Text("\nFindings", style="bold")]
     for finding in report.findings[:FINDINGS]:
         sign = Text(f"  {SEVERITY_SIGNS[finding.severity]} ", style=SEVERITIES[finding.severity])
@@ -127,7 +127,7 @@ def findings(report: Report[object]) -> Group:
 def more(report: Report[object], run: Run) -> str:
     """Return a line of text with the command that shows more about a run, or about the two runs of a bisect report.
 
-    The result is empty if the run has no files.
+    If the run has no files, the result is empty.
     """
     if not run.artefacts:
         return ""

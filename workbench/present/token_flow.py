@@ -1,4 +1,4 @@
-"""Draw sequences token by token: trained tokens, ignored ones, and those that are trained against their role."""
+"""Draw sequences token by token: trained tokens, ignored tokens, and tokens whose state contradicts their role."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -23,20 +23,20 @@ LINE_ENDS = str.maketrans({"\n": "\u23ce\n", "\t": "\u21e5", "\r": "\u240d"})
 
 
 def state(position: Position) -> str:
-    """Return the state of a token: trained, ignored, or the opposite of what its role lets one expect (`AGAINST`)."""
+    """Return the state of a token: trained, ignored, or the opposite of what is usual for its role (`AGAINST`)."""
     if (position.trained and position.role in GIVEN) or (not position.trained and position.role in LEARNED):
         return AGAINST
     return TRAINED if position.trained else IGNORED
 
 
 def sequences(rows: list[Position]) -> Iterator[tuple[int, list[Position]]]:
-    """Yield the number and the tokens of each sequence."""
+    """Yield (number, tokens) of each sequence."""
     for number, tokens in groupby(rows[:SHOWN], key=lambda row: row.sequence):
         yield number, list(tokens)
 
 
 def begins_document(tokens: list[Position], i: int) -> bool:
-    """Return whether the token with index `i` begins a packed document; not for the first token of the sequence."""
+    """Return whether the token with index `i` begins a packed document; False for the first token of the sequence."""
     return i > 0 and tokens[i].document != tokens[i - 1].document
 
 
@@ -58,13 +58,13 @@ def coloured_tokens(rows: list[Position]) -> "Text":
 
 
 def style_of(name: str) -> str:
-    """Return the terminal style of a state of tokens; each state also differs from the others in more than colour."""
+    """Return the terminal style of a state of tokens; states differ in more than colour."""
     extra = {TRAINED: "bold", IGNORED: "dim", AGAINST: "reverse"}[name]
     return f"{extra} {DARK.hues[HUES[name]]}"
 
 
 def token_figures(rows: list[Position]) -> Iterator[str]:
-    """Yield an HTML figure for each sequence, in which each token names its position, role and label."""
+    """Yield an HTML figure for each sequence; each token names its position, role and label."""
     for number, tokens in sequences(rows):
         body = "".join(token_html(token, begins_document(tokens, i)) for i, token in enumerate(tokens))
         legend = "".join(f'<span style="{css(name)}">{name}</span>' for name in HUES)
@@ -75,7 +75,7 @@ def token_figures(rows: list[Position]) -> Iterator[str]:
 
 
 def token_html(token: Position, is_first: bool) -> str:
-    """Return one token as HTML, after the sign of a border if it is the first of a packed document."""
+    """Return one token as HTML; before the first token of a packed document comes the sign of a border."""
     label = "no label" if not token.trained and token.label < 0 else f"label {token.label}"
     about = text(f"{token.position}: token {token.token}, {token.role}, {label}")
     shown = text(token.text.translate(LINE_ENDS))
@@ -83,6 +83,6 @@ def token_html(token: Position, is_first: bool) -> str:
 
 
 def css(name: str) -> str:
-    """Return the CSS style of a state of tokens; each state also differs from the others in more than colour."""
+    """Return the CSS style of a state of tokens; states differ in more than colour."""
     extra = {TRAINED: "font-weight: 600", IGNORED: "opacity: .8", AGAINST: "text-decoration: underline wavy"}[name]
     return f"color: var(--{HUES[name]}); {extra}"

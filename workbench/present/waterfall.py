@@ -1,4 +1,4 @@
-"""The change between two runs as a waterfall of text lines: from the total of run a to that of run b, part by part."""
+"""The change between two runs as a waterfall of text lines, from the total of run a to the total of run b."""
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -20,9 +20,10 @@ NAME, SHORTEST_BAR = 18, 8
 
 
 def waterfall_lines(parts: Sequence[tuple[str, float]], ends: tuple[float, float], width: int) -> list[Text]:
-    """Return a line for each part (name, seconds), between the lines of the totals `ends`, `width` characters wide.
+    """Return lines of `width` characters: the total of run a, a line for each part, and the total of run b.
 
-    A line has the name, a bar that starts where the bar above ends, and the change with its sign.
+    `parts` are (name, seconds), and `ends` are the totals. The line of a part has its name, a bar that starts where the
+    bar above ends, and the change with its sign.
     """
     least = LEAST_SHARE * max(ends)
     shown = [part for part in parts if abs(part[1]) >= least][:ROWS]
@@ -41,7 +42,7 @@ def waterfall_lines(parts: Sequence[tuple[str, float]], ends: tuple[float, float
 
 
 def bar(start: float, end: float, scale: float) -> list[str | tuple[str, str]]:
-    """Return the blank before a bar, and the bar, at least a character long, in the colour of its direction."""
+    """Return the space before a bar, and the bar: at least one character, in the colour of an increase or decrease."""
     low, high = sorted((round(start * scale), round(end * scale)))
     colour = WHOLE if start == 0 else MORE if end > start else LESS
     return [" " * low, ("█" * (high - low) or "▏", colour)]

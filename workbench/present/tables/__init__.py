@@ -1,1 +1,1 @@
-"""Text tables for documents, the terminal app and the dashboard; each module builds those of one subject."""
+"""Text tables for documents, the terminal app and the dashboard; each module builds the tables of one subject."""

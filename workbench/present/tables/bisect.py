@@ -9,7 +9,7 @@ DIFFERENCE = "what | step> | tensor | kind | module | norm in A> | norm in B> | 
 
 
 def bisect_tables(data: BisectData) -> list[Table]:
-    """Return the tables of both runs, of the first differences, and of the tolerance of each dtype."""
+    """Return tables of the two runs, of the first differences, and of the tolerance for each dtype."""
     runs = (
         (name, run.folder, run.ranks, f"{run.first_step} to {run.last_step}", run.tensors)
         for name, run in (("A", data.a), ("B", data.b))
@@ -27,7 +27,7 @@ def bisect_tables(data: BisectData) -> list[Table]:
 
 
 def cells(name: str, one: Divergence) -> tuple[object, ...]:
-    """Return the cells of the table row for the difference `one`; `name` is the first cell."""
+    """Return the cells of a table row for the difference `one`; `name` is the first cell."""
     return (
         name,
         one.step,

@@ -1,4 +1,4 @@
-"""Tables of the tensors that two runs recorded: both sides of the first difference, and all tensors of a step."""
+"""Tables of the tensors that two runs recorded: at the first difference, and all tensors of a step."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ COLUMNS = "operation> | tensor | agrees | difference> | allowed> | norm in A> | 
 
 
 def both_sides(operations: pd.DataFrame, first: Divergence, limit: int) -> Table:
-    """Return the table of the first difference: what the module gets and returns in each run, and its neighbours."""
+    """Return the table of the first difference: inputs and outputs of the module in each run, and its neighbours."""
     where = f"{first.module} and its neighbours" if first.module else f"{first.tensor} and its neighbours"
     return table(
         f"Both sides of the first difference: {where} in step {first.step}",

@@ -48,7 +48,7 @@ def settings(data: CompareData) -> Table:
 
 
 def step_phases(data: CompareData) -> Table:
-    """Return a table of how much longer or shorter each phase of the mean step became; the last row is their sum."""
+    """Return a table of the change of each phase of the mean step; the last row is the sum of the changes."""
     rows = [(phase.what, phase.a_s, phase.b_s, phase.change_s) for phase in data.phases]
     before, after = sum(phase.a_s for phase in data.phases), sum(phase.b_s for phase in data.phases)
     whole = [("whole step", before, after, after - before)] if rows else []
@@ -63,14 +63,14 @@ def trace_parts(diff: TraceDiff) -> Table:
 
 
 def changed_kinds(diff: TraceDiff) -> list[str]:
-    """Return which of `kernel`, `operator`, `module` and `phase` have changes between the traces."""
+    """Return those of `kernel`, `operator`, `module` and `phase` that have changes between the traces."""
     return list(dict.fromkeys(change.kind for change in diff.changes))
 
 
 def trace_changes(diff: TraceDiff, kind: str, limit: int = 12) -> Table:
-    """Return a table of the largest changes of time in a profiled step, between two runs.
+    """Return a table of the largest changes of time in a profiled step between two runs.
 
-    `kind` selects the rows: one per kernel, operator, module or phase.
+    `kind` selects the rows: one row per kernel, operator, module or phase.
     """
     rows = (
         (kernel_name(c.name), c.how, duration_ns(c.a_ns), duration_ns(c.b_ns), signed(c.change_ns, duration_ns))
@@ -91,7 +91,7 @@ def device_memory(diff: TraceDiff, limit: int = 16) -> Table:
 def memory_changes(diff: Diff, by: str, limit: int = 8) -> Table:
     """Return a table of the changes in peak memory, largest first, grouped by `by`: `categories`, `modules` or `lines`.
 
-    In each run, the device with the highest peak is compared.
+    In each run, this is the peak of the device with the highest peak.
     """
     rows = (
         (c.what, c.state, size(c.a_bytes), size(c.b_bytes), signed(c.bytes, size))

@@ -8,9 +8,9 @@ from workbench.present.table import Table, table
 
 
 def device_memory(parts: Sequence[MemoryPart], suffix: str = "") -> Table:
-    """Return a table of the parts of a device's used memory, each with bounds of its size and the source of the number.
+    """Return a table of the parts of a device's used memory: size, bounds of the size, and source of the number.
 
-    The last row is all memory outside the allocator. The table is empty if `parts` is.
+    The last row is all memory outside the allocator. If `parts` is empty, the table is empty too.
     """
     total = sum(part.bytes for part in parts)
     rows = [row(part, total) for part in parts]
@@ -22,7 +22,7 @@ def device_memory(parts: Sequence[MemoryPart], suffix: str = "") -> Table:
 def row(part: MemoryPart, total: int) -> tuple[object, ...]:
     """Return the cells of the row for one part of a device's memory; `total` is the memory of all parts in bytes.
 
-    The cell with the lower and the upper bound is empty if the size of the part is exact.
+    If the size of the part is exact, the cell with the lower and upper bound is empty.
     """
     low, high = size(part.low_bytes), size(part.high_bytes)
     between = f"{low} and {high}" if low != high else ""

@@ -11,8 +11,8 @@ from workbench.trainer_answers import EstimateData, RankMemory
 def estimate_tables(data: EstimateData) -> list[Table]:
     """Return the tables of an estimate of the memory that a job will need.
 
-    They are the peak by rank; for the rank with the highest peak, its categories, modules and windows (parts of the
-    step); and settings that need less memory.
+    The first table has the peak of each rank. For the rank with the highest peak, tables follow of its categories,
+    modules and windows (parts of the step). The last table has settings that need less memory.
     """
     fullest = max(data.ranks, key=lambda r: r.peak_bytes)
     categories = sorted(fullest.categories.items(), key=lambda item: -item[1])
@@ -55,7 +55,7 @@ def estimate_tables(data: EstimateData) -> list[Table]:
 
 
 def modules_table(rank: RankMemory) -> Table:
-    """Return the table of the modules that hold the most memory at a rank's peak, with their largest categories."""
+    """Return the table of the modules that use the most memory at a rank's peak, with their largest categories."""
     return table(
         f"Memory by module at the peak of rank {rank.first_rank} (* stands for all layers)",
         "module | bytes> | share> | of it",
@@ -67,6 +67,6 @@ def modules_table(rank: RankMemory) -> Table:
 
 
 def parts_of(held: Mapping[str, int]) -> str:
-    """Return the categories of a module's memory, the largest first: `parameters 3.0 GiB, gradients 1.5 GiB`."""
+    """Return the categories of a module's memory, largest first: `parameters 3.0 GiB, gradients 1.5 GiB`."""
     largest = sorted(held.items(), key=lambda item: -item[1])
     return ", ".join(f"{name.replace('_', ' ')} {size(count)}" for name, count in largest)

@@ -24,9 +24,9 @@ def logs_tables(data: LogsData) -> list[Table]:
 
 
 def device_tables(data: LogsData) -> list[Table]:
-    """Return a table of the memory of the device with the most memory outside the allocator.
+    """Return a list with the memory table of one device: the device with the most memory outside the allocator.
 
-    The numbers come from out-of-memory messages in the logs; the list is empty if no log has such a message.
+    The numbers come from out-of-memory messages in the logs. If no log has such a message, the list is empty.
     """
     fullest = max(data.memory, key=lambda account: untracked(account.parts), default=None)
     if fullest is None:
@@ -47,16 +47,16 @@ def shown_events(data: LogsData) -> list[views.EventRow]:
 
 
 def event_cells(row: views.EventRow) -> tuple[object, ...]:
-    """Return the cells of an event's row; a cell is empty if the event lacks that value."""
+    """Return the cells of an event's row; if a value is missing, its cell is empty."""
     rank, step = ("" if value is None else value for value in (row.rank, row.step))
     return (rank, row.time, row.kind.replace("_", " "), step, row.message, row.source, row.log, row.count)
 
 
 def first_to_show(rows: Sequence[views.EventRow], findings: Sequence[Finding], culprits: Sequence[int]) -> int:
-    """Return the index in `rows` of the event that is shown at first.
+    """Return the index in `rows` of the event that is selected at first.
 
-    It is the event that is evidence of the first finding about logs, or else the first event of a rank in `culprits`,
-    because the other ranks only log consequences, or else the first event.
+    This is the event that is evidence of the first finding about logs. Without one, it is the first event of a rank in
+    `culprits`, because the other ranks only log consequences. Otherwise it is the first event.
     """
     facts = [fact for found in findings if found.id.startswith("logs.") for fact in found.evidence]
     source = facts[0].source if facts else ""
@@ -66,18 +66,18 @@ def first_to_show(rows: Sequence[views.EventRow], findings: Sequence[Finding], c
 
 
 def ranks(data: LogsData) -> Table:
-    """Return a table of each rank in the logs: its last logged step and its last line."""
+    """Return a table with a row for each rank in the logs: its last logged step and its last line."""
     rows = ((r.rank, "" if r.last_step is None else r.last_step, r.last_line.strip()) for r in data.ranks)
     return table("Ranks in the logs", "rank> | last step> | last line", rows, RANKS)
 
 
 def files(data: LogsData) -> Table:
-    """Return a table of the logs that were read; their paths begin where they differ, with one folder before."""
+    """Return a table of the logs that were read; of the folders that all paths share, only the last is shown."""
     folder = shared_folder([Path(file.path).parent for file in data.files]).parent
     rows = ((below(f.path, folder), f.lines, size(f.bytes), f.problem) for f in data.files)
     return table("Logs", "log | lines> | size> | problem", rows)
 
 
 def below(path: str, folder: Path) -> str:
-    """Return a path relative to `folder`, or as it is if it is elsewhere."""
+    """Return a path relative to `folder`; a path outside of this folder is returned unchanged."""
     return str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path

@@ -17,7 +17,7 @@ DETAILED_DEVICES = 2
 def memory_tables(data: MemoryData) -> list[Table]:
     """Return the tables of a memory report.
 
-    If the user asked for a breakdown of the peak or for a what-if estimate, return only the tables of these.
+    If the user asked for a breakdown of the peak or for a what-if estimate, return only the tables for these.
     """
     if data.breakdown or data.what_if:
         return requested_tables(data)
@@ -32,7 +32,7 @@ def memory_tables(data: MemoryData) -> list[Table]:
 
 
 def device_list(devices: Sequence[Device]) -> Table:
-    """Return a table with one row for each device of each snapshot."""
+    """Return a table with a row for each device of each snapshot."""
     unnamed = ranks_unknown(devices)
     rows = (
         (
@@ -68,12 +68,12 @@ def device_suffix(device: Device, devices: Sequence[Device]) -> str:
 
 
 def worst_first(devices: Sequence[Device]) -> list[Device]:
-    """Return the devices that ran out of memory first, then the others by peak, highest first."""
+    """Return the devices, sorted: first those that ran out of memory, then the others by peak, highest first."""
     return sorted(devices, key=lambda d: (d.oom is None, -d.peak_allocated_bytes))
 
 
 def category_tables(device: Device, suffix: str) -> Iterator[Table]:
-    """Yield tables of memory by category: at the failed allocation, unless that was the peak, and at the peak."""
+    """Yield tables of memory by category: at the failed allocation (unless it was the peak), and at the peak."""
     if device.oom and device.oom.index != device.peak_index:
         at = entry_name(device.oom.index)
         yield categories(device.oom.categories, f"Memory by category at the failed allocation{suffix}, {at}")
@@ -100,9 +100,9 @@ def largest_stacks(device: Device, suffix: str) -> Table:
 
 
 def device_name(device: Device) -> str:
-    """Return the known facts about a device, such as `rank 1, device 0, after step 5, out of memory`.
+    """Return what is known about a device, such as `rank 1, device 0, after step 5, out of memory`.
 
-    A snapshot taken at a failure is named after the last finished step: the memory ran out in the next step.
+    A snapshot taken at a failure has the number of the last finished step: the memory ran out in the next step.
     """
     rank = [f"rank {device.rank}"] if device.rank is not None else []
     when = "after step" if device.oom else "step"

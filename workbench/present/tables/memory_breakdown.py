@@ -92,7 +92,7 @@ def breakdown(device: Breakdown) -> list[Table]:
 
 
 def model(activations: Activations) -> list[Table]:
-    """Return tables of the model's shape, and of each layer's activations: bytes, and share of what a formula gives."""
+    """Return tables of the model's shape and of each layer's activations, compared with a formula."""
     job, formula = activations.job, activations.theoretical_bytes_per_layer
     # The formula needs the number of layers, which a run of another trainer may not record.
     whole = formula * job.layers if job and job.layers and formula else None

@@ -1,4 +1,4 @@
-"""Tables of a parity report: how far each run agrees with the first run, and the loss and gradient norm by step."""
+"""Tables of a parity report: how well each run agrees with the first run, and the loss and gradient norm by step."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ MOST_RUNS = 40
 
 
 def parity_tables(data: ParityData) -> list[Table]:
-    """Return tables of each run's agreement with the first run, the first differing tensors, and the curves by step."""
+    """Return tables of each run's agreement with the first run, of the first tensors that differ, and of the curves."""
     by_step = (of(data, curve) for curve in Curve for of in (steps_of, differences_of))
     return [agreement(data), first_values(data), *by_step]
 
@@ -86,7 +86,7 @@ def differences_of(data: ParityData, curve: Curve, limit: int = STEPS) -> Table:
 
 
 def allowed(shares: Sequence[float], tolerance: float) -> str:
-    """Return `no` if a relative difference of a step is above `tolerance`, else unknown if one is NaN, else `yes`."""
+    """Return `no` if a relative difference is above `tolerance`, else unknown if one is NaN, else `yes`."""
     if any(share > tolerance for share in shares):
         return "no"
     return UNKNOWN if any(map(math.isnan, shares)) else "yes"
@@ -101,8 +101,8 @@ def steps_of(data: ParityData, curve: Curve, limit: int = STEPS) -> Table:
 def by_step(title: str, texts: pd.DataFrame, limit: int, verdicts: Sequence[str] = ()) -> Table:
     """Return a table of `texts`, which has a row per step and a column per run.
 
-    Where there are more than `MOST_COLUMNS` runs the table has a row per run, and the first steps are its columns.
-    `verdicts` has the text of a last column for each row of the result.
+    If there are more than `MOST_COLUMNS` runs, the result has a row per run, and a column for each of the first steps.
+    `verdicts` are the texts of a last column, one for each row of the result.
     """
     first, rows = "step>", texts
     if len(texts.columns) > MOST_COLUMNS:

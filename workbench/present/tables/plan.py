@@ -8,9 +8,9 @@ MESH = ("replicate", "shard", "context", "tensor", "pipeline")
 
 
 def plan_tables(data: PlanData) -> list[Table]:
-    """Return the tables of a plan: the settings that fit, and details of the fastest.
+    """Return the tables of a plan: the settings that fit, and details of the fastest settings.
 
-    The details are the same settings with the next larger batch, and the TOML lines that set them.
+    The details are the same settings with the next larger batch, and the TOML lines of the settings.
     """
     heads = "rank> | mesh | batch> | recomputation | other | peak> | of the limit> | tokens/s> | step> | tokens a step>"
     rows = [row(str(one.rank or number), one, data.limit_bytes) for number, one in enumerate(data.plans, 1)]

@@ -16,9 +16,9 @@ FILES_AT_MOST = 200
 
 
 def rank_list(report: Report[object]) -> Table:
-    """Return a table with a row per rank: last step, median step time, peak memory, ranks that it waits for, findings.
+    """Return a table with a row per rank: last step, median step time, peak memory, ranks it waits for, findings.
 
-    Ranks that findings name are listed first.
+    Ranks that findings name come first.
     """
     rooms = room_data(report)
     steps = {rank.rank: rank for rank in rooms.steps.ranks} if rooms.steps else {}
@@ -52,7 +52,7 @@ def peak_bytes(rooms: RoomData) -> dict[int, int]:
 
 
 def findings_by_rank(findings: Sequence[Finding]) -> dict[int, list[tuple[int, str]]]:
-    """Return {rank: [(position in `findings`, severity sign and id)]} for the findings that name the rank."""
+    """Return {rank: [(index in `findings`, severity sign and id)]} of the findings that name the rank."""
     named: dict[int, list[tuple[int, str]]] = {}
     for position, finding in enumerate(findings):
         for rank in finding.ranks:
@@ -80,13 +80,13 @@ def file_list(runs: Sequence[Run]) -> Table:
 
 
 def path_in_run(file: Artefact, runs: Sequence[Run]) -> str:
-    """Return the path of a file relative to its run, or to the folder that several runs share."""
+    """Return the path of a file relative to its run; if there are several runs, relative to their common folder."""
     roots = [run.root for run in runs]
     folder = roots[0] if len(roots) == 1 else shared_folder([root.parent for root in roots])
     return str(file.path.relative_to(folder)) if file.path.is_relative_to(folder) else str(file.path)
 
 
 def shared_folder(folders: Sequence[Path]) -> Path:
-    """Return the innermost folder that all of `folders` are in; the root folder if one of them is relative."""
+    """Return the innermost folder that contains all of `folders`; the root folder if one of them is relative."""
     absolute = all(folder.is_absolute() for folder in folders)
     return Path(os.path.commonpath(folders)) if folders and absolute else Path("/")

@@ -1,4 +1,4 @@
-"""Tables of the results of `analyzers.memory.views` on a single snapshot: stacks, blocks, entries, reserved ranges."""
+"""Tables from the results of `analyzers.memory.views` for one snapshot: stacks, blocks, entries, reserved ranges."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ NO_STACK = "no stack recorded"
 
 
 def stack_list(frame: "pd.DataFrame") -> Table:
-    """Return a table of the call stacks that hold the most memory, each named by its innermost source line.
+    """Return a table of the call stacks with the most live memory, each named by its innermost source line.
 
     `frame` is the result of `memory.views.top_stacks`.
     """
@@ -74,7 +74,7 @@ def live_categories(frame: "pd.DataFrame") -> Table:
 
 
 def step_peaks(frame: "pd.DataFrame") -> Table:
-    """Return a table of the highest memory in each step, and of the bytes that are live at the end of the step.
+    """Return a table with a row per step: its highest memory, and the bytes that are live at its end.
 
     `frame` is the result of `memory.views.steps`.
     """
@@ -108,9 +108,10 @@ def reserved_ranges(ranges: "pd.DataFrame", entries: int) -> Table:
 
 
 def ends(born: int, died: int, entries: int) -> tuple[object, object]:
-    """Return the cells for the trace entries `born`, which reserved an address range, and `died`, which released it.
+    """Return the cells for the trace entries that reserved an address range (`born`) and released it (`died`).
 
-    A cell has words if this happened outside the trace, whose entries are numbered from 0 to `entries` - 1.
+    If this happened outside of the trace, the cell has words instead of a number: `before the trace` or `never`.
+    `entries` is the number of entries in the trace.
     """
     return "before the trace" if born < 0 else born, "never" if died >= entries else died
 
@@ -118,7 +119,7 @@ def ends(born: int, died: int, entries: int) -> tuple[object, object]:
 def entry_list(events: "pd.DataFrame") -> Table:
     """Return a table of trace entries as the allocator recorded them; `events` is the result of `memory.views.events`.
 
-    In an `oom` entry, the address column shows the free bytes of the device, because PyTorch stores them there.
+    In an `oom` entry, the address column shows the free bytes of the device, because PyTorch stores them in this field.
     """
     columns = ["entry", "action", "bytes", "address", "stream", "pool", "category", "label", "frame"]
     rows = (

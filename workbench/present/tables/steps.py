@@ -24,7 +24,7 @@ def steps_tables(data: StepsData) -> list[Table]:
 
 
 def stragglers(found: Sequence[Straggler]) -> Table:
-    """Return a table of the straggling ranks, which the others wait for."""
+    """Return a table of the stragglers: the ranks for which the others wait."""
     rows = (
         (s.rank, duration(s.lateness_s), share(s.recurrence, 1), s.cause, s.pattern, duration(s.lost_s)) for s in found
     )
@@ -33,7 +33,7 @@ def stragglers(found: Sequence[Straggler]) -> Table:
 
 
 def medians(ranks: Sequence[RankSteps]) -> Table:
-    """Return a table of each rank's median step time and of its longest phases."""
+    """Return a table with each rank's median step time and its longest phases."""
     # Sorted by name first, so that phases of equal length keep their order from run to run.
     names = sorted({phase for r in ranks for phase in r.phases})
     shown = sorted(names, key=lambda n: -max(r.phases.get(n, 0.0) for r in ranks))[:PHASES]
@@ -43,12 +43,12 @@ def medians(ranks: Sequence[RankSteps]) -> Table:
 
 
 def phase_time(rank: RankSteps, name: str) -> str:
-    """Return the text of a phase's median time on a rank; empty if the rank never entered the phase."""
+    """Return a phase's median time on a rank as text; empty if the rank never entered the phase."""
     return duration(rank.phases[name]) if name in rank.phases else ""
 
 
 def wall_time(goodput: Goodput | None) -> Table:
-    """Return a table of the activities that the time from start to end of the run was spent on, longest first."""
+    """Return a table of how the time from start to end of the run was spent, by activity, longest first."""
     parts = sorted(goodput.parts.items(), key=lambda item: -item[1]) if goodput else []
     whole = goodput.wall_ns if goodput else 0
     rows = ((name, duration_ns(ns), share(ns, whole)) for name, ns in parts)
@@ -56,14 +56,14 @@ def wall_time(goodput: Goodput | None) -> Table:
 
 
 def level_changes(changes: Sequence[Change]) -> Table:
-    """Return a table of the steps from which on steps took longer or shorter, and the phase that changed most."""
+    """Return a table of lasting changes of the step time: the first step, and the phase that changed most."""
     rows = ((c.step, duration(c.before_s), duration(c.after_s), c.kind, most_changed(c)) for c in changes)
     heads = "from step> | before> | after> | kind | phase that changed most"
     return table("Changes of the step time", heads, rows)
 
 
 def most_changed(change: Change) -> str:
-    """Return the phase that changed most and its change, as in `bwd +12 ms`; `not recorded` if there are no phases."""
+    """Return the phase that changed most and its change, such as `bwd +12 ms`; `not recorded` without phases."""
     if not change.phases:
         return "not recorded"
     name = max(change.phases, key=lambda phase: abs(change.phases[phase]))
@@ -71,7 +71,7 @@ def most_changed(change: Change) -> str:
 
 
 def untypical_steps(by_tag: dict[str, TaggedSteps]) -> Table:
-    """Return a table of the steps that are left out of the medians, by tag.
+    """Return a table of the steps that are left out of the medians, grouped by tag.
 
     A tag names the extra work in such steps, such as compiling or saving a checkpoint.
     """

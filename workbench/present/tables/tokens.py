@@ -14,7 +14,8 @@ SPANS = 40
 def token_tables(data: TokensData) -> list[Table]:
     """Return the tables of a report on tokens.
 
-    For a data set they are statistics and the spans of its sequences, else the tokens beside their labels.
+    For a data set, these are statistics and the spans of its sequences. Otherwise it is a table of tokens beside their
+    labels.
     """
     if data.statistics is None:
         return [plain_tokens(data)]
@@ -22,7 +23,7 @@ def token_tables(data: TokensData) -> list[Table]:
 
 
 def plain_tokens(data: TokensData) -> Table:
-    """Return a table of tokens that the model reads, each with the label that the model must predict."""
+    """Return a table of the tokens that the model reads, each with its label, which the model must predict."""
     rows = ((r.sequence, r.position, r.token, r.text, r.label, r.label_text) for r in data.rows)
     heads = "sequence> | position> | token> | token text | label> | label text"
     return table("Tokens and labels", heads, rows, 64)
@@ -73,26 +74,26 @@ def statistics_tables(numbers: TokenStatistics, data: TokensData) -> list[Table]
 
 
 def spans_table(rows: list[Position]) -> Table:
-    """Return a table of the spans of sequences: neighbouring tokens of one role, all trained or all ignored."""
+    """Return a table of spans: neighbouring tokens with the same role that are all trained or all ignored."""
     heads = "row> | tokens | role | label | text"
     return table("Spans", heads, (span_cells(span) for span in spans(rows)), SPANS)
 
 
 def spans(rows: list[Position]) -> Iterator[list[Position]]:
-    """Yield the runs of neighbouring tokens that have the same role, and are all trained or all ignored."""
+    """Yield the spans of neighbouring tokens that have the same role, and are all trained or all ignored."""
     for _, span in groupby(rows, key=lambda r: (r.sequence, r.document, r.role, r.trained)):
         yield list(span)
 
 
 def span_cells(span: list[Position]) -> tuple[object, ...]:
-    """Return the cells of a span in the table."""
+    """Return the cells of the table row for a span."""
     first, last = span[0], span[-1]
     where = str(first.position) if first is last else f"{first.position}-{last.position}"
     return first.sequence, where, first.role, "trained" if first.trained else "ignored", shortened(span_text(span))
 
 
 def span_text(span: list[Position]) -> str:
-    """Return the text of tokens with line ends made visible."""
+    """Return the text of a span's tokens with visible line ends."""
     return visible("".join(position.text for position in span))
 
 
@@ -102,6 +103,6 @@ def visible(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text with its middle left out if it is long; mistakes in masks are at the ends of a span."""
+    """Return a text; if it is long, its middle is left out, because mistakes in masks are at the ends of a span."""
     half = TEXT_AT_MOST // 2
     return text if len(text) <= TEXT_AT_MOST else f"{text[:half]} \u2026 {text[-half:]}"

@@ -22,7 +22,7 @@ EVENTS, PEERS = 12, 16
 
 
 def trace_tables(data: TraceData) -> list[Table]:
-    """Return the tables of all ranks (time by part of the step, waiting times), then the details of the first rank."""
+    """Return tables of all ranks (parts of the time, waiting times), then tables with details of the first rank."""
     return [
         time_by_rank(data.ranks),
         opportunities(data.opportunities),
@@ -46,7 +46,7 @@ def rank_tables(rank: RankTrace) -> list[Table]:
 def longest_events(blocks: "pd.DataFrame") -> Table:
     """Return a table of the longest events in a time window; `blocks` is the result of `traces.views.timeline`.
 
-    Short neighbouring events share a row.
+    Neighbouring short events share a row.
     """
     most = blocks.nlargest(EVENTS, "busy_ns", keep="first")
     columns = (most[name] for name in ("name", "lane", "kind", "count", "start_ns", "busy_ns"))
@@ -59,7 +59,7 @@ def longest_events(blocks: "pd.DataFrame") -> Table:
 
 
 def latest_arrivals(late: "pd.DataFrame") -> Table:
-    """Return a table of collectives and the rank that arrived last in each, the latest arrival first.
+    """Return a table of collectives with the rank that arrived last, the collective with the latest arrival first.
 
     `late` is the result of `traces.views.lateness`.
     """
@@ -94,9 +94,9 @@ def time_by_rank(ranks: Sequence[RankTrace]) -> Table:
 
 
 def opportunities(rows: Iterable[Advice]) -> Table:
-    """Return a table of opportunities: the causes of lost time, and how much shorter a step could be without each.
+    """Return a table of opportunities: the causes of lost time, and how much shorter a step would be without each.
 
-    The savings may overlap, so they cannot be added up.
+    The savings may overlap, so they must not be added up.
     """
     cells = (
         (
@@ -123,7 +123,7 @@ def identity(account: RankTrace) -> tuple[object, object, str]:
 
 
 def step_numbers(account: RankTrace) -> str:
-    """Return the numbers of the steps in a rank's trace as text, such as `5-7`; `account` is its analysis.
+    """Return the numbers of the steps in a rank's trace as text, such as `5-7`; `account` is the trace's analysis.
 
     A run may have several traces of a rank, with different steps.
     """
@@ -133,7 +133,7 @@ def step_numbers(account: RankTrace) -> str:
 def bytes_sent(ranks: Sequence[RankTrace]) -> Table:
     """Return a table of the bytes that each rank sends to each other rank by all-to-all collectives.
 
-    It covers only the process group that exchanges most, and has at most `PEERS` columns.
+    The table covers only the process group that sends the most bytes, and has at most `PEERS` columns.
     """
     # One matrix only: jobs have a group for each mesh axis, and the busiest is the one that costs time.
     most = max((e for r in ranks for e in r.exchanges), key=lambda e: sum(e.sent_bytes), default=None)
@@ -192,7 +192,7 @@ def floating_point_work(ranks: Sequence[RankTrace]) -> Table:
 
 
 def problems(ranks: Sequence[RankTrace]) -> Table:
-    """Return a table of the problems in each recorded trace that make its numbers less reliable."""
+    """Return a table of the problems in each trace that make its numbers less reliable."""
     rows = ((r.rank, "host" if r.device is None else r.device, problem) for r in ranks for problem in r.problems)
     return table("Problems with the recordings", "rank> | device> | problem", rows)
 
@@ -208,7 +208,8 @@ CHANGES = {
 def what_if(answers: Iterable[WhatIf], stages_unknown: str = "") -> Table:
     """Return a table of how much shorter a step of all ranks would be after one change, such as without a phase.
 
-    `stages_unknown` is why the answer about pipeline stages is unknown; it is empty if it is known or not asked.
+    `stages_unknown` says why the answer about pipeline stages is unknown. It is empty if the answer is known, or if
+    nobody asked for it.
     """
     rows: list[tuple[object, ...]] = [
         (
@@ -227,9 +228,9 @@ def what_if(answers: Iterable[WhatIf], stages_unknown: str = "") -> Table:
 
 
 def waiting_tables(data: TraceData, collectives: int = 5) -> list[Table]:
-    """Return the tables of how long ranks wait in collectives: by rank, mesh axis, process group and collective.
+    """Return tables of how long ranks wait in collectives: by rank, mesh axis, process group and collective.
 
-    The last table has at most `collectives` rows.
+    The table by collective has at most `collectives` rows.
     """
     return [
         waiting(data.waits),
@@ -240,9 +241,9 @@ def waiting_tables(data: TraceData, collectives: int = 5) -> list[Table]:
 
 
 def why_no_waits(accounts: Sequence[RankTrace]) -> str:
-    """Return why a trace report does not tell how long ranks wait in collectives; `accounts` are its ranks.
+    """Return why a trace report has no numbers on how long ranks wait in collectives; `accounts` are its ranks.
 
-    To be called for a report without such numbers.
+    Call this function only for a report without such numbers.
     """
     ranks = sorted({account.rank for account in accounts if account.rank is not None})
     if not ranks:
@@ -276,7 +277,7 @@ def waiting(waits: Iterable[RankWaits]) -> Table:
 def waiting_by_axis(axes: Iterable[AxisWaits]) -> Table:
     """Return a table of the waiting time in collectives along each axis of the mesh.
 
-    Process groups with the same description form an axis.
+    The process groups with the same description form an axis.
     """
     rows = (
         (
@@ -296,7 +297,7 @@ def waiting_by_axis(axes: Iterable[AxisWaits]) -> Table:
 
 
 def waiting_by_group(groups: Iterable[GroupWaits]) -> Table:
-    """Return a table of the waiting time in each process group, and the rank that caused most of it."""
+    """Return a table of the waiting time in each process group, and of the rank that caused most of it."""
     rows = (
         (
             g.desc or g.name or NO_GROUP,
@@ -336,7 +337,7 @@ def longest_waits(meetings: Iterable[CollectiveWait], limit: int) -> Table:
 def clock_offsets(clocks: Iterable[Clock]) -> Table:
     """Return a table of the clock offsets between ranks on different hosts.
 
-    They are estimated from the times at which collectives end on the ranks.
+    The offsets are estimated from the times at which collectives end on each rank.
     """
     heads = "rank> | ahead by> | uncertainty> | drift> | residual> | collectives>"
     rows = (
@@ -362,7 +363,7 @@ def uncertainty(clock: Clock) -> str:
 
 
 def critical_path(parts: Sequence[CriticalPart]) -> Table:
-    """Return a table of the parts of a step's critical path, and the time saved at most if each were twice as fast."""
+    """Return a table of the parts of a step's critical path, and the largest saving if each were twice as fast."""
     whole = sum(part.path_ns for part in parts)
     rows = (
         (

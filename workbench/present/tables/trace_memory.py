@@ -65,7 +65,7 @@ def device_tables(rank: "RankTrace", memory: "DeviceMemory") -> list[Table]:
 def totals(title: str, items: "Iterable[NamedAllocationTotals]") -> Table:
     """Return a table of the memory allocated inside each operator, module, function or phase.
 
-    The "own" columns exclude memory that was allocated in operators called inside.
+    The "own" columns exclude memory that was allocated by operators called inside.
     """
     rows = (
         (
@@ -119,7 +119,7 @@ def largest(title: str, items: "Iterable[Allocation]") -> Table:
 
 
 def never_freed(title: str, items: "Iterable[UnfreedMemory]") -> Table:
-    """Return a table of the source lines that allocated memory which was not freed during the recording."""
+    """Return a table of the source lines that allocated memory which was not freed before the recording ended."""
     rows = (
         (size(k.bytes), k.count, user_function(k.operator), user_function(k.module), user_function(k.line))
         for k in items

@@ -25,12 +25,12 @@ def detail_tables(rank: "RankTrace") -> list[Table]:
 
 
 def rank_suffix(rank: "RankTrace") -> str:
-    """Return the end of a title that names the rank, as in `, rank 3`; empty if the rank is unknown."""
+    """Return the end of a table's title that names the rank, such as `, rank 3`; empty if the rank is unknown."""
     return "" if rank.rank is None else f", rank {rank.rank}"
 
 
 def phases(rank: "RankTrace") -> Table:
-    """Return a table of device time by the phase of the step in which the host launched the work."""
+    """Return a table of device time by phase of the step; the phase is the one in which the host launched the work."""
     heads = "phase | events> | busy> | compute> | exposed communication> | share>"
     rows = (
         (
@@ -49,7 +49,8 @@ def phases(rank: "RankTrace") -> Table:
 def kernels(rank: "RankTrace") -> Table:
     """Return a table of the kernels with the most total time.
 
-    For a rank without a device, the table has the operators with the most host time of their own.
+    For a rank without a device, the rows are the operators with the most host time, without the operators that they
+    call.
     """
     heads = "name | kind | count> | total> | share> | mean> | median> | deviation> | longest>"
     rows = (
@@ -164,7 +165,7 @@ def costs(rank: "RankTrace", items: "Iterable[Cost]", title: str) -> Table:
 
 
 def streams(rank: "RankTrace") -> Table:
-    """Return a table of the parts of the time of each stream; for a rank without a device, of each host thread."""
+    """Return a table of how each stream spends its time; for a rank without a device, each host thread."""
     rows = (
         (
             stream.name,
@@ -257,7 +258,7 @@ def copies(rank: "RankTrace") -> Table:
 
 
 def copy_sizes(rank: "RankTrace") -> Table:
-    """Return a table of memory copies by size; small copies reach only part of the bandwidth."""
+    """Return a table of memory copies by size; small copies reach only a part of the bandwidth."""
     rows = (
         (
             copy.name,
@@ -275,7 +276,7 @@ def copy_sizes(rank: "RankTrace") -> Table:
 
 
 def graphs(rank: "RankTrace") -> Table:
-    """Return a table of how often CUDA graphs were launched, with the number of their kernels and the device time."""
+    """Return a table of CUDA graphs: number of launches, number of kernels, and device time."""
     rows = ((g.launches, g.kernels, duration_ns(g.device_ns)) for g in ([rank.graphs] if rank.graphs else []))
     return table(f"CUDA graphs{rank_suffix(rank)}", "launches> | kernels> | device>", rows)
 
