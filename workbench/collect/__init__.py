@@ -1,7 +1,7 @@
-"""Bring the files of a run from nodes without a shared disk to one folder, over HTTP with a token.
+"""Collect the files of a run from nodes without a shared disk in one folder, over HTTP with a token.
 
-A sender on each node reads the node's run folder, and a receiver writes what comes to `nodes/NODE/` below the home
-folder, where the analyzers find it:
+A sender on each node reads the node's run folder. A receiver writes what it gets to `nodes/NODE/` below the home
+folder, where the analyzers find the files:
 
     token, parcel      the secret, and the messages that are signed with it
     artefact_names     which files are sent and accepted

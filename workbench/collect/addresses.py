@@ -1,4 +1,4 @@
-"""Read the address of a receiver, and find out whether it is an address of this machine."""
+"""Read the address of a receiver, and find out whether it belongs to this machine."""
 
 import socket
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ HINT = "give HOST:PORT, such as head:29501 or 10.0.0.4:29501"
 
 @dataclass(frozen=True)
 class Address:
-    """The host and port of a receiver; `scheme` is https where a proxy in front of it speaks TLS."""
+    """The host and port of a receiver; `scheme` is https if a proxy in front of the receiver speaks TLS."""
 
     host: str
     port: int
@@ -24,7 +24,7 @@ class Address:
         return f"{self.scheme}://{host}:{self.port}"
 
     def is_free_here(self) -> bool:
-        """Return whether this machine has the address, and no process listens there."""
+        """Return whether the address belongs to this machine, and no process listens there."""
         try:
             family, kind, _, _, place = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
             with socket.socket(family, kind) as probe:
@@ -39,7 +39,7 @@ def parse_address(text: str, default_host: str = "") -> Address:
     """Return the address in a text such as `head:29501`, `:29501` (on the default host) or `https://head:443`.
 
     Raises:
-        UsageProblem: It is no address.
+        UsageProblem: The text is not an address.
     """
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")

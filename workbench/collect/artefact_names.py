@@ -1,4 +1,4 @@
-"""Decide by its name whether a file of a run folder is sent to the home folder, and accepted there."""
+"""Decide by the name of a file in a run folder whether it is sent to the home folder, and accepted there."""
 
 import re
 from pathlib import PurePosixPath
@@ -17,7 +17,7 @@ DEEPEST, NAME_BYTES, PATH_BYTES = 8, 200, 1000
 
 
 def is_artefact(path: str) -> bool:
-    """Return whether a relative path names an artefact that may be sent: no checkpoint, nothing hidden, no `..`."""
+    """Return whether a relative path names an artefact that may be sent: no checkpoint, no hidden file, no `..`."""
     names = path.split("/")
     if len(names) > DEEPEST or len(path.encode(errors="replace")) > PATH_BYTES or not all(map(is_plain, names)):
         return False
@@ -27,16 +27,16 @@ def is_artefact(path: str) -> bool:
 
 
 def is_plain(name: str) -> bool:
-    """Return whether a name is that of a single visible file that can be shown: not `..`, no control characters."""
+    """Return whether a name is a single visible file name that is safe to print: not `..`, no control characters."""
     return name.isprintable() and not name.startswith(".") and 0 < len(name.encode(errors="replace")) <= NAME_BYTES
 
 
 def only_grows(path: str) -> bool:
-    """Return whether a file is written by appending, so that what was sent of it stays valid."""
+    """Return whether a file is written by appending, so that parts that were already sent stay valid."""
     return path.endswith(GROWING) or path.rpartition("/")[2].startswith("slurm-")
 
 
 def urgency(path: str) -> tuple[int, str]:
-    """Return a key that sorts files by their use for a verdict: dumps first, then steps and logs, large ones last."""
+    """Return a sort key for files by their use for a verdict: dumps first, then steps and logs, then large files."""
     first = path.split("/", 1)[0]
     return (FOLDERS.index(first) + 1 if first in FOLDERS else 0), path

@@ -1,4 +1,4 @@
-"""Send signed messages to a receiver, and check that the answers are its own."""
+"""Send signed messages to a receiver, and check that the answers come from this receiver."""
 
 import http.client
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ REPLY_BYTES = 1 << 20
 
 
 class Unreachable(Exception):
-    """The receiver does not answer, or the answer is not its own; the message says why."""
+    """Raised if the receiver does not answer, or the answer comes from another program; the message says why."""
 
 
 class Rejected(Exception):
-    """The receiver does not accept this sender; the message says why."""
+    """Raised if the receiver does not accept this sender; the message says why."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """The way to a receiver at a URL such as `http://head:29501`; `token` signs what is sent."""
+    """The connection to a receiver at a URL such as `http://head:29501`; `token` signs the messages."""
 
     url: str
     token: bytes
@@ -31,7 +31,7 @@ class Link:
         """Send a message, and return the answer.
 
         Raises:
-            Unreachable: There is no answer of the receiver.
+            Unreachable: There is no answer from the receiver.
             Rejected: The receiver refuses the message.
         """
         connection = self._connection()

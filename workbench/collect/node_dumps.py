@@ -1,7 +1,7 @@
-"""Exchange with the collector of a node, through files in `dumps/` of its run folder, when dumps are taken.
+"""Exchange information with the collector of a node when dumps are taken, through files in `dumps/` of the run folder.
 
-The collector belongs to the recorders, which write to `.claimed` why they take a set of dumps, and take one when a
-request for a rank of theirs appears.
+The collector is the process of the recorders that takes dumps. It writes to `.claimed` why it takes a set of dumps. It
+takes a set when a file appears in which one of its ranks requests dumps.
 """
 
 import json
@@ -18,7 +18,7 @@ from workbench.collect.parcel import Incident
 
 
 class Claim(msgspec.Struct):
-    """The content of `.claimed` in the folder of a set of dumps; `elsewhere` says that another node began."""
+    """The content of `.claimed` in the folder of a set of dumps; `elsewhere` says that another node began it."""
 
     reason: str
     detail: str
@@ -27,7 +27,10 @@ class Claim(msgspec.Struct):
 
 
 def last_incident(dumps: Path) -> Incident | None:
-    """Return why and when this node's collector last began to take dumps by itself; None if it never did."""
+    """Return why and when this node's collector last began to take dumps by itself; None if it never did.
+
+    Dumps that were taken because of another node do not count.
+    """
     claims = [claim for path in (dumps, *dumps.glob("set_*")) if (claim := read_claim(path / ".claimed"))]
     own = (claim for claim in claims if not claim.elsewhere)
     last = max(own, key=lambda claim: claim.asked_ns, default=None)
@@ -35,7 +38,7 @@ def last_incident(dumps: Path) -> Incident | None:
 
 
 def read_claim(path: Path) -> Claim | None:
-    """Return the content of a file `.claimed`; None before it is written."""
+    """Return the content of a file `.claimed`; None if it is not written yet."""
     try:
         return msgspec.convert(read_json(path), Claim)
     except (OSError, ValueError, msgspec.ValidationError):
@@ -43,7 +46,7 @@ def read_claim(path: Path) -> Claim | None:
 
 
 def request_dumps(dumps: Path, incident: Incident) -> bool:
-    """Make the collector of this node take dumps, and return whether there is a rank for which it can be asked."""
+    """Request dumps from the collector of this node; return whether there is a rank in whose name this is possible."""
     files = (side for path in dumps.glob("groups_*.json") if (side := read_side(path, GroupsFile)))
     rank = min((side.rank for side in files if side.host == socket.gethostname()), default=None)
     if rank is None:

@@ -1,7 +1,8 @@
-"""Write the files of one node: parts become whole files, and a growing file gets longer. Nothing else is written.
+"""Write the files of one node: assemble whole files from parts, and append to files that grow.
 
-A file of several parts is assembled below `.incoming/` of the node's folder and renamed into place when it is whole.
-So a receiver that is killed, or a node that dies, leaves whole files, or the beginning of one that only grows.
+A file of several parts is assembled below `.incoming/` in the node's folder, and renamed into place when it is
+complete. So even if the receiver or the node is killed, each file is either complete, or the beginning of a file that
+grows.
 """
 
 import errno
@@ -30,7 +31,7 @@ HEARTBEAT = "heartbeat_"
 
 
 class NodeFolder:
-    """The folder that has the files of one node; `files` and `bytes` say how much was accepted.
+    """The folder with the files of one node; `files` and `bytes` are the number and size of the accepted files.
 
     Hold `lock` while adding parts.
     """
@@ -52,7 +53,7 @@ class NodeFolder:
         return len(self._sizes)
 
     def add(self, part: Part) -> Result:
-        """Write a part of a file if it is acceptable, and return how much of the file is here now."""
+        """Write a part of a file if it is acceptable, and return how much of the file is now in this folder."""
         if refused := self._refusal(part):
             return Result(refused=refused)
         try:
@@ -61,7 +62,7 @@ class NodeFolder:
             return Result(refused=error.strerror or str(error))
 
     def _refusal(self, part: Part) -> str:
-        """Return why a part is not accepted; empty if it is."""
+        """Return the reason why a part is not accepted; empty if it is accepted."""
         if not is_artefact(part.path) or (part.version and not is_plain(part.version)):
             return "not the name of an artefact"
         if not (0 <= part.offset <= part.offset + len(part.data) <= part.size and 0 <= part.mtime_ns <= LARGEST):
@@ -71,7 +72,7 @@ class NodeFolder:
         return self._limit(part)
 
     def _limit(self, part: Part) -> str:
-        """Return which limit a part exceeds; empty if none."""
+        """Return a text about the limit that a part exceeds; empty if it exceeds none."""
         if part.size > FILE_BYTES:
             return f"larger than {format_size(FILE_BYTES)}"
         if self.bytes - self._sizes.get(part.path, 0) + part.size > NODE_BYTES:
@@ -83,7 +84,7 @@ class NodeFolder:
         return ""
 
     def _append(self, part: Part) -> Result:
-        """Append a part to a file that only grows, if the file here is the beginning of that of the node."""
+        """Append a part to a file that only grows, if the file in this folder is the beginning of the node's file."""
         target = self._parent_of(part.path)
         have = target.stat().st_size if target.exists() else 0
         if part.offset != have:
@@ -97,7 +98,7 @@ class NodeFolder:
         return Result(have + len(part.data))
 
     def _assemble(self, part: Part) -> Result:
-        """Write a part of a file that is replaced as a whole, once all of its parts are here."""
+        """Write a part of a file that is replaced as a whole; when all parts are here, replace the file."""
         target = self._parent_of(part.path)
         if is_same(target, part):
             return Result(part.size)
@@ -126,10 +127,10 @@ class NodeFolder:
         return Result(have)
 
     def _parent_of(self, path: str) -> Path:
-        """Return the path of a file, whose folder is created.
+        """Create the folder of a file, and return the path of the file.
 
         Raises:
-            OSError: A part of the path is a link or a file, which only another program can have made.
+            OSError: A part of the path is a link or a file; only another program can have made it.
         """
         target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -144,7 +145,7 @@ class NodeFolder:
 
 
 def is_same(target: Path, part: Part) -> bool:
-    """Return whether a file is here already, with the size and time of that of the node."""
+    """Return whether a file with the same size and time as the node's file is already in this folder."""
     with suppress(OSError):
         status = target.stat()
         return (status.st_size, status.st_mtime_ns) == (part.size, part.mtime_ns) and HEARTBEAT not in part.path
@@ -152,7 +153,7 @@ def is_same(target: Path, part: Part) -> bool:
 
 
 def checksum_of_tail(path: Path, end: int) -> str:
-    """Return a checksum of the last bytes of a file before the position `end`; empty at its beginning."""
+    """Return a checksum of the last bytes of a file before the position `end`; empty if `end` is 0."""
     if not end:
         return ""
     with open_regular(path) as file:

@@ -1,7 +1,7 @@
 """Read what is new in a node's run folder, as parts of files that are small enough to be sent.
 
-What has been sent is remembered by the file's inode, size and time. A rank's heartbeat is rewritten in place through
-its memory, which need not change the file's time, so small files are compared by their content.
+A file has something new if its inode, size or time has changed since it was sent. A rank writes its heartbeat through
+mapped memory, which need not change the time of the file. So small files are compared by their content.
 """
 
 import hashlib
@@ -25,10 +25,11 @@ State = tuple[object, ...]
 
 @dataclass
 class Progress:
-    """How much of a file has been sent: its first `have` bytes, of the content `version` where it is sent as a whole.
+    """How much of a file has been sent: its first `have` bytes, of the content `version` if it is sent as a whole.
 
-    `sent` is the state of the file when all of it had been sent. `as_whole` says that a file that only grows has to be
-    sent as a whole once, because the receiver has another one. `refused` is why the receiver does not accept the file.
+    `sent` is the state of the file when all of it had been sent. `as_whole` says that a file that only grows must be
+    sent as a whole once, because the receiver has a different file. `refused` is the reason why the receiver does not
+    accept the file.
     """
 
     have: int = 0
@@ -39,16 +40,16 @@ class Progress:
 
 
 class Outgoing:
-    """The files of a run folder, and how much of each has been sent."""
+    """The files of a run folder, and how much of each file has been sent."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._progress: dict[str, Progress] = {}
 
     def parts(self) -> Iterator[tuple[Part, State]]:
-        """Yield the next part of each file that has something new, with the state of the file, the most urgent first.
+        """Yield the next part of each file that has something new, with the state of the file; urgent files come first.
 
-        Nothing counts as sent until `note` is called with the result.
+        A part counts as sent only after `note` is called with the result.
         """
         for path in sorted(artefacts_below(self._folder), key=urgency):
             progress = self._progress.setdefault(path, Progress())
@@ -61,7 +62,7 @@ class Outgoing:
                 continue
 
     def note(self, part: Part, state: State, result: Result) -> bool:
-        """Remember what became of a part, and return whether more of the file has to be sent."""
+        """Remember the result for a part, and return whether more of the file has to be sent."""
         progress = self._progress[part.path]
         progress.refused, progress.have, progress.version = result.refused, result.have, part.version
         if result.differs or result.have > part.size:
@@ -76,12 +77,12 @@ class Outgoing:
         return False
 
     def refused(self) -> dict[str, str]:
-        """Return the files that the receiver did not accept, with the reason."""
+        """Return {path: reason} of the files that the receiver did not accept."""
         return {path: progress.refused for path, progress in self._progress.items() if progress.refused}
 
 
 def state_of(path: str, file: BufferedReader) -> State:
-    """Return the state of an open file."""
+    """Return the state of an open file; if the state changes, the file has new content."""
     status = os.fstat(file.fileno())
     if status.st_size <= SMALL_BYTES and not only_grows(path):
         return status.st_ino, status.st_size, file.read(SMALL_BYTES)
@@ -89,7 +90,7 @@ def state_of(path: str, file: BufferedReader) -> State:
 
 
 def next_part(path: str, file: BufferedReader, state: State, progress: Progress) -> Part:
-    """Return the next part of a file that the receiver lacks."""
+    """Return the next part of a file that the receiver does not have."""
     status = os.fstat(file.fileno())
     size, mtime_ns = status.st_size, status.st_mtime_ns
     if only_grows(path) and not progress.as_whole and size >= progress.have:
@@ -103,7 +104,7 @@ def next_part(path: str, file: BufferedReader, state: State, progress: Progress)
 
 
 def tail_before(file: BufferedReader, end: int) -> str:
-    """Return the checksum of the last bytes before the position `end`, and leave the file there."""
+    """Return the checksum of the last bytes before the position `end`; afterwards the file is at this position."""
     start = max(0, end - TAIL_BYTES)
     file.seek(start)
     return hashlib.sha256(file.read(end - start)).hexdigest() if end else ""
@@ -124,12 +125,12 @@ def artefacts_below(folder: Path) -> Iterator[str]:
 
 
 def is_wanted(folder: Path) -> bool:
-    """Return whether a folder, relative to the run folder, may have artefacts."""
+    """Return whether a folder, relative to the run folder, may contain artefacts."""
     return folder.name not in SKIPPED_FOLDERS and len(folder.parts) < DEEPEST and is_artefact(str(folder / "x"))
 
 
 def is_file(path: Path) -> bool:
-    """Return whether a path is that of a regular file and not of a link."""
+    """Return whether a path is a regular file and not a link."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:

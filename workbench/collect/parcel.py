@@ -1,6 +1,6 @@
 """Define the messages between the sender of a node and the receiver: parcels with parts of files, and replies.
 
-Both are msgpack with a fixed structure, so that nothing else than these fields can come out of a message.
+Both are msgpack with a fixed structure, so a message cannot contain anything but these fields.
 """
 
 import msgspec
@@ -18,9 +18,9 @@ TAIL_BYTES = 4096
 
 
 class Part(msgspec.Struct, array_like=True):
-    """A part of a file: `data` belongs at `offset` of the file `path`, which has `size` bytes in all.
+    """A part of a file: `data` belongs at `offset` of the file `path`, whose whole size is `size`.
 
-    `version` names the content that the part comes from. It is empty for a file that only grows; then the part is
+    `version` identifies the content from which the part comes. It is empty for a file that only grows. Such a part is
     appended if the last bytes before `offset` have the checksum `before`.
     """
 
@@ -34,7 +34,7 @@ class Part(msgspec.Struct, array_like=True):
 
 
 class Incident(msgspec.Struct, array_like=True, frozen=True):
-    """A set of dumps that a node's collector began by itself: why, and when (Unix nanoseconds)."""
+    """A set of dumps that a node's collector took by itself: the reason, and the time (Unix nanoseconds)."""
 
     reason: str
     detail: str
@@ -42,12 +42,12 @@ class Incident(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Parcel(msgspec.Struct, array_like=True):
-    """A message of a sender; `number` counts its messages, so that nobody can send an old one again.
+    """A message of a sender; `number` counts the messages, so that nobody can send an old message again.
 
-    `session` is a random name of the node's run folder, by which a sender that was started again is known. `ended`
-    says that the job of the node has ended, and that all of its files have been sent; `at_home`, that the node sends no
-    files because its run folder is the home folder. `incident` is the last set of
-    dumps that the node began to take.
+    `session` is a random name of the node's run folder; the receiver recognises by it a sender that was started again.
+    `ended` says that the job of the node has ended and all of its files have been sent. `at_home` says that the node
+    sends no files, because its run folder is the home folder. `incident` is the last set of dumps that the node has
+    begun to take.
     """
 
     node: str
@@ -61,10 +61,10 @@ class Parcel(msgspec.Struct, array_like=True):
 
 
 class Result(msgspec.Struct, array_like=True):
-    """What became of a part: the receiver now has the first `have` bytes of the file.
+    """The result for a part: the receiver now has the first `have` bytes of the file.
 
-    `differs` says that its bytes are not those of the sender, so that the file must be sent as a whole. `refused` is
-    the reason for which the file is not accepted, else empty.
+    `differs` says that these bytes differ from the sender's bytes, so that the file must be sent as a whole. `refused`
+    is the reason why the file is not accepted; empty if it is accepted.
     """
 
     have: int = 0
@@ -73,10 +73,10 @@ class Result(msgspec.Struct, array_like=True):
 
 
 class Reply(msgspec.Struct, array_like=True):
-    """The answer to a parcel: a `Result` for each part, and when to send the next parcel, in seconds from now.
+    """The answer to a parcel: a `Result` for each part, and the number of seconds to wait before the next parcel.
 
-    `home` is the id of the receiver's folder, by which a sender notices that both share a disk. `ask` is an incident
-    on another node, because of which this node shall take dumps as well. `number` is that of the parcel.
+    `home` is the id of the receiver's folder, by which a sender notices that both share a disk. `ask` is an incident on
+    another node, because of which this node shall take dumps too. `number` is the number of the parcel.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""Receive parcels from the senders of all nodes, keep the list of nodes, and pass on that a node takes dumps."""
+"""Receive parcels from the senders of all nodes, keep the list of nodes, and tell all nodes when one takes dumps."""
 
 import secrets
 import threading
@@ -25,7 +25,7 @@ MOST_REFUSALS = 20
 
 
 class Refusal(Exception):
-    """A parcel that is not accepted; the message says why."""
+    """Raised for a parcel that is not accepted; the message says why."""
 
 
 class Receiver:
@@ -49,10 +49,10 @@ class Receiver:
         self._write()
 
     def take(self, parcel: Parcel) -> Reply:
-        """Write the parts of a parcel, and return the reply to it.
+        """Write the parts of a parcel, and return the reply to the parcel.
 
         Raises:
-            Refusal: The parcel repeats an old one, or is of a node too many.
+            Refusal: The parcel is an old one that was sent again, or there are too many nodes.
         """
         with self._lock:
             name = self._name_of(parcel)
@@ -70,7 +70,7 @@ class Receiver:
             return Reply(parcel.number, self._list.home, next_s, self._ask(name), results)
 
     def _note_parcel(self, name: str, parcel: Parcel, results: list[Result], folder: NodeFolder) -> None:
-        """Note in the list of nodes what a parcel brought."""
+        """Update the list of nodes after a parcel."""
         node = self._list.nodes[name]
         for part, result in zip(parcel.parts, results, strict=True):
             if result.refused and len(node.refused) < MOST_REFUSALS:
@@ -83,19 +83,19 @@ class Receiver:
             self._write()
 
     def close(self) -> None:
-        """Write the list of nodes, and that the receiver has ended."""
+        """Write the list of nodes, and record that the receiver has ended."""
         with self._lock:
             self._list.closed_ns = self._clock()
             self._write()
 
     def silent_s(self) -> float:
-        """Return how long no node has sent anything, in seconds."""
+        """Return the number of seconds since any node has last sent something."""
         with self._lock:
             last_ns = max((node.last_ns for node in self._list.nodes.values()), default=self._started_ns)
             return (self._clock() - last_ns) / 1e9
 
     def _name_of(self, parcel: Parcel) -> str:
-        """Return the name of the node that a parcel comes from, which no node with another run folder has."""
+        """Return the name of the node that sent a parcel; each run folder gets a different name."""
         for name, node in self._list.nodes.items():
             if node.session == parcel.session:
                 return name
@@ -119,9 +119,9 @@ class Receiver:
         return self._folders[name]
 
     def _note_incident(self, name: str, incident: Incident | None) -> None:
-        """Keep an incident for the other nodes, unless another node has just begun one, too.
+        """Store an incident for the other nodes, except if another node has reported one shortly before.
 
-        The time of arrival counts, because the clocks of nodes differ.
+        The time of arrival counts, because the clocks of the nodes differ.
         """
         if incident is None or self._announced.get(name) == incident.asked_ns:
             return
@@ -131,7 +131,7 @@ class Receiver:
             self._asked, self._asked_ns = (name, incident), now
 
     def _ask(self, name: str) -> Incident | None:
-        """Return the incident for which a node shall take dumps: the last one, unless it is the node's own."""
+        """Return the incident for which a node shall take dumps: the last one, unless the node itself reported it."""
         return None if self._asked is None or self._asked[0] == name else self._asked[1]
 
     def _write(self) -> None:

@@ -3,9 +3,9 @@
     python -P -m workbench.collect.running listen FOLDER URL NODES
     python -P -m workbench.collect.running send FOLDER URL
 
-With these command lines the launcher starts both beside a job, with the token in `WORKBENCH_TOKEN` and a pipe as
-standard input. It writes "done" into the pipe to end them. If the pipe ends without it, the launcher was killed, and
-they go on until the files have come home.
+The launcher starts both of them for a job with these command lines. `WORKBENCH_TOKEN` has the token, and standard input
+is a pipe. The launcher writes "done" into the pipe to end the process. If the pipe closes without "done", the launcher
+was killed; then the process continues until the files have arrived.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ LOOK_S = 1.0
 
 
 def node_name() -> str:
-    """Return the name under which this node sends its files."""
+    """Return the name of this node, under which it sends its files."""
     return os.environ.get(NODE) or socket.gethostname()
 
 
@@ -46,7 +46,7 @@ def receive(receiver: Receiver, address: Address, token: bytes, on_start: Callab
     """Receive files at an address until SIGTERM or Ctrl-C; `on_start` is called when the receiver listens.
 
     Raises:
-        UsageProblem: The address is not one of this machine, or the port is in use.
+        UsageProblem: The address does not belong to this machine, or the port is in use.
     """
     server = listening(address.host, address.port, Service(receiver, token))
     with signals_interrupt(), contextlib.suppress(KeyboardInterrupt):
@@ -56,7 +56,7 @@ def receive(receiver: Receiver, address: Address, token: bytes, on_start: Callab
 
 
 def send(folder: Path, address: Address, token: bytes) -> None:
-    """Send the files of `folder` until its job has ended or a signal comes; then send the rest.
+    """Send the files of `folder` until its job has ended or a signal comes; then send the remaining files.
 
     Raises:
         InputError: The receiver does not accept this node, or cannot be reached at the end.
@@ -68,7 +68,7 @@ def send(folder: Path, address: Address, token: bytes) -> None:
 
 @contextlib.contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """Raise KeyboardInterrupt at SIGTERM inside this context, as at Ctrl-C."""
+    """Raise KeyboardInterrupt at SIGTERM inside this context, as for Ctrl-C."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -82,7 +82,10 @@ def signals_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_remembered() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether SIGTERM or SIGINT has come inside this context; a second one interrupts."""
+    """Yield a function that returns whether SIGTERM or SIGINT has come inside this context.
+
+    A second signal interrupts the process.
+    """
     received: list[int] = []
 
     def remember(number: int, _frame: object) -> None:
@@ -99,7 +102,7 @@ def signals_remembered() -> Iterator[Callable[[], bool]]:
 
 
 class Launcher(threading.Thread):
-    """Waits for the launcher at the other end of standard input: `is_done` if it said so, `lost_s` after its death."""
+    """Waits until the launcher writes "done" to standard input (then `is_done` is set), or is killed (see `lost_s`)."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -119,7 +122,10 @@ class Launcher(threading.Thread):
 
 
 def send_beside(launcher: Launcher, folder: Path, address: Address, token: bytes) -> None:
-    """Send the files of `folder` until the launcher says that the job has ended, or was killed and the job ended."""
+    """Send the files of `folder` until the launcher says that the job has ended.
+
+    If the launcher was killed, send the files until the job itself has ended.
+    """
 
     def is_over() -> bool:
         lost_s = launcher.lost_s
@@ -129,7 +135,10 @@ def send_beside(launcher: Launcher, folder: Path, address: Address, token: bytes
 
 
 def receive_beside(launcher: Launcher, receiver: Receiver, address: Address, token: bytes) -> None:
-    """Receive files until the launcher says that it needs no more, or was killed and no node sends any."""
+    """Receive files until the launcher says that it needs no more.
+
+    If the launcher was killed, receive files until no node sends any.
+    """
 
     def watch() -> None:
         while not launcher.is_done and not (launcher.lost_s and receiver.silent_s() > ALONE_S):
@@ -140,7 +149,7 @@ def receive_beside(launcher: Launcher, receiver: Receiver, address: Address, tok
 
 
 def main() -> None:
-    """Run as the launcher asks on the command line."""
+    """Run a receiver or a sender, as the command line says."""
     mode, folder, url, *nodes = sys.argv[1:]
     launcher, address = Launcher(), parse_address(url)
     try:

@@ -1,7 +1,8 @@
-"""Send what is new in a node's run folder to the receiver, again and again, until the job has ended.
+"""Send what is new in a node's run folder to the receiver, repeatedly, until the job has ended.
 
-If the receiver cannot be reached, the sender tries again: what came before is not sent twice. It also tells the
-receiver that the node's collector has begun to take dumps, and makes the collector take some when another node's has.
+If the receiver cannot be reached, the sender tries again; parts that have arrived are not sent twice. The sender also
+reports to the receiver that the node's collector has begun to take dumps. If another node has reported dumps, the
+sender lets its own collector take some too.
 """
 
 import secrets
@@ -50,7 +51,7 @@ class Sender:
         self._said: set[str] = set()
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Send what is new until `is_over` returns True, and then what is left.
+        """Send what is new until `is_over` returns True, and then send the rest.
 
         Raises:
             InputError: The receiver does not accept this sender, or cannot be reached at the end.
@@ -79,7 +80,7 @@ class Sender:
 
         Raises:
             Unreachable: The receiver does not answer.
-            InputError: It does not accept this sender.
+            InputError: The receiver does not accept this sender.
         """
         try:
             while self._send_some():
@@ -106,7 +107,7 @@ class Sender:
         return has_rest
 
     def _exchange(self, parts: list[Part], *, ended: bool) -> Reply:
-        """Send a parcel and return the reply; if that asks for dumps, the node's collector is asked for some.
+        """Send a parcel and return the reply; if the reply asks for dumps, request them from the node's collector.
 
         Raises:
             Unreachable: There is no reply.
@@ -137,7 +138,7 @@ class Sender:
         return InputError(message, f"send the rest later: workbench collect {self._folder} --to {self._link.url}")
 
     def _say(self, text: str) -> None:
-        """Print a note, but each text only once."""
+        """Print a note; the same text is printed only once."""
         if text not in self._said:
             self._said.add(text)
             note(f"collect: {text}")
@@ -162,12 +163,12 @@ def next_parcel(outgoing: Outgoing) -> list[tuple[Part, State]]:
 
 
 def is_full(parts: Sequence[Part]) -> bool:
-    """Return whether a parcel with these parts has room for no more."""
+    """Return whether a parcel with these parts is full."""
     return len(parts) >= FULL_PARTS or sum(len(part.data) for part in parts) >= FULL_BYTES
 
 
 def session_of(folder: Path, node: str) -> str:
-    """Return the random name of this node's run in a folder, which a sender that is started again finds there."""
+    """Return the random name of this node's run in a folder; it is stored there, for a sender that is started again."""
     path = folder / f".collect_{node}"
     try:
         return read_whole(path, 100).decode()
@@ -179,7 +180,7 @@ def session_of(folder: Path, node: str) -> str:
 
 
 def has_ended(folder: Path) -> bool:
-    """Return whether run.json records the end of the job, and nothing has changed for some seconds."""
+    """Return whether run.json records the end of the job, and no file has changed for some seconds."""
     path = folder / "run.json"
     try:
         status = read_json(path).get("status")

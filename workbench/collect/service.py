@@ -27,7 +27,7 @@ COMPLAINTS_S = 60.0
 
 
 class Service:
-    """The WSGI application that checks the signature of each request and gives the parcel to the receiver."""
+    """The WSGI application that checks the signature of each request and passes the parcel to the receiver."""
 
     def __init__(self, receiver: Receiver, token: bytes) -> None:
         self._receiver, self._token = receiver, token
@@ -35,7 +35,7 @@ class Service:
         self._lock = threading.Lock()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a request."""
+        """Answer a WSGI request."""
         if environ["REQUEST_METHOD"] != "POST" or environ.get("PATH_INFO") != PATH:
             return answer(start_response, "404 Not Found", b"")
         body = environ["wsgi.input"].read(PARCEL_BYTES + 1)
@@ -59,7 +59,7 @@ class Service:
 
 
 def answer(start_response: StartResponse, status: str, body: bytes, *headers: tuple[str, str]) -> Iterable[bytes]:
-    """Start a response and return its body."""
+    """Start a WSGI response and return its body."""
     kind = ("Content-Type", "application/octet-stream")
     start_response(status, [kind, ("Content-Length", str(len(body))), *headers])
     return [body]

@@ -1,4 +1,4 @@
-"""Read the secret that sender and receiver share, and sign messages with it. The secret itself is never sent."""
+"""Read the secret that sender and receiver share, and sign messages with it; the secret itself is never sent."""
 
 import hashlib
 import hmac
@@ -17,10 +17,10 @@ MAKE_ONE = (
 
 
 def read_token(path: Path | None) -> bytes:
-    """Return the token in a file, or in the environment variable `WORKBENCH_TOKEN` if no file is given.
+    """Return the token in a file; without a file, in the environment variable `WORKBENCH_TOKEN`.
 
     Raises:
-        UsageProblem: Neither is given, or the token is too short.
+        UsageProblem: There is neither a file nor a variable, or the token is too short.
         InputError: The file cannot be read.
     """
     if path is None:
@@ -44,5 +44,8 @@ def signature(token: bytes, body: bytes) -> str:
 
 
 def is_signed(token: bytes, body: bytes, signed: str) -> bool:
-    """Return whether `signed` is the signature of a message, in a time that says nothing about the right one."""
+    """Return whether `signed` is the signature of a message.
+
+    The comparison always takes the same time, so an attacker learns nothing about the right signature.
+    """
     return hmac.compare_digest(signature(token, body).encode(), signed.encode("utf-8", "replace"))

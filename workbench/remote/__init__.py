@@ -1,1 +1,1 @@
-"""Read artefacts, the files that a job wrote, on other machines: copy them, or let a cluster's workers read."""
+"""Read artefacts, the files that a job wrote, on other machines: copy them, or let the workers of a cluster read."""

@@ -1,4 +1,4 @@
-"""Connect to a Dask cluster whose workers read artefacts; to the analyzers it is an executor like any other."""
+"""Connect to a Dask cluster whose workers read artefacts; the analyzers use it like any other executor."""
 
 import atexit
 import logging
@@ -19,7 +19,7 @@ START = "start one with `dask scheduler`, its workers with `dask worker ADDRESS`
 def connect(address: str, jobs: int) -> WorkerPool:
     """Return the workers of the cluster whose scheduler is at `address`.
 
-    `jobs` is the number of processes here that read what the workers cannot read.
+    `jobs` is the number of local processes, which read the files that the workers cannot read.
 
     Raises:
         InputError: Dask is not installed, or no scheduler answers.
@@ -59,9 +59,9 @@ def connect(address: str, jobs: int) -> WorkerPool:
 
 
 def report_failure(failure: Refusal | BaseException) -> None:
-    """Say on stderr why files are read here and not by workers.
+    """Print on stderr why files are read here and not by workers.
 
-    A file that is unreadable is left to the report, which says so in any case.
+    Nothing is printed about an unreadable file, because the report mentions it anyway.
     """
     if failure is Refusal.UNREADABLE:
         return

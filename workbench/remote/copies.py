@@ -1,4 +1,4 @@
-"""Copy the files at a URL into the cache, and say on stderr what was copied."""
+"""Copy the files at a URL into the cache, and print on stderr what was copied."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from workbench.remote.urls import without_credentials
 
 
 def copied(url: str, *, keep: bool) -> Path:
-    """Download the files at a URL of which the cache lacks the current version; return the path of the copies.
+    """Download the files at a URL that are new or changed since the last copy; return the path of the copies.
 
     Raises:
         InputError: The URL cannot be read, or has more bytes than the cache may hold.
@@ -37,13 +37,13 @@ def copied(url: str, *, keep: bool) -> Path:
 
 
 def report_refused(url: str, listing: Listing) -> None:
-    """Say on stderr how many files are left out because their names cannot be used here."""
+    """Print on stderr how many files are left out because their names cannot be used here."""
     if listing.refused:
         count = quantity(len(listing.refused), "name")
         note(f"note: {without_credentials(url)}: left out {count} that no file here can have: {listing.refused[0]}")
 
 
 def report_copies(url: str, mirror: Mirror, download: Download, count: int) -> None:
-    """Say on stderr what was downloaded, and in which folder the copies are; paths in the report lead there."""
+    """Print on stderr what was downloaded, and the folder of the copies; paths in the report are in this folder."""
     done = f"downloaded {quantity(download.done_files, 'file')} of {count}, {size(download.done_bytes)}"
     note(f"{without_credentials(url)}: {done if download.done_files else 'unchanged'}; read from {mirror.files}")

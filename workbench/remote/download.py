@@ -38,8 +38,8 @@ class Download:
         """Download all files.
 
         Raises:
-            InputError: A file cannot be read, or the files are larger than the limit. Files that are complete by
-                then stay in the mirror.
+            InputError: A file cannot be read, or the files are larger than the limit. Files that are already complete
+                stay in the mirror.
         """
         with shown_text(self.describe):
             if self.file_system.async_impl:
@@ -66,7 +66,7 @@ class Download:
                 raise
 
     def _fetch(self, file: RemoteFile) -> None:
-        """Copy a file into the mirror; if it cannot be read to its end, an older copy stays as it was."""
+        """Copy a file into the mirror; if it cannot be read to its end, an older copy stays unchanged."""
         path = self.mirror.path_of(file)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -84,7 +84,7 @@ class Download:
 
         Raises:
             Vanished: The file no longer exists.
-            InputError: It cannot be read, ends early, or exceeds the limit.
+            InputError: The file cannot be read, ends early, or exceeds the limit.
         """
         url = f"{without_credentials(self.url)} ({file.copy})"
         received = 0
@@ -106,7 +106,7 @@ class Download:
         """Add to the number of received bytes.
 
         Raises:
-            InputError: More bytes came than the limit allows, whatever the listing said, or the download was stopped.
+            InputError: The download was stopped, or more bytes came than the limit allows, whatever the listing said.
         """
         with self._lock:
             self.done_bytes += received

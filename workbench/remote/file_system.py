@@ -1,4 +1,4 @@
-"""Open the file system of a URL with fsspec, and turn the errors of its libraries into errors with a hint."""
+"""Open the file system of a URL with fsspec, and convert errors of its libraries to errors with a hint."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -17,11 +17,11 @@ DISTRIBUTIONS = {"smbclient": "smbprotocol", "libarchive": "libarchive-c", "git"
 
 
 class Vanished(Exception):  # never seen by a user
-    """A file was deleted after it was listed, as a running job may do."""
+    """Raised if a file was deleted after it was listed; a running job may delete files."""
 
 
 class FileSystem(Protocol):
-    """The methods of fsspec's file systems that are used here."""
+    """The interface of fsspec's file systems; only the methods that are used here."""
 
     async_impl: bool
     """Whether several threads may use the file system at the same time; if not, it has one connection."""
@@ -44,7 +44,7 @@ class FileSystem(Protocol):
 
 
 def open_file_system(url: str) -> tuple[FileSystem, str]:
-    """Return (the file system of a URL, the path within it that the URL names).
+    """Return (the file system of a URL, the path in this file system).
 
     Raises:
         InputError: The protocol is unknown, or its package is not installed.
@@ -72,10 +72,10 @@ def missing_package(url: str, module: str, distribution: str) -> InputError:
 
 
 def asking(url: str, question: Callable[[], Value]) -> Value:
-    """Return what `question`, a request to the file system of a URL, returns.
+    """Call `question`, a request to the file system of a URL, and return its result.
 
     Raises:
-        InputError: The request failed, for whatever reason.
+        InputError: The request failed for any other reason.
         Vanished: The file no longer exists.
     """
     try:
@@ -88,7 +88,7 @@ def asking(url: str, question: Callable[[], Value]) -> Value:
 
 
 def as_input_error(url: str, error: Exception) -> InputError:
-    """Return the error to show for a failed request to a URL; its text has no credentials."""
+    """Return the error to show for a failed request to a URL; credentials are removed from its text."""
     place = without_credentials(url)
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return InputError(

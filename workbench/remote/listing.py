@@ -1,7 +1,7 @@
-"""List the files below a URL that may be artefacts, with names for local copies that cannot lead out of a folder.
+"""List the files below a URL that may be artefacts, with safe names for their local copies.
 
-A listing comes from another machine and may be hostile: only the last part of each name is used, and parts such as
-`..` are left out. Folders of checkpoints and files of weights, which are large and no artefacts, are not listed.
+A listing comes from another machine and may be hostile. So only the last part of each name is used, and parts such as
+`..` are left out. Checkpoints and weights are not listed, because they are large and not artefacts.
 """
 
 import calendar
@@ -35,8 +35,8 @@ VERSIONS = (
 class RemoteFile:
     """A file below a URL: its path in the file system, and the relative path of its local copy (`copy`).
 
-    `version` changes when the content does; None if the file system says nothing that would. `size` is in bytes,
-    `modified` in Unix seconds; both are None if unknown.
+    `version` is a text that changes when the content changes; None if the file system reports nothing of that kind.
+    `size` is in bytes, `modified` in Unix seconds; both are None if unknown.
     """
 
     path: str
@@ -50,7 +50,7 @@ class RemoteFile:
 class Listing:
     """The files at a URL, which is a single file (`is_file`) or a folder.
 
-    `refused` has the names that are left out because they are not safe to use here.
+    `refused` has the names that are left out because they are unsafe here.
     """
 
     files: list[RemoteFile] = field(default_factory=list)
@@ -63,7 +63,7 @@ def list_files(file_system: FileSystem, root: str) -> Listing:
 
     Raises:
         InputError: There are more than FILES_AT_MOST files.
-        Exception: The file system raised it, because the files cannot be listed.
+        Exception: Any error of the file system, if the files cannot be listed.
     """
     details, listing = file_system.info(root), Listing()
     # The web knows no folders: there, a URL that ends with a slash is a page that lists files.
@@ -113,24 +113,24 @@ def last_part(name: str) -> str:
 
 
 def parent_of(name: str) -> str:
-    """Return a path or URL in a listing without its last part."""
+    """Return a path or URL in a listing without the last part."""
     return without_credentials(name).rstrip("/").rpartition("/")[0].rstrip("/")
 
 
 def is_safe(name: str) -> bool:
-    """Return whether a name can be that of a single file in a folder, on every file system."""
+    """Return whether a name is safe as the name of a single file in a folder, on every file system."""
     return name not in ("", ".", "..") and "\0" not in name and len(name.encode(errors="replace")) <= NAME_BYTES
 
 
 def is_wanted(copy: PurePosixPath) -> bool:
-    """Return whether a file may be an artefact: it is not hidden, and not a file of weights."""
+    """Return whether a file may be an artefact: it is neither hidden nor a file of weights."""
     return not copy.name.startswith(".") and (copy.suffix not in WEIGHTS or kind_by_name(Path(copy)) is not None)
 
 
 def remote_file(file_system: FileSystem, details: Details, copy: PurePosixPath) -> RemoteFile:
     """Return the `RemoteFile` for the details of a file in a listing.
 
-    If they say nothing about its version, the file system is asked for the details of this file.
+    If the details have no version, the file system is asked for the details of this single file.
     """
     path = str(details["name"])
     if version_of(details) is None:
@@ -140,7 +140,7 @@ def remote_file(file_system: FileSystem, details: Details, copy: PurePosixPath) 
 
 
 def version_of(details: Details) -> str | None:
-    """Return a checksum of all details that change with a file's content; None if only its size is known."""
+    """Return a checksum of all details that change with a file's content; None if only the size is known."""
     known = [f"{name}={details[name]}" for name in VERSIONS if details.get(name) is not None]
     if not known:
         return None
@@ -148,7 +148,7 @@ def version_of(details: Details) -> str | None:
 
 
 def modified(details: Details) -> float | None:
-    """Return when a file was last written, in Unix seconds; None if unknown."""
+    """Return the Unix time, in seconds, at which a file was last written; None if unknown."""
     value = next((details[name] for name in TIMES if details.get(name) is not None), None)
     try:
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Return local paths for what the user names: paths as they are, files at a URL after copying them."""
+"""Return local paths for the paths and URLs that the user names; files at a URL are copied first."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +16,10 @@ def local_paths(sources: Sequence[str], *, keep: bool = True) -> list[Path]:
 
 
 def local_path(source: str, *, keep: bool = True) -> Path:
-    """Return the local path of `source`: itself if it is a path, else that of copies of the files at the URL.
+    """Return the local path of `source`: a path is returned unchanged, files at a URL are copied first.
 
-    Files that changed since the last copy are downloaded. Without `keep`, copies are deleted when this process ends.
+    Files that have changed since the last copy are downloaded. Without `keep`, copies are deleted when this process
+    ends.
 
     Raises:
         InputError: The URL cannot be read.

@@ -3,8 +3,8 @@
     <cache>/remote/<checksum of the URL>/files/...     the copies, under the names that they have below the URL
     <cache>/remote/<checksum of the URL>/versions      one JSON line for each copy that is complete
 
-A copy gets its line only after it was written completely and renamed into place. A copy without a line, or with a
-line of another version, is made again, so that part of a file never counts as the file, whatever is killed.
+A copy gets its line only after it was written completely and renamed into place. If a copy has no line, or a line with
+another version, the file is copied again. So an incomplete copy is never used, even after a process was killed.
 """
 
 import fcntl
@@ -59,7 +59,7 @@ class Mirror:
         return self.files / file.copy
 
     def holds(self, file: RemoteFile) -> bool:
-        """Return whether there is a complete copy of the current version of a file; False if its version is unknown."""
+        """Return whether there is a complete copy of the current version of a file; False if the version is unknown."""
         copied = self._copied.get(str(file.copy))
         if copied is None or copied.version is None or copied.version != file.version:
             return False
@@ -79,7 +79,7 @@ class Mirror:
             lines.write(b"\n" + msgspec.json.encode(copied))
 
     def remove_others(self, files: list[RemoteFile]) -> None:
-        """Delete all copies except those of `files`, what killed processes have left, and empty folders."""
+        """Delete all copies except those of `files`, the remains of killed processes, and empty folders."""
         kept = {self.path_of(file) for file in files}
         for folder, _, names in os.walk(self.files, topdown=False):
             for path in (Path(folder, name) for name in names):
@@ -94,10 +94,10 @@ class Mirror:
 def opened_mirror(url: str, *, keep: bool) -> Iterator[Mirror]:
     """Yield the mirror of a URL, locked against other processes.
 
-    Without `keep` it is in a temporary folder, which is deleted at the end of this process.
+    Without `keep`, the mirror is in a temporary folder, which is deleted when this process ends.
 
     Raises:
-        CacheFailure: No folder, not even a temporary one, can be written.
+        CacheFailure: No folder can be written, not even a temporary one.
     """
     name = hashlib.sha256(without_credentials(url).encode(errors="surrogateescape")).hexdigest()[:32]
     folder = usable_folder(name, keep=keep)
@@ -111,7 +111,7 @@ def opened_mirror(url: str, *, keep: bool) -> Iterator[Mirror]:
 def usable_folder(name: str, *, keep: bool) -> Path:
     """Create the folder of a mirror in the first cache folder that can be written, and return it.
 
-    `name` is the folder's name. Without `keep` only temporary folders are used.
+    `name` is the name of the new folder. Without `keep`, only temporary folders are used.
 
     Raises:
         CacheFailure: No cache folder can be written.

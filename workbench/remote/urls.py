@@ -1,4 +1,4 @@
-"""Recognise URLs among paths, and remove credentials from everything that is printed about them."""
+"""Recognise URLs among paths, and remove credentials from everything that is printed about URLs."""
 
 import re
 
@@ -27,7 +27,7 @@ def local_part(url: str) -> str | None:
 
 
 def without_credentials(url: str) -> str:
-    """Return a URL without user, password and query, which can be printed and identifies a folder of the cache."""
+    """Return a URL without user, password and query; it can be printed, and identifies a folder of the cache."""
     if "://" not in url:
         return url
     return QUERY.sub("", url if CONTAINER.match(url) else USER.sub("", url))
