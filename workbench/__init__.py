@@ -1,3 +1,1 @@
-"""The `workbench` command: it launches training runs, and shows the reports of the analyzers in terminal and
-browser.
-"""
+"""The `workbench` command: launch training runs, and show reports of the analyzers in terminal and browser."""

@@ -9,7 +9,7 @@ NEW_OBJECTS = 100_000
 
 
 def main() -> None:
-    """Run the command line; our packages take precedence over modules of the same names in the user's folder."""
+    """Run the command line, with our packages before modules of the same names in the user's folder."""
     put_own_packages_first()
     gc.set_threshold(NEW_OBJECTS)
     from workbench.console import guarded

@@ -1,7 +1,8 @@
 """Choose the analyzer for the files of a run, and return its report.
 
 An analyzer is named after what it reads: memory, hang, trace, steps or logs. The analyzer "incident" joins the answers
-of all these, and "parity" compares the runs that `workbench parity` has recorded. The code calls such a name a room.
+of all these. The analyzer "parity" compares the runs that `workbench parity` has recorded. The code calls such a name a
+room.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +45,7 @@ PARITY = "parity"
 
 
 def find_run(paths: Sequence[Path]) -> Run:
-    """Return a single run with the files found at all of the paths."""
+    """Return one run with the files found at all of the paths."""
     if len(paths) == 1:
         return discover(paths[0])
     runs = [discover(path) for path in paths]
@@ -55,9 +56,9 @@ def find_run(paths: Sequence[Path]) -> Run:
 def room_for(run: Run) -> str:
     """Return the name of the analyzer for a run, such as "memory"; see `ROOMS`.
 
-    It is the analyzer that reads all kinds of file that the run has. It is "incident" if there is no such analyzer,
-    if files say how the job ended (`PRINTED`), or if a recorder noted a value that is not finite; and "parity" for a
-    folder of `workbench parity`, which holds several runs to compare.
+    For a folder of `workbench parity`, which has several runs to compare, this is "parity". Otherwise it is the
+    analyzer that reads all kinds of file in the run. It is "incident" if there is no such analyzer, if files say how
+    the job ended (`PRINTED`), or if a recorder found a value that is not finite.
     """
     present = {artefact.kind for artefact in run.artefacts}
     if any(artefact.path.parent == run.root for artefact in run.of(Kind.MESHES)):
@@ -75,7 +76,7 @@ def ask(room: str, run: Run, options: Options) -> Report[object]:
     """Return the report of the analyzer named `room` on a run.
 
     Raises:
-        InputError: The run holds no file that this analyzer can read.
+        InputError: The run has no file that this analyzer can read.
         LimitExceeded: The analysis needs too much memory or time.
     """
     with limited_to(options, run):
@@ -83,7 +84,7 @@ def ask(room: str, run: Run, options: Options) -> Report[object]:
 
 
 def limited_to(options: Options, *runs: Run) -> AbstractContextManager[None]:
-    """Return a context manager that limits the memory and time of analyses of these runs."""
+    """Return a context that limits the memory and the time for analyses of these runs."""
     files = [artefact.path for run in runs for artefact in run.artefacts]
     return limited(" and ".join(str(run.root) for run in runs), files, options.max_memory)
 

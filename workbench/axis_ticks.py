@@ -1,4 +1,4 @@
-"""Round values for the ticks of axes, the same in the dashboard and in HTML reports."""
+"""Round values for the ticks of axes; the dashboard and HTML reports use the same values."""
 
 from collections.abc import Sequence
 from math import floor, log10
@@ -10,7 +10,7 @@ Tick = tuple[float, str]
 
 
 def byte_tick_values(top: int) -> list[int]:
-    """Return the ticks of an axis from 0 to `top` bytes, at round values of binary units such as MiB."""
+    """Return the ticks of an axis from 0 to `top` bytes, at round multiples of binary units such as MiB."""
     every = 1 << max(0, (max(top, 1) - 1).bit_length() - 3)  # a power of two of which four to eight fit
     return [*range(0, top + every, every)]
 
@@ -40,7 +40,7 @@ def duration_marks(top_ns: float, most: int) -> list[Tick]:
 
 
 def apart(ticks: Sequence[Tick], least: float) -> list[Tick]:
-    """Return those ticks, which are in ascending order, that are at least `least` from the one kept before."""
+    """Return the ticks without those that are closer than `least` to the previous tick; `ticks` are ascending."""
     kept: list[Tick] = []
     for tick in ticks:
         if not kept or tick[0] - kept[-1][0] >= least:

@@ -1,4 +1,4 @@
-"""Find modules that have the same names as our packages, and say what they break."""
+"""Find modules with the same names as our packages, and say what they break."""
 
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions, version
@@ -11,16 +11,16 @@ OUR_DISTRIBUTION = "torch-workbench"
 
 
 def clashes() -> Iterator[Finding]:
-    """Yield a finding for each foreign module or distribution that has the name of one of our packages."""
+    """Yield a finding for each module or distribution that is not ours but has the name of one of our packages."""
     yield from clashing_distributions()
     yield from clashing_path_entries()
     yield from clashing_modules_here()
 
 
 def clashing_distributions() -> Iterator[Finding]:
-    """Yield a finding for each installed distribution, except ours, that contains a package named like one of ours.
+    """Yield a finding for each other distribution that contains a package with the name of one of ours.
 
-    An example is `trainer` on PyPI.
+    An example is the distribution `trainer` on PyPI.
     """
     installed = packages_distributions()
     for package in OUR_PACKAGES:
@@ -52,9 +52,9 @@ def clashing_path_entries() -> Iterator[Finding]:
 
 
 def clashing_modules_here() -> Iterator[Finding]:
-    """Yield a finding for each module in the working folder that has the name of one of our packages.
+    """Yield a finding for each module in the working folder with the name of one of our packages.
 
-    A module named `workbench` is a warning, because it breaks training scripts; the other names rarely matter.
+    A module named `workbench` gives a warning, because it breaks training scripts. The other names rarely matter.
     """
     for module in hidden_packages(Path.cwd()):
         breaks_scripts = module.stem == "workbench"

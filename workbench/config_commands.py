@@ -16,7 +16,7 @@ config_app = typer.Typer(help="Show and explain the configuration of the trainer
 def file_and_overrides(words: list[str]) -> tuple[Path | None, list[str]]:
     """Split the words `[FILE] [--section.key value ...]` into the file, if there is one, and the overrides.
 
-    Click would mistake the first value of an unknown option for the file.
+    Click itself would take the value of the first unknown option for the file.
     """
     if words and not words[0].startswith("--"):
         return Path(words[0]), words[1:]
@@ -26,7 +26,8 @@ def file_and_overrides(words: list[str]) -> tuple[Path | None, list[str]]:
 def source_and_overrides(words: list[str], command: str) -> tuple[Path | None, list[str]]:
     """Return the file, if one is given, and the overrides: from the words of the command line, then the environment.
 
-    CONFIG_FILE, MODULE with CONFIG, and COMM_MODE count where the words leave them open, as for `launch`.
+    The environment variables CONFIG_FILE, MODULE with CONFIG, and COMM_MODE count if the words do not set them, as for
+    `launch`.
     """
     from workbench.commands.config import with_environment
 

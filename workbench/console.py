@@ -1,4 +1,4 @@
-"""Print messages to stderr and end the process with an exit status; only this module does these two things."""
+"""Print messages to stderr and end the process with an exit status; no other module does either."""
 
 import errno
 import os
@@ -24,9 +24,7 @@ UNSAFE: dict[int, str | None] = {
 
 
 def clean(text: object) -> str:
-    """Return text from an input file without control characters, which could change the terminal or mislead a
-    reader.
-    """
+    """Return text from an input file without control characters; these could change the terminal or mislead readers."""
     return str(text).translate(UNSAFE)
 
 
@@ -48,7 +46,7 @@ def complain(message: str, hint: str) -> None:
 
 
 def show_warning(message: Warning | str, category: type[Warning]) -> None:
-    """Print a warning of our own as a note; warnings of libraries are dropped."""
+    """Print a warning of this project as a note; ignore warnings of libraries."""
     if issubclass(category, CacheWarning) or wants_traceback():
         note(f"note: {message}")
 
@@ -59,9 +57,9 @@ def wants_traceback() -> bool:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Turn an exception inside this context into an `error:` and a `hint:` line on stderr, and end with an exit status.
+    """Turn an exception inside this context into an `error:` and a `hint:` line on stderr, and an exit status.
 
-    A bug in our code ends with status 70, so that a script can distinguish it from a finding.
+    A bug in this project ends with status 70, so that a script can distinguish it from a finding.
     """
     prepare_streams()
     warnings.showwarning = lambda message, category, *_: show_warning(message, category)
@@ -89,7 +87,7 @@ def guarded() -> Iterator[None]:
 
 
 def heed_limits() -> None:
-    """Limit NumPy to one thread if the limits of this process have no room for more.
+    """Limit NumPy to one thread if the memory limits of this process do not allow more threads.
 
     Otherwise NumPy's BLAS library would abort the process.
 

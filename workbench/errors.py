@@ -1,4 +1,4 @@
-"""The error for a wrong command line; other errors are in `analyzers.errors`."""
+"""The error for a wrong command line; all other errors are in `analyzers.errors`."""
 
 from analyzers.errors import Exit, WorkbenchError
 

@@ -9,10 +9,11 @@ VARIABLE = "OPENBLAS_NUM_THREADS"
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let NumPy start no threads if it is imported in this context and the user has not set their number.
+    """Let NumPy start no threads if it is imported in this context, unless the user has set the number of threads.
 
-    Its linear algebra library starts one for each processor when it is loaded, and each waits busily for work, which
-    analyzers have none of. The variable is set only meanwhile, as jobs that this process starts would inherit it.
+    When NumPy is loaded, its linear algebra library starts a thread for each processor. The threads wait busily for
+    work, and the analyzers have no such work. The environment variable is set only inside this context, because jobs
+    that this process starts would inherit it.
     """
     given = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = given or "1"

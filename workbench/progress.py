@@ -1,4 +1,4 @@
-"""A progress line on stderr while files are read, if that takes long."""
+"""A progress line on stderr while files are read, if reading takes long."""
 
 import signal
 import sys
@@ -28,8 +28,8 @@ Each further line is printed when twice as much time has passed, so that logs st
 def shown_progress(options: Options, *runs: Run) -> Iterator[Options]:
     """Return a context in which stderr shows how many files of these runs have been read.
 
-    If there are many files, it also prints what the first of them already show. The context yields a copy of
-    `options` with which the analysis reports its progress.
+    If there are many files, a preliminary answer from the first files is printed too. The context yields a copy of
+    `options`; an analysis with these options reports its progress.
     """
     files = [file for run in runs for file in run.artefacts]
     watched = WatchedReading(f"reading {quantity(len(files), 'file')}, {size(sum(file.bytes for file in files))}")
@@ -47,7 +47,7 @@ def shown_progress(options: Options, *runs: Run) -> Iterator[Options]:
 class WatchedReading(Progress):
     """The progress of an analysis as a line of text.
 
-    It also prints the preliminary answer from the files that have been read so far, whenever that changes.
+    It also prints the preliminary answer from the files that have been read so far, when this answer changes.
     """
 
     def __init__(self, text: str) -> None:
@@ -55,7 +55,7 @@ class WatchedReading(Progress):
         self._text, self._began = text, time.monotonic()
 
     def describe(self) -> str:
-        """Return what is read, and from many files on how many of them have been."""
+        """Return a text on what is read; if there are many files, also how many of them have been read."""
         if self.wanted <= MANY_FILES:
             return self._text
         cached = f" ({self.cached} from the cache)" if self.cached else ""
@@ -63,11 +63,11 @@ class WatchedReading(Progress):
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody has waited for a while."""
+        """Whether the analysis has already taken so long that the user wants to see progress."""
         return time.monotonic() - self._began > FIRST_S
 
     def answer(self, files: int, sentence: str) -> None:
-        """Print what the first files say, if that is new and somebody has waited for a while."""
+        """Print the preliminary answer from the first files, if it is new and the analysis has taken long."""
         if sentence != self.sentence and self.is_awaited:
             if sys.stderr.isatty():
                 rewrite_line("")
@@ -77,11 +77,11 @@ class WatchedReading(Progress):
 
 @contextmanager
 def shown_text(describe: Callable[[], str]) -> Iterator[None]:
-    """Return a context in which stderr shows what `describe` returns, and for how long that has taken.
+    """Return a context in which stderr shows the result of `describe`, and the time that has passed.
 
-    On a terminal it is one line that is redrawn. The signal SIGALRM triggers it, not a second thread: a process with
-    two threads cannot safely fork the processes that read the files. Nothing is shown outside of the main thread, or
-    if the program uses SIGALRM itself.
+    On a terminal, this is one line that is redrawn. The signal SIGALRM triggers the redrawing, and not a second thread:
+    a process with two threads cannot safely fork the processes that read the files. Nothing is shown outside of the
+    main thread, or if the program uses SIGALRM itself.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGALRM) != signal.SIG_DFL:
         yield
@@ -106,7 +106,7 @@ class ProgressLine:
         self.wait_s = FIRST_S if on_terminal else FIRST_NOTE_S
 
     def show(self, _number: int, _frame: FrameType | None) -> None:
-        """Print how long reading has taken so far, and restart the timer, which calls this method again."""
+        """Print how long reading has taken so far, and restart the timer, which then calls this method again."""
         waited = time.monotonic() - self._began
         text = f"{self._describe()}   {waiting_time(waited)}"
         if self._on_terminal:

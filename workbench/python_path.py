@@ -1,7 +1,8 @@
 """Make our processes import our own packages, even if the user's folder has modules with the same names.
 
-`python -m` and an entry such as `.` in PYTHONPATH put the user's folder before the installed packages, so that a
-`trainer.py` there would be imported instead of ours. Our processes start with a safe path and search that folder last.
+`python -m`, and an entry such as `.` in PYTHONPATH, put the user's folder before the installed packages. So a file
+`trainer.py` in this folder would be imported instead of our package. Our processes start with a safe path, and search
+the user's folder last.
 """
 
 import os
@@ -24,7 +25,7 @@ def environment() -> dict[str, str]:
 
 
 def search_path() -> dict[str, str]:
-    """Return {"PYTHONPATH": value} that puts our packages before all others; empty if that is not needed."""
+    """Return {"PYTHONPATH": value} that puts our packages before all others; empty if they already come first."""
     given = given_entries()
     # Before the standard library, site-packages would also bring forward outdated copies of its modules.
     if PACKAGE_ROOT.name == "site-packages" and not any(map(hidden_packages, given)):
@@ -33,7 +34,7 @@ def search_path() -> dict[str, str]:
 
 
 def search_path_last() -> dict[str, str]:
-    """Return {"PYTHONPATH": value} that puts our packages after all of the user's; empty if that is not needed."""
+    """Return {"PYTHONPATH": value} that puts our packages after all packages of the user; empty if not needed."""
     if PACKAGE_ROOT.name == "site-packages":
         return {}
     return {"PYTHONPATH": os.pathsep.join([*given_entries(), str(PACKAGE_ROOT)])}
@@ -47,9 +48,7 @@ def given_entries() -> list[str]:
 def hidden_packages(folder: str | Path, names: Iterable[str] = OUR_PACKAGES) -> list[Path]:
     """Return the paths of modules and packages in `folder` that Python would import instead of ours.
 
-    These are the ones that have one of `names`.
-
-    The result is empty for the folder of our own packages.
+    These are the modules and packages with one of `names`. The result is empty for the folder of our own packages.
     """
     resolved = real_path(folder)
     if resolved == PACKAGE_ROOT:
@@ -80,10 +79,10 @@ def working_folder() -> Path | None:
 
 
 def put_own_packages_first() -> None:
-    """Move the user's folders that precede our packages in sys.path to its end.
+    """Move the user's folders that come before our packages in sys.path to its end.
 
-    These are the working folder, which `python -m workbench` puts first, and PYTHONPATH entries that hide one of our
-    packages. They stay in sys.path because a configuration may name a module of the user.
+    These folders are the working folder, which `python -m workbench` puts first, and PYTHONPATH entries that hide one
+    of our packages. They stay in sys.path, because a configuration may name a module of the user.
     """
     entries = [real_path(entry) for entry in sys.path]
     position = entries.index(PACKAGE_ROOT) if PACKAGE_ROOT in entries else len(entries)

@@ -1,4 +1,4 @@
-"""The settings of a run and the origin of each: a flag, a file, a registry function, or the defaults."""
+"""The settings of a run, each with its origin: a flag, a file, a registry function, or the defaults."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -14,9 +14,9 @@ REFUSED_SIGN = "✗"
 
 
 class Setting(NamedTuple):
-    """A configuration key of a run, with its value as text and the origin of the value, such as a flag or a file.
+    """A configuration key of a run: its value as text, and the origin of the value, such as a flag or a file.
 
-    `cls` says how the trainer handled the key, such as "honoured" (see `SIGNS`); `reason` says why.
+    `cls` says how the trainer handled the key, such as "honoured" (see `SIGNS`). `reason` says why.
     """
 
     key: str
@@ -30,7 +30,7 @@ def run_settings(manifest: Mapping[str, object]) -> list[Setting]:
     """Return every configuration key of a run, from `manifest`, the content of its `run.json`.
 
     The origin of a value is a flag, the run's configuration file or function, or the default. Files and modules that
-    the manifest names are neither opened nor imported, because the manifest may come from somebody else.
+    the manifest names are neither opened nor imported, because the manifest may come from another person.
     """
     flags = {report.key: report for report in flag_reports(manifest)}
     defaults = dict(settings({"config": as_dict(JobConfig())}))
@@ -70,7 +70,9 @@ def command_words(manifest: Mapping[str, object]) -> list[str]:
 
 
 def words_by_flag(words: Sequence[str]) -> list[list[str]]:
-    """Return the words of a command line as one list per flag: the flag and its values. Words before it are left out.
+    """Return the words of a command line as one list per flag: the flag and its values.
+
+    Words before the first flag are left out.
 
     >>> words_by_flag(["train.py", "--training.steps", "5", "--job.id=a"])
     [['--training.steps', '5'], ['--job.id', 'a']]
@@ -85,7 +87,7 @@ def words_by_flag(words: Sequence[str]) -> list[list[str]]:
 
 
 def configuration_source(manifest: Mapping[str, object]) -> str:
-    """Return the file or registry function that the run's configuration came from, before flags changed it."""
+    """Return the file or registry function with the run's configuration, to which flags were then applied."""
     flags = {flag.lstrip("-"): values for flag, *values in words_by_flag(command_words(manifest))}
     named = [value for flag in (FILE_FLAG, "module", "config") for value in flags.get(flag, [])]
     return " ".join(named[:2]) or "set by the run"

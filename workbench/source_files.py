@@ -1,4 +1,4 @@
-"""Find the source file and line that a text, such as a call stack, names, if that file is on this machine."""
+"""Find the source file and line that a text (such as a call stack) names, if the file is on this machine."""
 
 import os
 import re
@@ -27,7 +27,7 @@ def find_source(text: str) -> tuple[Path, int] | None:
 
 
 def can_be_shown(path: Path) -> bool:
-    """Return whether `path` is a regular file that this user may read, and not too long to show."""
+    """Return whether `path` is a regular file that this user may read and that is not too long to show."""
     try:
         status = path.stat()
     except (OSError, ValueError):
@@ -37,11 +37,11 @@ def can_be_shown(path: Path) -> bool:
 
 
 def candidate_paths(named: Path) -> Iterator[Path]:
-    """Yield paths at which the file `named` may exist here: as named, below the working folder, below our packages.
+    """Yield paths at which the file `named` may be here: its own path, below the working folder, below our packages.
 
-    A job may have run from another folder or on another machine, and verdicts name only a file and its folder. So
-    `/home/ann/job/model/attention.py` is also looked for as `job/model/attention.py` and `model/attention.py`, and as
-    the only file below these folders whose path ends in this way.
+    A job may have run in another folder or on another machine, and verdicts name only a file and its folder. So for
+    `/home/ann/job/model/attention.py`, the paths `job/model/attention.py` and `model/attention.py` are tried too. The
+    last candidate is a file anywhere below these folders whose path ends in this way, if there is only one.
     """
     if named.is_absolute():
         yield named

@@ -15,7 +15,7 @@ NEAR = 5e-4
 
 @dataclass(frozen=True)
 class StepMarks:
-    """Pairs of a position on an axis and the step (a fractional number) at that position, both increasing.
+    """Pairs of a position on an axis and the step (a fractional number) at this position, both ascending.
 
     Between two pairs, positions and steps are interpolated.
     """
@@ -25,9 +25,7 @@ class StepMarks:
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> "StepMarks":
-        """Return the marks in a table whose first column has positions on the axis, and whose second has the steps
-        there.
-        """
+        """Return the marks in a table; the first column has positions on the axis, the second the steps there."""
         positions, steps = (frame.iloc[:, i].to_numpy(float) for i in (0, 1))
         return cls(positions, steps)
 
@@ -41,14 +39,14 @@ class StepMarks:
         return np.interp(steps, self.steps, self.positions)
 
     def steps_within(self, span: Span) -> Span | None:
-        """Return the range of steps in a range of the axis; None if it contains no step."""
+        """Return the range of steps that a range of the axis covers; None if it contains no step."""
         if not len(self.positions) or span[1] <= self.positions[0] or span[0] >= self.positions[-1]:
             return None
         low, high = self.to_steps(np.array(span)).tolist()
         return (low, high) if high - low > NEAR else None
 
     def span_of(self, steps: Span) -> tuple[int, int] | None:
-        """Return the range of the axis that these steps cover; None if they are outside the axis."""
+        """Return the range of the axis that a range of steps covers; None if the steps are outside the axis."""
         if not len(self.positions) or steps[1] <= self.steps[0] or steps[0] >= self.steps[-1]:
             return None
         low, high = self.to_positions(np.array(steps)).tolist()

@@ -19,9 +19,9 @@ HANDLER = "workbench.signs"
 
 
 def substitute(error: UnicodeError) -> tuple[str, int]:
-    """Handle an encoding error (a callback of `codecs`): return the text to print, and the position to continue at.
+    """Handle an encoding error (a callback of `codecs`): return (the text to print, the position to continue at).
 
-    The text replaces the characters that the encoding lacks: by a similar sign each, or by an escape as in JSON.
+    The text replaces the characters that the encoding lacks, each by a similar sign or by an escape as in JSON.
     """
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -38,7 +38,7 @@ def escape(character: str) -> str:
 def prepare_streams() -> None:
     """Make every text printable on stdout and stderr, and reserve the file descriptors of closed standard streams.
 
-    If they were not reserved, files that we open later would get these descriptors.
+    Otherwise a file that is opened later could get such a descriptor, and output for stdout would be written to it.
     """
     codecs.register_error(HANDLER, substitute)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -72,7 +72,7 @@ def flush_stdout() -> None:
 
 
 def settle_stdout() -> None:
-    """Flush stdout. If that fails, discard the text that could not be written.
+    """Flush stdout; if this fails, discard the text that could not be written.
 
     Otherwise Python would print an error at exit.
     """

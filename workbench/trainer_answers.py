@@ -31,9 +31,9 @@ class Alternative(msgspec.Struct, frozen=True):
 
 
 class TrainerEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON that `python -m trainer.estimate` prints; `assumptions` are sentences on how a run may differ.
+    """The JSON that `python -m trainer.estimate` prints; `assumptions` are sentences on how a real run may differ.
 
-    For a script, `device` is the device that the memory is on and `steps` the number of steps that ran on tensors
+    For a script, `device` is the device whose memory is counted, and `steps` is the number of steps that ran on tensors
     without values.
     """
 
@@ -114,7 +114,7 @@ class PlanData(msgspec.Struct, frozen=True):
 
     @property
     def first_rank(self) -> int:
-        """The number of plans that may be the fastest, as the cost model cannot tell them apart."""
+        """The number of plans that may be the fastest, because the cost model cannot tell their speeds apart."""
         return sum(one.rank == 1 for one in self.plans)
 
     @property

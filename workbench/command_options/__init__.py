@@ -1,1 +1,1 @@
-"""The options of all commands; those that several commands share form groups."""
+"""The options of all commands; options that several commands share form groups."""

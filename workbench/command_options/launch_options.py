@@ -15,7 +15,7 @@ FOREIGN = "A command after --"
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """Options that set the numbers of processes and nodes, the trainer, and the scheduler that starts them."""
+    """Options for the numbers of processes and nodes, the trainer, and the scheduler that starts the processes."""
 
     nproc: Annotated[
         int | None, typer.Option(help="Number of processes on this node.", show_default="devices, else 2", min=1)
@@ -49,7 +49,7 @@ class ProcessOptions:
 
 @dataclass(frozen=True)
 class ForeignOptions:
-    """Options that apply to the command after `--`, which may be any training job of the user."""
+    """Options for the command after `--`, which may be any training job of the user."""
 
     timeout: Annotated[
         float | None,
@@ -78,7 +78,7 @@ value, and Click knows no options with an optional value.
 
 
 class LaunchCommand(TyperCommand):
-    """The Click command `launch`; it keeps Click from parsing the words after `--` as its own options."""
+    """The Click command `launch`; it prevents Click from parsing the words after `--` as options of `launch`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words before `--`, and store the words after it in `ctx.obj`."""

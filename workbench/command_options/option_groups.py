@@ -1,4 +1,4 @@
-"""Let commands share groups of options: where a command's function has a dataclass, Typer sees an option per field."""
+"""Let commands share groups of options: a dataclass in a command's function becomes one option per field."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -10,9 +10,10 @@ Command = Callable[..., None]
 
 
 def spread_groups(function: Command) -> Command:
-    """Return the command with each dataclass parameter replaced by one option for each of the dataclass's fields.
+    """Return the command with each dataclass parameter replaced by one option for each field of the dataclass.
 
-    Typer sees `inspect(paths, rank, step, ..., as_json, ...)` where the function has `inspect(paths, read, show)`.
+    For example, the function `inspect(paths, read, show)` becomes `inspect(paths, rank, step, ..., as_json, ...)` for
+    Typer.
     """
     hints = get_type_hints(function, include_extras=True)
     groups = {name: kind for name, kind in hints.items() if is_dataclass(kind) and isinstance(kind, type)}
@@ -31,7 +32,7 @@ def spread_groups(function: Command) -> Command:
 
 
 def spread_parameters(function: Command, hints: Mapping[str, Any]) -> Iterator[Parameter]:
-    """Yield the parameters of a function as Typer is to see them: for a dataclass, one for each of its fields.
+    """Yield the parameters of a function for Typer: a dataclass becomes one parameter for each of its fields.
 
     `hints` is {parameter: its type}. All parameters are keyword-only, so that their order does not matter.
     """

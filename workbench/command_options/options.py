@@ -21,14 +21,14 @@ class Format(StrEnum):
 
 
 class FailOn(StrEnum):
-    """The values of `--fail-on`: a command fails if its report has a finding that is at least this severe."""
+    """The values of `--fail-on`: a command fails if its report has a finding of at least this severity."""
 
     WARNING = "warning"
     ERROR = "error"
 
 
 class Scheduler(StrEnum):
-    """What starts the processes of a job: this launcher itself (local), or a cluster's scheduler."""
+    """The program that starts the processes of a job: this launcher itself (local), or a cluster's scheduler."""
 
     LOCAL = "local"
     SLURM = "slurm"
@@ -194,7 +194,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 class ReadOptions:
     """Options of every command that reads files of a run.
 
-    They are: the rank to read, the number of files to read at the same time, whether to bypass the cache, a memory
+    These are the rank to read, the number of files to read at the same time, whether to ignore the cache, a memory
     limit, and the address of a cluster whose workers read.
     """
 
@@ -216,7 +216,7 @@ class StepReadOptions(ReadOptions):
 class LogReadOptions(StepReadOptions):
     """Options of commands that also read logs of other trainers, whose columns may have any name.
 
-    `column_map` has texts such as `loss=train/nll`, which say which column has which quantity.
+    `column_map` has texts such as `loss=train/nll`, each of which assigns a column to a quantity.
     """
 
     column_map: ColumnMap = None
@@ -226,7 +226,7 @@ class LogReadOptions(StepReadOptions):
 class TraceReadOptions(StepReadOptions):
     """Options of commands that read profiler traces.
 
-    `peak_tflops` is the peak of one device in TFLOP/s, from which model-FLOPs utilisation (MFU) is computed.
+    `peak_tflops` is the peak of one device in TFLOP/s; model-FLOPs utilisation (MFU) is computed from it.
     """
 
     peak_tflops: PeakTflops = None
@@ -244,7 +244,7 @@ class DocumentOptions:
 
     @property
     def asked_format(self) -> Format | None:
-        """The requested output format; None if the suffix of the output file decides, or for text."""
+        """The requested output format; None if none was requested, so that the output file's suffix decides."""
         return Format.JSON if self.as_json else self.printed
 
 

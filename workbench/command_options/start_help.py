@@ -1,4 +1,4 @@
-"""Print the help of `workbench` itself without rich, whose import takes as long as all the rest of `--help`."""
+"""Print the help of `workbench` itself without rich, because importing rich would double the time of `--help`."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -12,7 +12,7 @@ OTHERS = "Commands"
 
 
 class Formatter(Protocol):
-    """What is used of the formatter of Typer's help, whose class is not public."""
+    """The interface of the formatter of Typer's help, whose class is not public; only what is used here."""
 
     def section(self, name: str) -> AbstractContextManager[None]: ...
 
@@ -20,16 +20,16 @@ class Formatter(Protocol):
 
 
 class StartGroup(TyperGroup):
-    """The group of all commands; in its help they are in sections by their panel, as in the help that rich prints.
+    """The group of all commands; its help lists them in sections by panel, as in the help that rich prints.
 
-    Usage errors of all commands are printed without rich, too.
+    Usage errors of all commands are printed without rich too.
     """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings | {"rich_markup_mode": None})
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help into a formatter."""
+        """Write the help to a formatter."""
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
         records = [param.get_help_record(ctx) for param in self.get_params(ctx)]
@@ -39,7 +39,7 @@ class StartGroup(TyperGroup):
         self.format_epilog(ctx, formatter)
 
     def commands_by_panel(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
-        """Return {panel: [(name, first paragraph of the help)]} for the commands that are shown."""
+        """Return {panel: [(name, first paragraph of the help)]} of all visible commands."""
         panels: dict[str, list[tuple[str, str]]] = {}
         for name in self.list_commands(ctx):
             command = self.get_command(ctx, name)

@@ -11,9 +11,9 @@ from workbench.command_options.options import INPUT, OUTPUT, MaxMemory, NoCache
 
 
 class ShiftedBy(StrEnum):
-    """What shifts the labels by one position against the tokens.
+    """Who shifts the labels by one position against the tokens: the model or the data.
 
-    It is the model, as in Hugging Face's transformers, or the data, as in torchtitan.
+    The model does so in Hugging Face's transformers, the data in torchtitan.
     """
 
     MODEL = "model"
@@ -22,7 +22,7 @@ class ShiftedBy(StrEnum):
 
 @dataclass(frozen=True)
 class TokenOptions:
-    """Options for reading data sets of tokens, and for choosing which of their rows are shown."""
+    """Options for reading data sets of tokens, and for choosing the rows that are shown."""
 
     tokenizer: Annotated[
         Path | None,

@@ -1,7 +1,7 @@
-"""The values that options and arguments take, and how shells complete them.
+"""The possible values of options and arguments, and how shells complete them.
 
-Completing names of files is left to the shell: it quotes them, whereas Typer inserts them as they are, so that a name
-in a downloaded folder could become a command.
+File names are completed by the shell itself, because a shell quotes them. Typer would insert them unquoted, so a file
+name in a downloaded folder could become a command.
 """
 
 from collections.abc import Callable
@@ -47,5 +47,5 @@ PLANNED_DEVICES = ("a100", "h100", "h200", "b200", "mi300x", "cpu")
 
 
 def one_of(*values: str) -> Callable[[str], list[str]]:
-    """Return a function that completes the beginning of a word to those of `values` that begin with it."""
+    """Return a completion function: it returns those of `values` that begin with the typed text."""
     return lambda incomplete: [value for value in values if value.startswith(incomplete)]

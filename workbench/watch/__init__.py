@@ -1,1 +1,1 @@
-"""Show a job while it runs: its steps, ranks with problems, and why it hangs or failed as soon as dumps say so."""
+"""Show a job while it runs: its steps, ranks with problems, and the reason of a hang or failure once dumps show it."""

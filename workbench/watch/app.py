@@ -36,9 +36,8 @@ POLL_S = 0.5
 class WatchApp(TerminalApp[bool]):
     """Shows the state of a job until the user leaves.
 
-    Once there is a verdict, a high screen also shows its home view: the verdict with a picture, the chain and findings.
-
-    `run()` returns True if the user wants to inspect the files that were recorded.
+    Once there is a verdict, a high screen also shows its home view: the verdict with a chart, the chain of events and
+    the findings. `run()` returns True if the user wants to inspect the recorded files.
     """
 
     TITLE = "workbench watch"
@@ -81,7 +80,7 @@ class WatchApp(TerminalApp[bool]):
 
     @work(thread=True, group="look")
     def _look(self) -> None:
-        """Read the state of the job and show it, in a thread, because reading many ranks' files may be slow."""
+        """Read the state of the job in a thread and show it; reading the files of many ranks may be slow."""
         # A look may take longer than the time to the next one, and two at once would change the same logs.
         if self._paused or not self._looking.acquire(blocking=False):
             return
@@ -108,7 +107,7 @@ class WatchApp(TerminalApp[bool]):
         self._show_card(job.report)
 
     def _show_card(self, report: Report[object] | None) -> None:
-        """Show the home view of a report that is new."""
+        """Show the home view of a new report."""
         if report is None or report is self._carded:
             return
         self._carded = report
@@ -118,7 +117,7 @@ class WatchApp(TerminalApp[bool]):
         card.mount(HomePane(report, (run,), home_pictures(report, run, Options())))
 
     def on_evidence_wanted(self, _message: EvidenceWanted) -> None:
-        """Inspect the recorded files, which have the evidence of the finding."""
+        """Leave the app to inspect the recorded files, which contain the evidence of the finding."""
         self.action_inspect()
 
     def _sorted_ranks(self, job: WatchedJob) -> list[RankState]:
@@ -132,7 +131,7 @@ class WatchApp(TerminalApp[bool]):
         self._redraw()
 
     def action_sort(self) -> None:
-        """Switch between two orders of the ranks: those with problems first, or by number."""
+        """Change the order of the ranks: ranks with problems first, or by number."""
         self._troubled_first = not self._troubled_first
         self._redraw()
 

@@ -1,6 +1,6 @@
 """Show a job until it ends, without the terminal app.
 
-If stderr is a terminal, the launcher shows a status that it redraws; otherwise lines of text are printed.
+If stderr is a terminal, the launcher shows a status that it redraws. Otherwise it prints lines of text.
 """
 
 import sys
@@ -45,10 +45,10 @@ def has_ended(job: WatchedJob) -> bool:
 
 
 class LiveDisplay:
-    """Shows the job that this process launches, from a thread of its own: `with LiveDisplay(folder, since): ...`.
+    """Shows the job that this process launches, from a separate thread: `with LiveDisplay(folder, since): ...`.
 
-    Files last changed before `since` (Unix seconds) are ignored. With `trouble_only` it prints only lines about
-    problems and verdicts, because the job itself prints its steps.
+    Files that were last changed before `since` (Unix seconds) are ignored. With `trouble_only`, only lines about
+    problems and verdicts are printed, because the job itself prints its steps.
     """
 
     def __init__(self, folder: Path, since: float, *, trouble_only: bool = False) -> None:
@@ -67,7 +67,7 @@ class LiveDisplay:
         self._thread.join(timeout=5)
 
     def _states(self) -> Iterator[WatchedJob]:
-        """Yield the state of the job again and again, and once after the display is stopped, for the last steps."""
+        """Yield the state of the job repeatedly, and once more after the display was stopped, for the last steps."""
         while not self._stop.wait(POLL_S):
             yield self._watcher.look()
         yield self._watcher.look()

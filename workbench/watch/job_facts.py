@@ -1,6 +1,6 @@
 """State facts about a watched job as short texts: its progress, what needs attention, and a row for each rank.
 
-The terminal app, the lines of text and the live page show them.
+The terminal app, the lines of text and the live page show these texts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ LOST_STATES = ("gone", "failed")
 
 
 class Alert(NamedTuple):
-    """Something about a job that needs attention: a severity, such as "error", and a sentence."""
+    """Something in a job that needs attention: its severity, such as "error", and a sentence."""
 
     severity: str
     text: str
@@ -25,8 +25,8 @@ class Alert(NamedTuple):
 class RankRow(NamedTuple):
     """The state of a rank as texts for a table; a text that does not apply is empty.
 
-    `seconds` says how long the rank has been in its phase, `room` how much memory it can still allocate, and
-    `full_at` the step in which its memory will be full if it keeps growing.
+    `seconds` is the time that the rank has been in its phase, and `room` the memory that it can still allocate.
+    `full_at` is the step in which its memory will be full if it keeps growing.
     """
 
     rank: str
@@ -89,7 +89,7 @@ def alerts(job: WatchedJob) -> Iterator[Alert]:
 def lost_ranks(now: JobState) -> list[int]:
     """Return the ranks whose process has ended while the job continues.
 
-    The list is empty for a job that has ended, because its verdict names these ranks.
+    For a job that has ended, the list is empty, because the verdict names these ranks.
     """
     return [] if now.ended else [rank.rank for rank in now.ranks if rank.state in LOST_STATES]
 
@@ -102,9 +102,9 @@ def lost_text(ranks: Sequence[int]) -> str:
 
 
 def stall_text(stall: StalledRanks) -> str:
-    """Return a sentence that says which ranks stall, in which phase, for how long, and what will happen next.
+    """Return a sentence on a stall: which ranks, in which phase, for how long, and what will happen next.
 
-    Next come the dumps, if they are not written yet, and the timeout of the collectives.
+    The next events are the dumps, if they are not written yet, and the timeout of the collectives.
     """
     ranks = rank_names(stall.ranks)
     # Where no phase is marked, the recorder's word for the phase is "step".
@@ -120,8 +120,8 @@ def stall_text(stall: StalledRanks) -> str:
 def troubled_first(ranks: Sequence[RankState]) -> list[RankState]:
     """Return the ranks sorted by how bad their state is, the worst first.
 
-    Lost ranks come first, then stalled ones, then ranks that are expected to run out of memory; among equals, the rank
-    with the largest used fraction of its memory comes first.
+    Lost ranks come first, then stalled ranks, then ranks that are expected to run out of memory. Among equals, the rank
+    that uses the largest fraction of its memory comes first.
     """
     grave = (*LOST_STATES, "stalled")
     return sorted(
@@ -136,5 +136,5 @@ def troubled_first(ranks: Sequence[RankState]) -> list[RankState]:
 
 
 def time_in_phase(rank: RankState) -> str:
-    """Return as text how long a rank has been in its current phase; empty if the rank has ended."""
+    """Return as text how long a rank has been in its present phase; empty if the rank has ended."""
     return duration(rank.quiet_s) if rank.state in ("running", "stalled") else ""

@@ -1,6 +1,6 @@
 """The page of `workbench serve --live`: the state of a job that may still run, updated every second.
 
-A part of the page is replaced only if it has changed, and charts keep their zoom.
+A part of the page is replaced only if it has changed; charts keep their zoom.
 """
 
 import time
@@ -54,7 +54,7 @@ COLUMNS = ("rank", "state", "step", "phase", "for", "memory", "room left", "full
 
 
 class LiveJob:
-    """A watched job whose state several requests may ask for at the same time."""
+    """A watched job whose state can be read by several requests at the same time."""
 
     def __init__(self, watcher: JobWatcher) -> None:
         self.folder = watcher.folder
@@ -71,7 +71,7 @@ class LiveJob:
             return self._job
 
     def version(self) -> object:
-        """Return a value that changes when the job's status or step changes, or when it has recorded more."""
+        """Return a value that changes when the job's status or step changes, or when there are new recorded files."""
         now = self.now().now
         return now.status, now.step, now.evidence
 
@@ -105,7 +105,7 @@ def layout(job: LiveJob) -> html.Div:
 
 
 def install(app: Dash, job: LiveJob) -> None:
-    """Register the callback that reads the job every second and replaces the parts of the page that changed."""
+    """Register the callback that reads the job every second and replaces the parts of the page that have changed."""
 
     @app.callback(
         *(Output(name, attribute) for name, attribute in PARTS),
@@ -128,9 +128,9 @@ def install(app: Dash, job: LiveJob) -> None:
 
 
 def page_parts(job: WatchedJob, zoomed: Span | None) -> list[tuple[str, object]]:
-    """Return (key, content) of each of `PARTS`; the key is a text that changes whenever the content does.
+    """Return (key, content) for each of `PARTS`; the key is a text that changes when the content changes.
 
-    `zoomed` is the range of steps that the charts show; None for all.
+    `zoomed` is the range of steps that the charts show; None means all steps.
     """
     now = job.now
     last = now.recent[-1] if now.recent else None
@@ -169,9 +169,9 @@ def news(job: WatchedJob) -> list[Component]:
 
 
 def shown_steps(zoom: object) -> Span | None:
-    """Return the range of steps to which the charts are zoomed; None if they show all.
+    """Return the range of steps to which the charts are zoomed; None if they show all steps.
 
-    `zoom` is what the browser stored when the user zoomed last.
+    `zoom` is what the browser has stored at the last zoom.
     """
     steps = zoomed_range(zoom)
     return None if steps == ALL else steps
@@ -208,13 +208,16 @@ def phases(now: JobState) -> list[Component]:
 
 
 def recorders(taken: float) -> html.Details:
-    """Return a folded text with `taken`, the share of our recorders in the whole time; phases do not include it."""
+    """Return a folded text on the time of our recorders, which is not part of any phase.
+
+    `taken` is this time as a fraction of the whole time.
+    """
     text = f"Our recorders took {percent(taken)} of the whole time; the phases are shares of the rest."
     return html.Details([html.Summary("Recorders"), html.P(text)])
 
 
 def ranks_table(rows: Sequence[RankRow]) -> list[Component]:
-    """Return a table with a row for each rank; those with problems come first.
+    """Return a table with a row for each rank; ranks with problems come first.
 
     A column in which no rank has a value is left out.
     """

@@ -1,4 +1,4 @@
-"""Serve the live page of a job, and beside it the dashboard of what the job has recorded so far."""
+"""Serve the live page of a job, and the dashboard of the files that the job has recorded so far."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -32,9 +32,9 @@ def serve_live(folder: Path, place: Place) -> None:
 
 
 def assembled(folder: Path, sets: Path, door: Door, *, private: bool = True) -> AccessControl:
-    """Return the WSGI application with the live page, the dashboard of the recorded files, and those of dropped files.
+    """Return the WSGI application with the live page, and with dashboards of the recorded and of dropped files.
 
-    Files that a user drops on the page are stored in `sets`. `door` has the access token and the address prefix.
+    Files that a user drops onto the page are stored in `sets`. `door` has the access token and the address prefix.
     """
     job = LiveJob(JobWatcher(folder))
     app = new_app(f"{folder} (live)", door.prefix)
@@ -46,14 +46,14 @@ def assembled(folder: Path, sets: Path, door: Door, *, private: bool = True) -> 
 
 
 def recorded_dashboard(folder: Path, prefix: str) -> WSGIApplication:
-    """Return the dashboard of the files that a job has recorded so far; `prefix` is its address."""
+    """Return the dashboard of the files that a job has recorded so far, served under the URL path `prefix`."""
     return dashboard(discover(folder), prefix, Options())
 
 
 class Recorded:
-    """A WSGI application that is created by `make` for the first page request, and again when there is more to show.
+    """A WSGI application that `make` creates at the first page request, and again when there are new recorded files.
 
-    `version` returns a value that changes when the job has recorded more.
+    The function `version` returns a value that changes when the job has recorded more.
     """
 
     def __init__(self, make: Callable[[], WSGIApplication], version: Callable[[], object]) -> None:
@@ -62,7 +62,7 @@ class Recorded:
         self._made_of: object = None
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a WSGI request; if nothing that can be analysed is recorded yet, say so with status 404."""
+        """Answer a WSGI request; if no recorded file can be analysed yet, say so with status 404."""
         is_page = environ.get("PATH_INFO", "/") == "/"
         try:
             with self._lock:

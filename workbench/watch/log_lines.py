@@ -11,9 +11,9 @@ from workbench.watch.watched_job import WatchedJob
 
 
 class LogLines:
-    """Converts successive states of a watched job to lines of text, without reporting anything twice.
+    """Converts successive states of a watched job to lines of text, and reports everything only once.
 
-    The exception is a step that a restarted job trains again. Without `with_steps` there are no lines about steps.
+    An exception is a step that a restarted job trains again. Without `with_steps`, there are no lines about steps.
     """
 
     def __init__(self, *, with_steps: bool = True) -> None:
@@ -54,7 +54,7 @@ class LogLines:
                 yield step_line(step, now)
 
     def _trouble_lines(self, now: JobState) -> Iterator[str]:
-        """Yield a line for each new finding, and for lost and stalled ranks whenever these change."""
+        """Yield a line for each new finding, and a line on lost or stalled ranks when these have changed."""
         for finding in now.findings:
             if finding.id not in self._finding_ids:
                 self._finding_ids.add(finding.id)

@@ -31,7 +31,7 @@ ANALYSING = "analysing the files that were recorded ..."
 def status_text(job: WatchedJob, width: int, height: int) -> RenderableType:
     """Return the state of a job as text for a terminal of `width` columns and `height` lines.
 
-    If there are too many ranks, those with problems are shown.
+    If there is no space for all ranks, only ranks with problems are shown.
     """
     upper = [summary(job.now), *charts(job.now, width), *alert_lines(job)]
     verdict = [head(job.report)] if job.report else []
@@ -50,7 +50,7 @@ def summary(now: JobState) -> Text:
 
 
 def charts(now: JobState, width: int) -> list[Text]:
-    """Return lines with two sparklines, of the loss and the step time, and with a bar of the phases of a step."""
+    """Return lines with a sparkline of the loss, a sparkline of the step time, and a bar of the phases of a step."""
     if not now.recent:
         return []
     room = max(8, width - LABEL_WIDTH - 2 * NUMBER_WIDTH)
@@ -72,7 +72,7 @@ def sparkline(label: str, values: Sequence[float], room: int, written: Callable[
 
 
 def phase_bar(shares: dict[str, float], width: int) -> Text:
-    """Return a line such as `phases  ███ fwd 31 % █████ bwd 55 %`, in which each bar is as long as the phase's share.
+    """Return a line such as `phases ███ fwd 31 % █████ bwd 55 %`; the length of each bar is the share of its phase.
 
     Small phases are left out.
     """
@@ -96,7 +96,7 @@ def alert_lines(job: WatchedJob) -> list[Text]:
 
 
 def rank_line(rank: RankState) -> Text:
-    """Return the row of a rank in the table of ranks, as text; `RANK_HEADS` has the heads of its columns."""
+    """Return the row of a rank in the table of ranks as text; `RANK_HEADS` has the headings of the columns."""
     sign, colour = LIVE_STATE_SIGNS.get(rank.state, "?"), LIVE_STATES.get(rank.state, STATUSES["unknown"])
     meter = bar(rank.memory_bytes, rank.limit_bytes, MEMORY_BAR_WIDTH) if rank.limit_bytes else ""
     row = rank_row(rank)

@@ -1,4 +1,4 @@
-"""Read the current state of a job again and again, and analyse the dumps and logs that it has written so far."""
+"""Read the present state of a job repeatedly, and analyse the dumps and logs that it has written so far."""
 
 import threading
 import time
@@ -28,9 +28,10 @@ NO_EVIDENCE: Evidence = ((), False)
 
 @dataclass(frozen=True)
 class WatchedJob:
-    """The state of a job at one moment (`now`), and the newest report on its dumps and logs.
+    """The state of a job at one instant (`now`), and the newest report on its dumps and logs.
 
-    `analysing` says that a newer report is being computed; `problem` says why the last analysis failed, or is empty.
+    `analysing` says that a newer report is being computed. `problem` says why the last analysis failed; empty if it did
+    not.
     """
 
     now: JobState
@@ -40,9 +41,9 @@ class WatchedJob:
 
 
 class JobWatcher:
-    """Reads the state of a job from its folder again and again, and analyses its dumps and logs in the background.
+    """Reads the state of a job from its folder repeatedly, and analyses its dumps and logs in the background.
 
-    Files last changed before `since` (Unix seconds) are ignored.
+    Files that were last changed before `since` (Unix seconds) are ignored.
     """
 
     def __init__(self, folder: Path, since: float = 0.0) -> None:
@@ -56,7 +57,7 @@ class JobWatcher:
         self._thread: threading.Thread | None = None
 
     def look(self) -> WatchedJob:
-        """Return the current state of the job; if its dumps or logs are new and complete, start an analysis of them."""
+        """Return the present state of the job; if its dumps or logs are new and complete, start an analysis of them."""
         now = self._follower.look()
         vanished = any(rank.state is RankStatus.GONE for rank in now.ranks)
         patience_s = EXIT_CODE_S if vanished and not now.ended else SETTLED_S
@@ -67,7 +68,7 @@ class JobWatcher:
 
     @property
     def analysing(self) -> bool:
-        """Whether dumps or logs are being analysed, or will be soon."""
+        """Whether dumps or logs are being analysed, or will be analysed soon."""
         return self._newest != self._analysed or self._busy
 
     @property
@@ -77,7 +78,8 @@ class JobWatcher:
     def _analyse_if_settled(self, evidence: Evidence, patience_s: float) -> None:
         """Start an analysis of the job's dumps and logs if these are new and have not changed for `patience_s` seconds.
 
-        They also count as new when the job fails, which `evidence` says.
+        `evidence` says which dumps and logs there are, and whether the job has failed: a failure makes them count as
+        new.
         """
         if evidence != self._newest:
             self._newest, self._newest_since = evidence, time.monotonic()
