@@ -132,7 +132,7 @@ def wait_until_listening(address: Address) -> None:
 
 
 def wait_for_nodes(folder: Path) -> None:
-    """Return the names of the nodes that have recently sent something, but not yet all of their files."""
+    """Wait until each node has sent all of its files to `folder` or has gone silent, at most `WAIT_S` seconds."""
     deadline, is_said = time.monotonic() + WAIT_S, False
     while (late := late_nodes(read_node_list(folder))) and time.monotonic() < deadline:
         if not is_said:
@@ -142,7 +142,7 @@ def wait_for_nodes(folder: Path) -> None:
 
 
 def late_nodes(nodes: NodeList | None) -> list[str]:
-    """Return the names of the nodes that have not sent all of their files, but sent something a short time ago."""
+    """Return the names of the nodes that have recently sent something, but not yet all of their files."""
     known = nodes.nodes if nodes else {}
     recent_ns = time.time_ns() - int(SILENT_S * 1e9)
     return [name for name, node in known.items() if not node.ended and node.last_ns > recent_ns]
