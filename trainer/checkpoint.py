@@ -61,7 +61,7 @@ class TrainState:
         }
 
     def restore(self, parts: StateDict) -> None:
-        """Load the given state dicts into model, optimizer and the other parts in place.
+        """Load the given state dicts into model, optimizer and the other parts, whose tensors are overwritten in place.
 
         A part without a state dict stays unchanged.
         """
@@ -254,5 +254,5 @@ def build_stager(*, pinned: bool) -> DefaultStager:
 
 
 def is_resumable(path: Path) -> bool:
-    """Return whether the checkpoint at `path` holds more than weights, so that a run can resume from it."""
+    """Return whether the checkpoint at `path` has more than weights; only then can a run resume from it."""
     return "train_state.step" in FileSystemReader(path).read_metadata().state_dict_metadata

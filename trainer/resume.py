@@ -1,6 +1,6 @@
 """Check whether a resumed run continues as the interrupted run would have continued.
 
-The settings of the run that saved a checkpoint are compared with those of the run that loads it.
+The settings of the run that saved a checkpoint are compared with the settings of the run that loads it.
 """
 
 import json
@@ -150,7 +150,7 @@ def audit(before: Made | None, now: Made, step: int, excluded: Sequence[str] = (
 def mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
     """Yield a `Mismatch` for each setting that differs between two runs and affects the steps after `step`.
 
-    `before` has the settings of the run that saved the checkpoint, `now` those of the run that loads it.
+    `before` has the settings of the run that saved the checkpoint, `now` the settings of the run that loads it.
     """
     if before["model"] != now["model"]:
         yield Mismatch("model", before["model"], now["model"], SETTINGS["model"])

@@ -40,7 +40,7 @@ def duration_marks(top_ns: float, most: int) -> list[Tick]:
 
 
 def apart(ticks: Sequence[Tick], least: float) -> list[Tick]:
-    """Return the ticks without those that are closer than `least` to the previous tick; `ticks` are ascending."""
+    """Return the ticks without any tick that is closer than `least` to the previous one; `ticks` are ascending."""
     kept: list[Tick] = []
     for tick in ticks:
         if not kept or tick[0] - kept[-1][0] >= least:

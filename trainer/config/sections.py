@@ -75,7 +75,7 @@ class Metrics:
 
 @dataclass
 class Model:
-    """Settings of the model: which one is trained, and in which size."""
+    """Settings of the model: its name, and its size."""
 
     name: str = "llama3"
     """Model family, a folder below trainer/models: llama3 and qwen3, which are dense; llama4, deepseek_v3 and
@@ -368,7 +368,7 @@ class MemoryEstimation:
 
 @dataclass
 class Faults:
-    """A fault that breaks the run on purpose, for learning and for tests."""
+    """Settings of a fault that breaks the run on purpose, for learning and for tests."""
 
     name: Incident = "healthy"
     """Kind of the fault; healthy: none."""

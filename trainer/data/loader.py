@@ -120,7 +120,7 @@ class Loader:
         return list(islice(self.ahead, count))
 
     def endless(self, start: Position) -> Iterator[Packed]:
-        """Yield the sequences from `start` to the end of the data, then all sequences again and again.
+        """Yield the sequences from `start` to the end of the data, then repeat all sequences without end.
 
         Raises:
             DataError: The data do not fill a single sequence.

@@ -27,7 +27,7 @@ class TrainedRow(NamedTuple):
 
 
 def is_row(fields: Fields) -> bool:
-    """Return whether the fields of a record are those of a row for fine-tuning, and not a text."""
+    """Return whether a record is a row for fine-tuning and not a text, by the names of its fields."""
     return any(all(name in fields for name in form) for form in FORMS)
 
 

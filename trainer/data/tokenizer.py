@@ -38,7 +38,7 @@ class Tokenizer(Protocol):
         """Return (tokens of a text without special tokens, (begin, end) of each token as characters of the text)."""
 
     def name(self, token: int) -> str:
-        """Return the text that a token id stands for."""
+        """Return the text of a token id."""
 
 
 class ByteTokenizer:

@@ -50,7 +50,7 @@ def gathered_bytes(model: ModelSize, candidate: Candidate) -> float:
 
 
 def activation_bytes(model: ModelSize, candidate: Candidate, microbatch: int) -> float:
-    """Return the bytes of activations: those kept for the backward pass, those recomputed in one layer, and the logits.
+    """Return the bytes of activations: kept for the backward pass, recomputed in one layer, and the logits.
 
     `microbatch` is the number of sequences in a microbatch of a pipeline.
     """

@@ -74,5 +74,5 @@ class ModelSize:
 
     @property
     def parameters(self) -> int:
-        """The number of all parameters: those of the layers, the embedding and the output layer."""
+        """The number of all parameters, in the layers, the embedding and the output layer."""
         return self.in_layers + self.ends

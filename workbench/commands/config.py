@@ -21,7 +21,7 @@ from workbench.run_settings import FILE_FLAG, REFUSED_SIGN, SIGNS
 class ConfigData(msgspec.Struct, frozen=True):
     """The data of `workbench config explain --json`: how each key that the file or a flag sets was handled.
 
-    Each key is a `KeyReport` as a dict. The order is that in which the user wrote the keys.
+    Each key is a `KeyReport` as a dict. The keys are in the order in which the user wrote them.
     """
 
     keys: list[dict[str, object]]

@@ -9,7 +9,7 @@ Tables = list[Table]
 
 
 def sections(report: Report[object]) -> Tables:
-    """Return the tables of a report without the empty ones, most important first."""
+    """Return the tables of a report, most important first; empty tables are left out."""
     kind = report.schema.removeprefix("workbench.").partition("/")[0]
     tables = TABLES[kind](report.data) if kind in TABLES else []
     return [table for table in tables if table.rows]

@@ -44,13 +44,13 @@ def start(
 ) -> "Attached":
     """Start the recorders on this rank: when the job hangs or dies, dumps are collected in `folder`/dumps.
 
-    `timeout_s` is the timeout of the job's collectives, by default that of the default process group; dumps are taken
-    well before it expires. An exception that ends the script is recorded too. A second call returns the object of the
-    first.
+    `timeout_s` is the timeout of the job's collectives; None means the timeout of the default process group. Dumps are
+    taken well before it expires. An exception that ends the script is recorded too. A second call returns the object of
+    the first call.
 
     With `steps` or `profile_step`, everything that `workbench launch -- COMMAND` records is recorded: steps and their
-    phases; on CUDA the memory history, with a snapshot when memory runs out; and profiler traces of step
-    `profile_step` (from 1) and after SIGUSR1. Steps are counted from the first optimizer step after this call.
+    phases; on CUDA the memory history, with a snapshot when memory runs out; and profiler traces of step `profile_step`
+    (from 1) and after SIGUSR1. Steps are counted from the first optimizer step after this call.
     """
     if Attached.now is None and (steps or profile_step):
         record_steps(Path(folder), timeout_s, profile_step)

@@ -69,7 +69,7 @@ class Mirror:
             return False
 
     def add(self, file: RemoteFile) -> None:
-        """Record that the copy of a file is complete, and set its modification time to that of the remote file."""
+        """Record that the copy of a file is complete, and give it the modification time of the remote file."""
         path = self.path_of(file)
         if file.modified is not None:
             os.utime(path, (file.modified, file.modified))

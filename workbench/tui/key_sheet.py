@@ -133,7 +133,7 @@ def is_general(node: DOMNode) -> bool:
 
 
 def is_own(binding: Binding) -> bool:
-    """Return whether this program defines a key; such keys have an id, those of Textual's widgets have none."""
+    """Return whether this program, and not Textual, defines a key; only our keys have an id."""
     return binding.id is not None
 
 

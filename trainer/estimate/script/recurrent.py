@@ -45,7 +45,7 @@ def workspace_bytes(tensors: tuple[tuple[tuple[int, ...], torch.dtype], ...], nu
 
 @lru_cache
 def measured_workspace(tensors: tuple[tuple[tuple[int, ...], torch.dtype], ...], numbers: tuple[Any, ...]) -> int:
-    """Run an LSTM on zeros, and return the bytes of its workspace; the arguments are those of `workspace_bytes`."""
+    """Run an LSTM on zeros, and return the bytes of its workspace; see `workspace_bytes` for the arguments."""
     # Without gradients the library keeps nothing for a backward pass.
     with unset_fake_temporarily(), torch.enable_grad():
         values = [torch.zeros(shape, dtype=dtype) for shape, dtype in tensors]

@@ -91,7 +91,7 @@ class Counters:
 
 
 class ScriptTensors(TorchDispatchMode):
-    """Runs each operation of a script, on real tensors or on fake ones, and counts the memory of its results."""
+    """Runs each operation of a script, on real or on fake tensors, and counts the memory of its results."""
 
     def __init__(self, fake: FakeTensorMode, counters: Counters, values: StatedValues, *, on_cuda: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

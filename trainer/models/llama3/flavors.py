@@ -1,4 +1,4 @@
-"""The published sizes of Llama 3.1, and small ones for tests."""
+"""The published sizes of Llama 3.1, and small sizes for tests."""
 
 from trainer.config.shape import ModelArgs, RopeScaling
 

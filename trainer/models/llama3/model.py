@@ -112,7 +112,7 @@ class Attention(nn.Module):
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the queries (B, T, N, H), keys and values (both (B, T, K, H)) of x (B, T, D), before they are rotated.
 
-        N is the number of query heads, K that of key and value heads, and H the number of features of each head.
+        N is the number of query heads, K the number of key and value heads, and H the number of features of each head.
         """
         q, k, v = (w(x).unflatten(-1, (-1, self.head_dim)) for w in (self.wq, self.wk, self.wv))
         return q, k, v

@@ -59,7 +59,7 @@ def unproved(run: RecordedRun, why: NoChange, needed: int | None = None) -> Proo
 
 
 def proof_of_trainer(run: RecordedRun) -> ProofData:
-    """Return the proof for a run of our trainer: predict the memory of changed settings, and run those that fit."""
+    """Return the proof for a run of our trainer: predict the memory of changed settings, and run what fits."""
     hosts = set(dict(run.manifest.get("hosts") or {}).values())
     if len(hosts) > 1:
         only_here = f"the run had {len(hosts)} hosts, and a second run would have only this one"

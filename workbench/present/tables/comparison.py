@@ -63,7 +63,7 @@ def trace_parts(diff: TraceDiff) -> Table:
 
 
 def changed_kinds(diff: TraceDiff) -> list[str]:
-    """Return those of `kernel`, `operator`, `module` and `phase` that have changes between the traces."""
+    """Return the kinds, out of `kernel`, `operator`, `module` and `phase`, that have changes between the traces."""
     return list(dict.fromkeys(change.kind for change in diff.changes))
 
 

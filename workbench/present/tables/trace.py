@@ -39,7 +39,7 @@ def trace_tables(data: TraceData) -> list[Table]:
 
 
 def rank_tables(rank: RankTrace) -> list[Table]:
-    """Return all tables of one rank: those about its time, then those about its memory."""
+    """Return all tables of one rank: first the tables about its time, then the tables about its memory."""
     return [*detail_tables(rank), *memory_tables(rank)]
 
 

@@ -46,7 +46,7 @@ class Allocation(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The time interval of a call that PyTorch's profiler records by itself, such as `Optimizer.step`."""
+    """The time interval of a call that PyTorch's profiler records without being asked, such as `Optimizer.step`."""
 
     name: str
     begin_ns: int

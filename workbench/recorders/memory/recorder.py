@@ -79,7 +79,7 @@ class MemoryRecorder:
 
     @contextmanager
     def recording(self, step: int) -> Iterator[None]:
-        """Record the allocations inside this context as those of step `step`, if this step needs to be recorded.
+        """Record the allocations inside this context as part of step `step`, if this step needs to be recorded.
 
         The caller must call `finish` after the context.
         """

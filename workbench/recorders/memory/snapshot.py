@@ -1,4 +1,4 @@
-"""Define the format of a memory snapshot: that of `torch.cuda.memory._snapshot()`, with additional fields."""
+"""Define the format of a memory snapshot: the format of `torch.cuda.memory._snapshot()`, with additional fields."""
 
 from typing import TypedDict
 

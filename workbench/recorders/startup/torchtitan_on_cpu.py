@@ -44,7 +44,7 @@ def resident_memory(_device: object = None) -> dict[str, int]:
 
 
 def properties(_device: object = None) -> SimpleNamespace:
-    """Return the properties of the CPU as if it were a CUDA device; its memory is that of the machine."""
+    """Return the properties of the CPU as if it were a CUDA device, with the memory of the machine."""
     return SimpleNamespace(name="CPU", total_memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 

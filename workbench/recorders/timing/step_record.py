@@ -6,7 +6,7 @@ from typing import TypedDict
 class MemoryUse(TypedDict):
     """The fields about memory: peaks and limit in bytes, and the number of allocation retries.
 
-    On a CPU the peaks are those of the process's resident memory.
+    On a CPU, the peaks are peaks of the process's resident memory.
     """
 
     memory_bytes: int

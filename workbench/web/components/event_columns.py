@@ -19,7 +19,7 @@ ALIGNED = 8
 def event_bytes(slices: Slices) -> bytes:
     """Return the events of a timeline as bytes: length of a header (uint32), 4 zero bytes, header as JSON, columns.
 
-    `slices` has one item per drawn block, which is an event or several short ones. The header lists the columns in
+    `slices` has one item per drawn block; a block is an event, or several short events. The header lists the columns in
     order, with their types. `assets/timeline_events.js` reads this format.
     """
     names = [clean(name)[:LONGEST] for name in slices.names]

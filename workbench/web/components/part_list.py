@@ -11,7 +11,7 @@ from workbench.console import clean
 def part_list(parts: Mapping[str, float], colours: Mapping[str, str], text: Callable[[float], str]) -> list[html.Ul]:
     """Return an HTML list with the name, a bar, the amount and the share of each part; empty if there are no parts.
 
-    `text` formats an amount. The longest bar is that of the largest part.
+    `text` formats an amount. The largest part has the longest bar.
     """
     most, total = max(parts.values(), default=0), sum(parts.values())
     rows = [

@@ -90,7 +90,7 @@ def step_parts(account: RankTrace) -> go.Figure:
 
 
 def named_first(accounts: Sequence[RankTrace], named: Sequence[int | None]) -> list[RankTrace]:
-    """Return the traced ranks with those in `named` first; otherwise the order stays."""
+    """Return the traced ranks: first the ranks in `named`, then the others, both in their old order."""
     return sorted(accounts, key=lambda account: account.rank not in named)
 
 

@@ -56,7 +56,7 @@ class StackedChart(Widget, can_focus=True):
     cursor: reactive[int] = reactive(-1)
 
     class Moved(Message):
-        """Message: the cursor moved to another row of the table; `row` is that row as {column: number}."""
+        """Message: the cursor moved to another row of the table; `row` has this row as {column: number}."""
 
         def __init__(self, chart: "StackedChart", row: dict[str, float]) -> None:
             super().__init__()

@@ -36,7 +36,7 @@ class CallTree(LazyTree):
         self.fill(Text(head), parents, [str(name) for name in frame["name"]])
 
     def children_of(self, row: int) -> list[int]:
-        """Return the indices of the rows whose parent is `row`, those with the most time first."""
+        """Return the indices of the rows whose parent is `row`, longest call first."""
         return sorted(super().children_of(row), key=lambda child: -int(self._frame[self._clock].iloc[child]))
 
     def label_of(self, row: int) -> Text:
