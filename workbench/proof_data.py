@@ -1,6 +1,6 @@
 """The data of a proof report (`workbench.proof/1`), which `workbench inspect RUN --prove` prints.
 
-A proof takes a run in which an allocation failed, applies the advice against that, and runs the job again.
+A proof is a second run: after a failed allocation, the job runs again with the advice applied.
 """
 
 from enum import StrEnum
@@ -76,7 +76,7 @@ class ProofData(msgspec.Struct, frozen=True, kw_only=True):
     def error(self) -> float | None:
         """The relative error of the predicted peak: 0.1 if it is 10 % above the measured peak, negative if below.
 
-        It is None if a change was not run or its peak was not measured.
+        The result is None if no change was run, or if the peak was not measured.
         """
         measured = self.rerun.peak_bytes if self.rerun else None
         return self.applied.predicted_bytes / measured - 1 if self.applied and measured else None

@@ -41,7 +41,7 @@ def search_path_last() -> dict[str, str]:
 
 
 def given_entries() -> list[str]:
-    """Return the entries of the user's PYTHONPATH, without empty entries, which mean the working folder."""
+    """Return the entries of the user's PYTHONPATH; empty entries, which mean the working folder, are left out."""
     return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
 
 

@@ -1,7 +1,7 @@
 """The data of a report on a second run around a NaN or a spike of the loss (`workbench.rerun/1`).
 
-`workbench inspect RUN --prove` prints it for a run whose loss broke: the job runs again from the last checkpoint before
-that step, with recorders on that are too slow for every run.
+`workbench inspect RUN --prove` prints this report. The job runs again from the last checkpoint before the NaN or the
+spike. In this second run, recorders are on that would be too slow for every run.
 """
 
 import msgspec

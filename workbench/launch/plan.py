@@ -337,7 +337,10 @@ def gpu_count() -> int:
 
 
 def own_environment(request: Request) -> dict[str, str]:
-    """Return the environment variables for ranks of our trainer, which import our modules and not the user's."""
+    """Return the environment variables for ranks of our trainer.
+
+    They make the ranks import our modules, even if the user has modules with the same names.
+    """
     return {**rank_environment(request), **search_path(), "PYTHONSAFEPATH": "1"}
 
 

@@ -5,8 +5,9 @@ In any training script, on every rank, after `init_process_group`:
     from workbench import recorders
     recorders.start("outputs")
 
-This package uses only the standard library and torch, and no other package of this project, so that it can be imported
-into any script, whatever modules lie next to that script. Importing it is fast: torch is loaded on first use of a name.
+This package uses only the standard library and torch, and no other package of this project. So any script can import
+it, even a script beside modules with the names of our packages. Importing it is fast: torch is loaded on first use of a
+name.
 """
 
 from importlib import import_module

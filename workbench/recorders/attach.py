@@ -259,7 +259,7 @@ class Attached:
 def warn_without_ring() -> None:
     """Warn if Flight Recorder, PyTorch's log of recent collectives, is off.
 
-    It can no longer be turned on, because PyTorch has already read the size of its ring buffer.
+    It cannot be turned on now, because PyTorch has already read the size of its ring buffer.
     """
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     # The second name is the older one, which torch still reads.

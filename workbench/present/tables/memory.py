@@ -56,7 +56,7 @@ def device_list(devices: Sequence[Device]) -> Table:
 
 
 def ranks_unknown(devices: Sequence[Device]) -> bool:
-    """Return whether several snapshots lack rank numbers, so that devices must be named by their files."""
+    """Return whether several snapshots have no rank number; then tables name devices by their files."""
     return len({d.path for d in devices}) > 1 and all(d.rank is None for d in devices)
 
 

@@ -308,7 +308,7 @@ def ranks_on_this_host(folder: Path) -> tuple[list[int], int]:
 def once(folder: Path) -> Path | None:
     """Take one set of dumps of the ranks on this host now, whether or not another collector is running.
 
-    Returns the folder of the dumps, or None if no rank of the run is on this host.
+    Return the folder of the dumps; None if no rank of the run is on this host.
     """
     ranks, attempt = ranks_on_this_host(folder)
     if not ranks:

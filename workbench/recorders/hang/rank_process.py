@@ -35,7 +35,10 @@ def post(server: str, handler: str, timeout: float) -> bytes:
     """Send an HTTP POST to `/handler/<handler>` of a rank's worker server, and return the body of the response.
 
     PyTorch runs this HTTP server in each rank. `server` is the path of a Unix socket, or host:port; `timeout` is in
-    seconds. Raises OSError.
+    seconds.
+
+    Raises:
+        OSError: The server does not answer in time.
     """
     connection = (
         UnixConnection(server, timeout)

@@ -5,10 +5,10 @@ In any training script, after the model and the process group (if there is one) 
     memory = MemoryRecorder("outputs/memory_snapshot", model, optimizer, freq=10)
     with memory.step(n):  ...
 
-Call `memory.failed(error)` before you raise an error again. On CUDA, PyTorch records the history of allocations
-itself. On a CPU a profiler session records it, and a step that is recorded takes several times as long. So only the
-last `window` steps before each snapshot are recorded, or all steps if the process has a memory limit, because an
-allocation may then fail in any of them.
+Call `memory.failed(error)` before you raise an error again. On CUDA, PyTorch itself records the history of allocations.
+On a CPU, a profiler session records it, and a recorded step takes several times as long. So on a CPU, only the last
+`window` steps before each snapshot are recorded. If the process has a memory limit, all steps are recorded, because an
+allocation may then fail in any step.
 """
 
 import pickle

@@ -143,8 +143,8 @@ class StepRecorder:
     def step(self, step: int) -> Iterator[StepLine]:
         """Record a step inside this context, which yields the `StepLine` for the loss and other values.
 
-        If an exception ends the step, the step is not written to the step log, and the heartbeat keeps the phase in
-        which it was raised.
+        If an exception ends the step, no line is written to the step log, and the heartbeat keeps the phase in which
+        the exception was raised.
         """
         line, start_ns, started = StepLine(step), time.time_ns(), time.perf_counter_ns()
         self.current_step = step

@@ -1,12 +1,13 @@
 """Name the first tensor, operation and module whose values are not finite. In any training script, on every rank:
 
     from workbench import recorders
+
     recorders.check_finite(model, "outputs")
 
-Before each optimizer step the gradients are checked, and after it the parameters. If one has a NaN or an infinity, the
-log of the step's operations is searched for the first operation that produced one, which is written to
-`not_finite/rank_R.json`. When a parameter is not finite, the check ends, because all later values are not finite
-either. The check costs a reduction for each operation, so turn it on only to find a NaN.
+The gradients are checked before each optimizer step, and the parameters after it. If one of these tensors has a NaN or
+an infinity, the step's log of operations is searched for the first operation that produced a NaN or infinity. This
+operation is written to `not_finite/rank_R.json`. When a parameter is not finite, the check ends, because all later
+values are not finite either. The check costs a reduction for each operation, so turn it on only to find a NaN.
 """
 
 import math
@@ -100,7 +101,7 @@ class FiniteCheck:
         self._begin()
 
     def _largest_parameter(self) -> dict[str, object] | None:
-        """Return {"name", "value"} of the parameter with the largest absolute value; None if that is not finite."""
+        """Return {"name", "value"} of the parameter with the largest absolute value; None if this is not finite."""
         parameters = [
             (name, local_part(tensor).detach()) for name, tensor, kind in self._tensors() if kind == PARAMETER
         ]

@@ -42,7 +42,7 @@ TALLEST_ROWS = 40
 
 
 def time_shares(accounts: Sequence[RankTrace]) -> go.Figure:
-    """Return a chart with a stacked bar for each traced rank, which shows the parts of its recorded time.
+    """Return a chart with a stacked bar for each traced rank, divided into the parts of its recorded time.
 
     The parts are computing, communication and memory operations without computing, and idle time.
     """

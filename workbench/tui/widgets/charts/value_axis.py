@@ -43,10 +43,10 @@ class ValueAxis(NamedTuple):
 
 
 def value_axis(largest: float, rows: int, unit: Unit) -> ValueAxis:
-    """Return the lowest scale of `rows` rows that shows values up to `largest` and has round labels.
+    """Return a scale with round labels for a chart of `rows` rows; it ends at `largest` or a little above.
 
     For example, a chart of 25 rows whose largest value is 602 ms ends at 625 ms, and every fourth row has a label, from
-    100 ms to 600 ms. Values above `MOST_LABELLED` have no labels.
+    100 ms to 600 ms. If `largest` is above `MOST_LABELLED`, there are no labels.
     """
     if not largest > 0 or not math.isfinite(largest):
         return ValueAxis(1.0, {})
