@@ -139,7 +139,8 @@ def rank_memory(case: Case) -> dict[str, object]:
 def highest_passes(peaks: dict[str, Peak]) -> dict[str, Peak]:
     """Return {window of a step: its highest peak over all passes through the pipeline}.
 
-    A window is a part of a step. In `peaks`, each pass has a window of its own, such as `fwd #2` for the second pass.
+    A window is a part of a step. In `peaks`, each pass has a window of its own: `bwd -1 #0.2` is the window `bwd -1` of
+    the second pass through the rank's model part 0.
     """
     highest: dict[str, Peak] = {}
     for name, peak in peaks.items():

@@ -57,7 +57,7 @@ def path_through(artefact: Artefact, options: Options, step: int | None) -> pd.D
 
 
 def path_section(served: ServedRun, artefact: Artefact, query: Query) -> Elements:
-    """Return two tables of the critical path: its time by kind of work, and its longest pieces as links."""
+    """Return two tables of the critical path: its parts, such as one kernel, and its longest pieces as links."""
     parts, path = critical_parts(account_of(served, artefact), served.options), path_of(served, artefact)
     longest = path.nlargest(PIECES, "dur_ns", keep="first").sort_values("start_ns")
     spans = longest[["start_ns", "dur_ns"]].itertuples()
