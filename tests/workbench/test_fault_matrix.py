@@ -23,7 +23,7 @@ CLOSED = {"": "host_stuck", "run.json": "host_stuck", "dumps/rank_1": "collectiv
 """The file of the run that may not be read, and what the others show."""
 PAIRS = [(a, b, (a + b) % 3, (a + 2 * b) % 3) for a in range(3) for b in range(3)]
 """Each of the three values of a factor meets each of any other factor once (an orthogonal array, L9)."""
-ROOM = 8 << 10
+ROOM = 1 << 10
 """Less than an entry of the cache takes."""
 
 

@@ -54,7 +54,7 @@ def plain_times(steps: Steps) -> "pd.Series[float]":
     table = steps.table
     position = table.groupby(["rank", "session"]).cumcount().to_numpy()
     usable = steps.plain.to_numpy() & (position >= WARM_UP)
-    return steps.grid(table["dur_s"], usable).median(axis=1).dropna()
+    return steps.grid(table["dur_s"], usable).dropna(how="all").median(axis=1)
 
 
 def stalled_steps(seconds: Floats, usual: Floats) -> list[int]:

@@ -24,7 +24,7 @@ def step_time_changes(steps: Steps) -> list[Change]:
 
     The typical duration is the median over ranks. Only steps that did nothing besides training count.
     """
-    plain = steps.grid(steps.table["dur_s"], steps.plain).median(axis=1).dropna()
+    plain = steps.grid(steps.table["dur_s"], steps.plain).dropna(how="all").median(axis=1)
     if len(plain) < STEPS_AT_LEAST:
         return []
     values = plain.to_numpy()

@@ -90,7 +90,7 @@ def measure_changes(a: Steps, b: Steps) -> list[MeasureChange]:
 
 def plain_times(steps: Steps) -> Floats:
     """Return the duration in seconds of each step that did nothing besides training (median over ranks)."""
-    return steps.grid(steps.table["dur_s"], steps.plain).median(axis=1).dropna().to_numpy()
+    return steps.grid(steps.table["dur_s"], steps.plain).dropna(how="all").median(axis=1).to_numpy()
 
 
 def processor_times(steps: Steps) -> Floats:
@@ -100,7 +100,7 @@ def processor_times(steps: Steps) -> Floats:
     """
     if not steps.cpu:
         return np.array([])
-    return steps.grid(steps.cpu.total(steps.cpu), steps.plain).median(axis=1).dropna().to_numpy()
+    return steps.grid(steps.cpu.total(steps.cpu), steps.plain).dropna(how="all").median(axis=1).to_numpy()
 
 
 def percentile_95(values: Floats, /, *, axis: int | None = None) -> Floats:
