@@ -1,5 +1,6 @@
 """Write the advice on each cause: what the user should do next."""
 
+import re
 from collections.abc import Callable
 
 from analyzers.logs.answers.cause import Cause
@@ -180,6 +181,12 @@ def for_signal(cause: Cause) -> str:
 OPEN_LINE = (
     "open the line that the title names; the lines above the traceback in the log show what was read or computed"
 )
+LOSS_FRAME = re.compile(r"^.*File \".{1,300}\", line \d+, in (cross_entropy|nll_loss|log_softmax)$", re.MULTILINE)
+"""A frame of a traceback in which a loss over a vocabulary allocates as much as the logits take."""
+LOSS_IN_PIECES = (
+    "compute the loss in pieces of the sequence, or by a kernel that fuses it with the output layer (such as Liger's"
+    " fused_linear_cross_entropy): then the logits of all tokens are never in memory at once. Otherwise "
+)
 FIND_RANK = "find out which rank failed, from logs of each rank (`torchrun --log-dir logs`, `srun --label`). Then "
 
 
@@ -206,9 +213,10 @@ def for_memory(cause: Cause) -> str:
             f"set {EXPANDABLE_SEGMENTS}: the allocator had {size(unallocated)} reserved and"
             f" unused, more than the {size(requested)} requested, but in pieces that were too small"
         )
+    first = LOSS_IN_PIECES if LOSS_FRAME.search(cause.lead.excerpt) else ""
     return (
-        "use a smaller batch or sequence, recompute activations, or shard over more ranks. To see what fills the"
-        " memory, record a memory snapshot (`torch.cuda.memory._record_memory_history()`)"
+        f"{first}use a smaller batch or sequence, recompute activations, or shard over more ranks. To see what fills"
+        " the memory, record a memory snapshot (`torch.cuda.memory._record_memory_history()`)"
     )
 
 

@@ -375,3 +375,27 @@ def test_a_failed_connection_is_not_said_to_be_the_certain_cause_of_other_errors
     finding = logs.analyze(log_of(Case("two_ranks", "network", [], text=text))).findings[0]
     assert finding.id == "logs.network"
     assert "or from the cause of both" in finding.why
+
+
+@pytest.mark.parametrize(
+    ("frame", "is_loss"),
+    [
+        ('/env/lib/python3.13/site-packages/torch/nn/functional.py", line 3504, in cross_entropy', True),
+        ('/home/user/app/model.py", line 35, in forward', False),
+        ('/home/user/app/cross_entropy.py", line 35, in log_metrics', False),
+    ],
+    ids=["loss", "model", "metrics"],
+)
+def test_a_request_that_failed_in_the_loss_is_advised_to_compute_it_in_pieces(tmp_path, frame, is_loss):
+    log = tmp_path / "train.log"
+    log.write_text(
+        "[rank0]: Traceback (most recent call last):\n"
+        '[rank0]:   File "/home/user/app/train.py", line 12, in <module>\n'
+        "[rank0]:     loss = step(batch)\n"
+        f'[rank0]:   File "{frame}\n'
+        "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 18.84 GiB. GPU 0 has a total capacity"
+        " of 39.38 GiB of which 484.56 MiB is free.\n"
+    )
+    advice = logs.analyze(log).findings[0].next
+    assert advice.startswith("Compute the loss in pieces") is is_loss
+    assert "se a smaller batch or sequence" in advice
