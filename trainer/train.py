@@ -97,7 +97,11 @@ class Trainer:
         return recorder(self.config.job.dump_folder, self.parts, place)
 
     def facts(self) -> dict[str, object]:
-        """Return what run.json has besides the configuration: parameters, FLOPs constants, seed, checkpoint, notes."""
+        """Return what run.json stores besides the configuration.
+
+        It is the number of parameters, the constants from which MFU is computed (FLOPs per token and the peak FLOPs of
+        the device), the seed, the checkpoint that the run was resumed from, and notes on loading it.
+        """
         audit = self.checkpointer.audit
         resumed = {"path": str(self.loaded), "step": self.state.step, **(audit.as_json() if audit else {})}
         return {

@@ -257,5 +257,5 @@ def linear_rgb(colour: str) -> tuple[float, float, float]:
 
 
 def nth_colour(index: int) -> str:
-    """Return a colour for item number `index` of a list without fixed colours, in the dark theme; colours repeat."""
+    """Return the colour of the dark theme for item `index` of a list; a long list uses the same colours again."""
     return DARK.nth(index)

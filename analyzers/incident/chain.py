@@ -280,10 +280,10 @@ def broken_loss(reports: AnalyzerReports) -> list[Event]:
 
 
 def warnings(reports: AnalyzerReports) -> list[Event]:
-    """Return an event for each bad verdict on a run that neither hung nor died, the most severe first.
+    """Return an event for each warning or error in the reports on a run that neither hung nor died, most severe first.
 
-    Traces only show how a step could be faster, which is not an incident. So they count only for a run without a step
-    log.
+    Each report gives at most one event, from its verdict. The report on traces is used only if there is none on steps,
+    because most of its findings say how a step could be faster, which is no incident.
     """
     asked: list[AnalyzerReport | None] = [reports.steps or reports.trace, reports.memory]
     asked += [] if is_explained_by_steps(reports) else [reports.hang]

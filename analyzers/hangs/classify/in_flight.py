@@ -42,9 +42,10 @@ def is_in_flight(context: HangContext, node: OpNode) -> bool:
 
 
 def longest_pause_ns(job: Job, rank: int) -> int:
-    """Return the longest time in nanoseconds between the starts of two successive operations of a rank.
+    """Return the longest time in nanoseconds in which a rank started no operation, as its dump shows it.
 
-    If one of its operations took longer than that, the result is the duration of this operation.
+    That is the longest time from one start to the next, or the longest duration of a completed operation if that is
+    longer.
     """
     ops = job.ranks[rank].ops
     pauses = (after.created_ns - before.created_ns for before, after in pairwise(ops))

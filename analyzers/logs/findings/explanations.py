@@ -46,7 +46,7 @@ ALONE = "the logs show no other failure"
 NO_ERROR_BEFORE = "before it, the logs show no error of a rank that would explain the end"
 ENDED_OUTSIDE = (LogClass.TERMINATED, LogClass.TIME_LIMIT)
 """The classes of ends of a job that no rank caused."""
-SHOWN = "no earlier line of the logs explains this failure, so it is taken as the cause"
+SHOWN = "this is the first failure in the logs: no earlier line explains it"
 FEWER_STEPS = (
     "{ranks} printed fewer steps than {waiting}, and no error; logs cannot tell what else the silent ranks did"
 )

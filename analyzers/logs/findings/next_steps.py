@@ -78,9 +78,9 @@ BROKEN_GPU = (
     " GPU (`nvidia-smi -q -d ECC,ROW_REMAPPER`, `dcgmi diag -r 3`); replace it if this happens again"
 )
 PORT_CLOSED = (
-    "find the ranks at that address and read their logs: a refused connection usually means that no process listened"
-    " there any more, and then the error that ended that process is the cause. If it was alive, check the firewall, and"
-    " whether NCCL_SOCKET_IFNAME names the right interface"
+    "find the host with that address (`getent hosts ADDRESS`), and read the logs of its ranks: a refused connection"
+    " usually means that a rank there had ended, and the error that ended it is the cause. If all of them were still"
+    " running, check the firewall, and whether NCCL_SOCKET_IFNAME names the right interface"
 )
 # DistributedDataParallel raises this where two backward passes reach a parameter, not where none does.
 READY_TWICE = "mark a variable ready only once"

@@ -26,7 +26,7 @@ FACTS_AT_MOST = 5
 START_UP_SHARE = 0.8
 STANDS_OUT = 5
 """A call that frees memory stands out if it takes at least so many times the mean of the others."""
-MAYBE_START_UP = "If the recording begins with the start of the process, record some warm-up steps later. "
+MAYBE_START_UP = "If the recording begins with the start of the process, begin it some steps later, after the warm-up. "
 SHORT_OF_MEMORY = (
     "Look for torch.cuda.empty_cache() in the training loop and remove it. If there is none, record a memory snapshot"
     " and look for fragmentation and allocation retries. "
@@ -95,7 +95,7 @@ def idle_text(account: RankTrace) -> str:
     """Return a text that divides the idle time of a device: waiting for the host to launch a kernel, and the rest."""
     other = account.idle_ns - account.idle_host_ns
     rest = f", {duration_ns(other)} for other reasons" if other else ""
-    return f"the idle time: {duration_ns(account.idle_host_ns)} until the host launched the next kernel{rest}"
+    return f"of the idle time, {duration_ns(account.idle_host_ns)} were waits for the host's next launch{rest}"
 
 
 WORTH_NAMING = 0.01
@@ -116,7 +116,7 @@ def busiest_on_host(account: RankTrace) -> list[str]:
     busiest = sorted(account.operators, key=lambda operator: -operator.own_ns)[:1]
     return facts + [
         f"the operator with most time on the host: {operator.name}, {quantity(operator.count, 'call')},"
-        f" {duration_ns(operator.own_ns)} in total over all threads"
+        f" {duration_ns(operator.own_ns)} in total, summed over all threads"
         for operator in busiest
     ]
 
@@ -181,10 +181,9 @@ def driver_allocation_finding(account: RankTrace, calls: Sequence[CallTotal]) ->
         "trace.driver_allocations",
         f"The allocator called the driver {times(count)} during the recording ({names}), which took"
         f" {duration_ns(total)}",
-        "These calls are slow: cudaFree waits until the device has finished its work. PyTorch's caching allocator makes"
-        " them when it needs more memory from the driver, and when it gives cached memory back: because memory is"
-        " short, or because the program calls torch.cuda.empty_cache(). The start of CUDA in a process also"
-        " shows as one long cudaFree.",
+        "These calls are slow: cudaFree waits until the device has finished its work. PyTorch's caching allocator"
+        " calls cudaMalloc when it needs more memory from the driver. It calls cudaFree when memory is short, or when"
+        " the program calls torch.cuda.empty_cache(). The start of CUDA shows as one long cudaFree, too.",
         START_UP
         if is_start_up(calls, total)
         else f"{MAYBE_START_UP if any(map(free_apart, calls)) else ''}{SHORT_OF_MEMORY}{less_fragmentation(account)}",

@@ -56,7 +56,13 @@ def save(folder: Path, set_folder: Path, since_s: float) -> None:
 
 
 def ras_status() -> bytes:
-    """Return the state of the NCCL job from the RAS server of this node; raise OSError if no RAS server listens."""
+    """Return what NCCL's status server on this node says about the communicators of the job.
+
+    NCCL calls it RAS server (since 2.24, see its documentation on `ncclras`).
+
+    Raises:
+        OSError: No such server listens here.
+    """
     host, _, port = os.environ.get(RAS_VARIABLE, RAS_ADDRESS).rpartition(":")
     with socket.create_connection((host.strip("[]"), int(port)), RAS_TIMEOUT_S) as connection:
         connection.settimeout(RAS_TIMEOUT_S)
