@@ -94,7 +94,7 @@ def host_bound_finding(account: RankTrace) -> Finding:
 def idle_text(account: RankTrace) -> str:
     """Return a text that divides the idle time of a device: waiting for the host to launch a kernel, and the rest."""
     other = account.idle_ns - account.idle_host_ns
-    rest = f", {duration_ns(other)} for other reasons" if other else ""
+    rest = f", {duration_ns(other)} had other reasons" if other else ""
     return f"of the idle time, {duration_ns(account.idle_host_ns)} were waits for the host's next launch{rest}"
 
 
