@@ -179,8 +179,8 @@ def merge(same: Sequence[Finding]) -> Finding:
     evidence = [fact for finding in with_evidence for fact in evidence_with_rank(finding, several)]
     also = [rank for rank in ranks if rank not in first.ranks]
     own = rank_names(first.ranks) if first.ranks else "a recording that names no rank"
-    numbers = "" if is_equal else ", with other numbers"
-    text = f"the numbers here are from {own}; the finding is also true of {rank_names(also)}{numbers}"
+    numbers = "" if is_equal else " (numbers in the evidence)"
+    text = f"these numbers are from {own}; the same was found on {rank_names(also)}{numbers}"
     others_too = f" {capitalised(text)}." if also else ""
     why = first.why + others_too
     return msgspec.structs.replace(first, ranks=ranks, evidence=evidence[:EVIDENCE_AT_MOST], why=why)

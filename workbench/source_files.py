@@ -37,11 +37,12 @@ def can_be_shown(path: Path) -> bool:
 
 
 def candidate_paths(named: Path) -> Iterator[Path]:
-    """Yield paths at which the file `named` may be here: its own path, below the working folder, below our packages.
+    """Yield the paths on this machine at which the source file `named` may exist, the most probable one first.
 
-    A job may have run in another folder or on another machine, and verdicts name only a file and its folder. So for
-    `/home/ann/job/model/attention.py`, the paths `job/model/attention.py` and `model/attention.py` are tried too. The
-    last candidate is a file anywhere below these folders whose path ends in this way, if there is only one.
+    The job may have run in another folder or on another machine, so the path as recorded may not exist here. For
+    `/home/ann/job/model/attention.py` the candidates are this path itself; then `home/ann/job/model/attention.py`,
+    `job/model/attention.py`, `model/attention.py` and so on, below the working folder and below this project's
+    packages; at last any file below these two folders that ends with the whole of `named`, if there is only one.
     """
     if named.is_absolute():
         yield named

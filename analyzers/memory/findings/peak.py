@@ -117,7 +117,7 @@ def scores_finding(device: Device, use: UnusualUse) -> Finding:
         severity=Severity.INFO,
         title=f"Attention scores take {share(use.bytes, device.peak_allocated_bytes)} of peak allocated"
         f" memory{on_rank(device)}",
-        why=f"The attention computes its softmax as an operation of its own{in_line(use)}, so the scores stay for the"
+        why=f"The attention computes its softmax as a separate operation{in_line(use)}, so the scores stay for the"
         f" backward pass: {size(use.bytes)} at the peak. They grow with the square of the sequence length.",
         next="Use torch.nn.functional.scaled_dot_product_attention, with is_causal=True in place of a causal mask and"
         " with inputs in bfloat16 or float16: its fused kernels keep no scores. The peak would be about"

@@ -34,7 +34,7 @@ def read(path: Path) -> RawTable:
     rows = rows_in(document)
     if rows is None:
         hint = "give a step log with one row per step, or a log, a dump, a snapshot or the folder of the run"
-        raise InputError("no list of rows with steps or losses in it", hint)
+        raise InputError("the file has no list of rows with steps or losses", hint)
     return from_rows(rows)
 
 

@@ -196,7 +196,7 @@ def phase_breakdowns(work: Work) -> list[Breakdown]:
 
 
 def stream_breakdowns(work: Work) -> list[Breakdown]:
-    """Return, for each stream (for each thread of a host), how the time of its events divides."""
+    """Return, for each stream of a device or thread of a host, the time of its events by kind of work."""
     lanes, (used, group) = work.trace.columns.meta["lanes"], factorize(work.trace.columns["lane"][work.rows])
     return breakdowns(work, [lanes[i]["name"] for i in used.tolist()], group)
 
