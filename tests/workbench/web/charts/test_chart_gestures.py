@@ -8,7 +8,7 @@ import pytest
 from analyzers.run import discover
 
 pytestmark = pytest.mark.browser
-FIXTURES = Path(__file__).parents[2] / "fixtures"
+FIXTURES = Path(__file__).parents[3] / "fixtures"
 SCREEN = {"width": 1280, "height": 800}
 VISIBLE = """() => document.querySelector('#timeline .js-plotly-plot')._fullData
   .filter(trace => trace.visible === true).map(trace => trace.name)"""

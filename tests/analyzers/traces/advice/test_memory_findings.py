@@ -9,7 +9,7 @@ import pytest
 from analyzers import run, traces
 from workbench.present.tables.trace import rank_tables
 
-RECORDED = Path(__file__).parents[2] / "fixtures" / "traces" / "allocating" / "rank0_trace.json.gz"
+RECORDED = Path(__file__).parents[3] / "fixtures" / "traces" / "allocating" / "rank0_trace.json.gz"
 MIB, GIB = 1 << 20, 1 << 30
 
 

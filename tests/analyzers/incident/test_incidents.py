@@ -6,7 +6,7 @@ import pytest
 
 from analyzers import incident, run
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 STEP = 6
 """The step in which each of the faults begins."""
 

@@ -3,7 +3,7 @@
 import pytest
 
 from analyzers import memory
-from tests.analyzers.memory.test_fragmentation import MIB, filled, segments_of
+from tests.analyzers.memory.findings.test_fragmentation import MIB, filled, segments_of
 
 RECORDER = {"schema": "workbench.snapshot/1", "rank": 0, "step": 5, "exact": True, "made_up_segments": False}
 EXPANDABLE, CHECK_BATCH, KEEPS, PROCESSES = "Set PYTORCH", "First check why", "Find what keeps", "List the processes"

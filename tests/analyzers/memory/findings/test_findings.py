@@ -18,7 +18,7 @@ from analyzers.words import size
 from tests.support.nccl_logs import CASES
 
 MIB = 1 << 20
-RECORDED = Path(__file__).parents[2] / "fixtures"
+RECORDED = Path(__file__).parents[3] / "fixtures"
 OURS = {
     "schema": "workbench.snapshot/1",
     "rank": 1,

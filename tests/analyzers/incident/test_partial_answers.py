@@ -11,7 +11,7 @@ from analyzers.progress import Progress
 from analyzers.steps import loading
 from analyzers.store import Options
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 GPU_TRACE = """{"schemaVersion": 1, "distributedInfo": {"rank": %d, "world_size": 6}, "traceEvents": [
 {"ph": "X", "name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": 0, "dur": 10, "pid": 1, "tid": 1,
  "args": {"correlation": 1}},

@@ -11,7 +11,7 @@ from analyzers.run import Kind, discover
 from analyzers.traces import views
 from workbench.web.components.tree import subtree, with_room_for_children
 
-FIXTURES = Path(__file__).parents[2] / "fixtures"
+FIXTURES = Path(__file__).parents[3] / "fixtures"
 NAMES = "() => [...document.querySelectorAll('#calls g.slice')].map(slice => slice.__data__.data.data.label)"
 
 

@@ -17,7 +17,7 @@ from workbench.web.app import make_app
 from workbench.web.components.event_columns import event_bytes
 from workbench.web.served_run import served_run
 
-FIXTURES = Path(__file__).parents[2] / "fixtures"
+FIXTURES = Path(__file__).parents[3] / "fixtures"
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from terminal import app_on, press
 from workbench.tui.panes.trace import TraceViews
 from workbench.tui.widgets.charts.device_memory import DeviceMemoryChart
 
-RECORDED = Path(__file__).parents[2] / "fixtures" / "traces" / "allocating" / "rank0_trace.json.gz"
-FIXTURES = Path(__file__).parents[2] / "fixtures"
+RECORDED = Path(__file__).parents[3] / "fixtures" / "traces" / "allocating" / "rank0_trace.json.gz"
+FIXTURES = Path(__file__).parents[3] / "fixtures"
 
 
 async def test_the_keys_look_closer_at_the_peak():

@@ -16,7 +16,7 @@ from workbench.web.pages import trace, trace_timeline
 from workbench.web.served_run import served_run
 
 pytestmark = pytest.mark.browser
-FIXTURES = Path(__file__).parents[2] / "fixtures"
+FIXTURES = Path(__file__).parents[3] / "fixtures"
 CANVAS = "[data-timeline] canvas[tabindex]"
 
 

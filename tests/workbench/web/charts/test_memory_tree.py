@@ -9,7 +9,7 @@ import pytest
 from analyzers.run import discover
 
 pytestmark = pytest.mark.browser
-RUN = Path(__file__).parents[2] / "fixtures" / "leak_2ranks"
+RUN = Path(__file__).parents[3] / "fixtures" / "leak_2ranks"
 NAMES = """() => [...document.querySelectorAll('#tree g.slice')].map(slice => {
   const data = slice.__data__.data.data, text = slice.querySelector('text');
   return [data.label, text.textContent.trim(), text.getBoundingClientRect().width,

@@ -9,7 +9,7 @@ from analyzers.run import Kind, discover
 from analyzers.traces.slices import slices
 
 pytestmark = pytest.mark.browser
-RUN = Path(__file__).parents[2] / "fixtures" / "straggler_data_2ranks"
+RUN = Path(__file__).parents[3] / "fixtures" / "straggler_data_2ranks"
 WIDTH = f"() => {TIMELINE}.width"
 COLOURS = f"""() => {{
   const {{ minimap, tracks }} = {TIMELINE}, {{ raster }} = minimap, track = tracks.all[0];
