@@ -72,8 +72,8 @@ WORDS = {
     OpportunityKind.BUFFER_BROADCAST: Words(
         "The device waits while DistributedDataParallel broadcasts buffers",
         "Before each forward pass, DistributedDataParallel copies the model's buffers (such as the running means of"
-        " BatchNorm) into one tensor, broadcasts it from rank 0 and copies each buffer back. The device had no work while"
-        " the host launched these small copies.",
+        " BatchNorm) into one tensor, broadcasts it from rank 0 and copies each buffer back. The device had no work"
+        " while the host launched these small copies.",
         "Pass broadcast_buffers=False to DistributedDataParallel. BatchNorm's running statistics then differ between"
         " ranks: evaluate with those of rank 0, and save those.",
         "It helped if the next trace has no c10d::broadcast_ inside DistributedDataParallel.forward.",
