@@ -12,7 +12,7 @@ from typing import Any
 
 SWITCH = "WORKBENCH_NATIVE"
 """The environment variable that switches the native readers off if it is 0."""
-MODULE, VERSION = "torch_workbench_native", 5
+MODULE, VERSION = "torch_workbench_native", 6
 """The module, and the number that it has to have: the two packages may be installed in different versions."""
 
 

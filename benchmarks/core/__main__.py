@@ -115,7 +115,7 @@ def dumps(kind: str, home: Path, share: int) -> Question:
     folder = home / f"{kind}_dumps"
     create(kind, "dumps", folder, 1024 // min(share, 16), 2000)
     ours = workbench("hang", str(folder), "--json", "--no-cache")
-    peer = "pickle.load" if kind in ("pickle", "no_frames") else decoder()
+    peer = decoder() if kind in ("json", "text") else "pickle.load"
     return Question(f"dumps, {kind}", ours, python(DUMPS, folder), AIMS["dumps"], peer)
 
 

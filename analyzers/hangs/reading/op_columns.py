@@ -190,6 +190,8 @@ def end_columns(entries: Sequence[Entry], numbers: Numbering) -> Columns:
 
 def native_ops(old: list[Entry], left_out: int, recent: dict[str, Any], numbers: Numbering) -> Ops:
     """Return the operations of a dump whose recent operations are columns from the native reader."""
+    # Some are done only because their whole launch is, which their state does not say.
+    old = [entry if is_done(entry) else entry | {"state": "completed"} for entry in old]
     columns = {name: integers(column) for name, column in recent.items() if name not in SIDE_LISTS}
     columns["group"] = renumbered(columns["group"], map(numbers.group_of_value, recent["groups"]))
     columns["signature"] = renumbered(columns["signature"], map(numbers.packed_signature, recent["signatures"]))

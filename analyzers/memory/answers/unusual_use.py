@@ -1,6 +1,7 @@
 """Find unusual memory use that is no failure: late optimizer state, a large loss, activations kept over steps."""
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.categories.stack_signs import frame_texts, stacks_showing
 from analyzers.memory.model import UnusualKind, UnusualUse
 from analyzers.memory.reading.schema import Category
+from analyzers.memory.reading.snapshot import Snapshot
 from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes, Replay
 from analyzers.memory.replay.phases import StepSpan, whole_steps
 
@@ -109,16 +111,11 @@ def step_of_entry(steps: list[StepSpan], entry: int) -> int | None:
 
 def loss(replay: Replay, guess: Guess) -> UnusualUse | None:
     """Return the part of the peak that loss functions allocated; None if it is less than a quarter of the peak."""
-    lives, snapshot = replay.lifetimes, replay.trace.snapshot
-    names = [text.rpartition(" ")[2] for text in frame_texts(snapshot)]
-    of_loss = stacks_showing(snapshot, names, LOSS_FUNCTION)[lives.stack] & ~lives.freed_stack
-    # Only what exists for the pass: pieces make neither weights nor buffers smaller.
-    of_loss &= np.isin(guess.category, (Category.ACTIVATIONS, Category.TEMPORARY))
-    rows = lives.alive(replay.peak[1])
-    rows = rows[of_loss[rows]]
-    total = int(lives.size[rows].sum())
+    rows = blocks_at_peak(replay, guess, stacks_of_loss)
+    total = int(replay.lifetimes.size[rows].sum())
     if total < LOSS_SHARE_AT_LEAST * replay.peak[0]:
         return None
+    of_loss = blocks_of_passes(replay, guess, stacks_of_loss(replay.trace.snapshot))
     # A fresh scenario: this one is changed in place.
     frees = saving_in_pieces(Scenario.recorded(replay, guess), of_loss)
     return UnusualUse(
@@ -126,26 +123,24 @@ def loss(replay: Replay, guess: Guess) -> UnusualUse | None:
     )
 
 
+def stacks_of_loss(snapshot: Snapshot, among: Integers | None = None) -> Mask:
+    """Return a mask of the stacks in a loss function; with `among`, only of the stacks with these numbers."""
+    names = [text.rpartition(" ")[2] for text in frame_texts(snapshot)]
+    return stacks_showing(snapshot, names, [LOSS_FUNCTION], among)[0]
+
+
 def attention_scores(replay: Replay, guess: Guess) -> UnusualUse | None:
     """Return the part of the peak made by a softmax inside of attention; None if it is less than a tenth.
 
     Fused attention has no such tensors (Dao et al. 2022, FlashAttention, arXiv:2205.14135). Their size is batch x heads
-    x the square of the sequence. The stack must show softmax and attention, because a softmax of a loss or of a router
-    is not attention.
+    x the square of the sequence.
     """
-    lives, snapshot = replay.lifetimes, replay.trace.snapshot
-    texts = frame_texts(snapshot)
-    of_stack = stacks_showing(snapshot, texts, SOFTMAX) & stacks_showing(snapshot, texts, ATTENTION)
-    of_stack &= ~stacks_showing(snapshot, texts, FALLBACK)
-    selected = of_stack[lives.stack] & ~lives.freed_stack
-    selected &= np.isin(guess.category, (Category.ACTIVATIONS, Category.TEMPORARY))
-    rows = lives.alive(replay.peak[1])
-    rows = rows[selected[rows]]
-    total = int(lives.size[rows].sum())
+    rows = blocks_at_peak(replay, guess, stacks_of_scores)
+    total = int(replay.lifetimes.size[rows].sum())
     if total < SCORES_SHARE_AT_LEAST * replay.peak[0]:
         return None
     scenario = Scenario.recorded(replay, guess)
-    scenario.size[selected] = 0
+    scenario.size[blocks_of_passes(replay, guess, stacks_of_scores(replay.trace.snapshot))] = 0
     return UnusualUse(
         kind=UnusualKind.ATTENTION_SCORES,
         bytes=total,
@@ -153,6 +148,38 @@ def attention_scores(replay: Replay, guess: Guess) -> UnusualUse | None:
         step=None,
         frames=largest_stack(replay, rows),
     )
+
+
+def stacks_of_scores(snapshot: Snapshot, among: Integers | None = None) -> Mask:
+    """Return a mask of the stacks that allocate attention scores; with `among`, only of the stacks with these numbers.
+
+    Such a stack shows softmax and attention, because a softmax of a loss or of a router is not attention.
+    """
+    patterns = (SOFTMAX, ATTENTION, FALLBACK)
+    softmax, attention, fallback = stacks_showing(snapshot, frame_texts(snapshot), patterns, among)
+    return softmax & attention & ~fallback
+
+
+def blocks_at_peak(replay: Replay, guess: Guess, stacks: Callable[[Snapshot, Integers], Mask]) -> Integers:
+    """Return the rows in `Lifetimes` of the blocks at the peak that `blocks_of_passes` selects.
+
+    `stacks` returns a mask of stacks in a snapshot, and need only look at the stacks with the given numbers: a snapshot
+    may have a million others.
+    """
+    lives = replay.lifetimes
+    rows = lives.alive(replay.peak[1])
+    selected = blocks_of_passes(replay, guess, stacks(replay.trace.snapshot, lives.stack[rows]))
+    return rows[selected[rows]]
+
+
+def blocks_of_passes(replay: Replay, guess: Guess, stacks: Mask) -> Mask:
+    """Return a mask of the blocks that these stacks allocated for a forward or backward pass, not weights or buffers.
+
+    `stacks` is a mask of the stacks of the snapshot.
+    """
+    lives = replay.lifetimes
+    selected: Mask = stacks[lives.stack] & ~lives.freed_stack
+    return selected & np.isin(guess.category, (Category.ACTIVATIONS, Category.TEMPORARY))
 
 
 def saving_in_pieces(scenario: Scenario, selected: Mask) -> int:

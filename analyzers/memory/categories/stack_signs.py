@@ -6,7 +6,7 @@ from enum import StrEnum, auto
 
 import numpy as np
 
-from analyzers.columns import Column, Mask
+from analyzers.columns import Column, Integers, Mask
 from analyzers.memory.reading.schema import Action
 from analyzers.memory.reading.snapshot import DeviceTrace, Snapshot
 from analyzers.memory.replay.phases import Phase
@@ -86,13 +86,8 @@ STACKS_AT_ONCE = 1 << 14
 
 def stack_signs(snapshot: Snapshot) -> dict[Sign, Mask]:
     """Return, for each kind of code, a mask of the snapshot's stacks that contain a frame of this kind."""
-    texts = frame_texts(snapshot)
-    # A bit for each sign: one pass over the frames of all stacks, which may be many millions.
-    bits = np.zeros(len(texts), np.uint32)
-    for number, pattern in enumerate(PATTERN.values()):
-        bits |= frames_matching(texts, re.compile(pattern)).astype(np.uint32) << np.uint32(number)
-    of_stacks = combined_bits(snapshot, bits)
-    return {sign: (of_stacks >> np.uint32(number) & np.uint32(1)) != 0 for number, sign in enumerate(PATTERN)}
+    masks = stacks_showing(snapshot, frame_texts(snapshot), list(map(re.compile, PATTERN.values())))
+    return dict(zip(PATTERN, masks, strict=True))
 
 
 def frame_texts(snapshot: Snapshot) -> list[str]:
@@ -104,9 +99,21 @@ def frame_texts(snapshot: Snapshot) -> list[str]:
     ]
 
 
-def stacks_showing(snapshot: Snapshot, texts: Sequence[str], pattern: re.Pattern[str]) -> Mask:
-    """Return a mask of the stacks in which a frame's text matches `pattern`; `texts` has one per distinct frame."""
-    return stacks_with_any(snapshot, frames_matching(texts, pattern))
+def stacks_showing(
+    snapshot: Snapshot, texts: Sequence[str], patterns: Sequence[re.Pattern[str]], among: Integers | None = None
+) -> list[Mask]:
+    """Return, for each pattern, a mask of the stacks in which a frame's text matches it.
+
+    `texts` has a text for each distinct frame. With `among`, only the stacks with these numbers matter: the masks may
+    be false for all others.
+    """
+    # A bit for each pattern: one pass over the frames of the stacks, which may be many millions.
+    bits = np.zeros(len(texts), np.uint32)
+    for number, pattern in enumerate(patterns):
+        bits |= frames_matching(texts, pattern).astype(np.uint32) << np.uint32(number)
+    few = among is not None and len(found := np.unique(among)) <= STACKS_AT_ONCE
+    of_stacks = combined_bits_among(snapshot, bits, found) if few else combined_bits(snapshot, bits)
+    return [(of_stacks >> np.uint32(number) & np.uint32(1)) != 0 for number in range(len(patterns))]
 
 
 def frames_matching(texts: Sequence[str], pattern: re.Pattern[str]) -> Mask:
@@ -131,6 +138,20 @@ def combined_bits(snapshot: Snapshot, bits: Column) -> Column:
         stacks = filled[first : first + STACKS_AT_ONCE]
         low, high = starts[stacks[0]], ends[stacks[-1]]
         combined[stacks] = np.bitwise_or.reduceat(bits[frames[low:high]], starts[stacks] - low)
+    return combined
+
+
+def combined_bits_among(snapshot: Snapshot, bits: Column, stacks: Integers) -> Column:
+    """Return what `combined_bits` does, but 0 for all but the stacks with these numbers, which are in order."""
+    ends = np.asarray(snapshot.columns["stack_end"])
+    sizes = np.diff(ends, prepend=0)
+    stacks = stacks[sizes[stacks] > 0]
+    combined = np.zeros(len(ends), bits.dtype)
+    if len(stacks):
+        size = sizes[stacks]
+        first = np.cumsum(size) - size
+        places = np.repeat(ends[stacks] - size - first, size) + np.arange(size.sum())
+        combined[stacks] = np.bitwise_or.reduceat(bits[snapshot.columns["stack_frames"][places]], first)
     return combined
 
 

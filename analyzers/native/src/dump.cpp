@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <tuple>
 
 namespace {
 
@@ -60,26 +59,35 @@ Ref Dump::entries_and_columns(PyObject *dump, const Ref &key, Values entries, st
     std::vector<Facts> facts;
     facts.reserve(entries.size());
     for (const Value entry : entries) facts.push_back(facts_of(entry));
-    const auto pending = std::find_if(facts.begin(), facts.end(), [](const Facts &entry) { return !entry.done; });
-    const std::size_t older = entries.size() > tail ? entries.size() - tail : 0;
-    const std::size_t cut = std::min(older, static_cast<std::size_t>(pending - facts.begin()));
-    const auto keep = kept(facts, cut);
-    std::vector<Value> chosen;
-    for (std::size_t entry = 0; entry < cut; ++entry)
-        if (keep[entry]) chosen.push_back(entries[entry]);
-    const auto left_out = static_cast<Py_ssize_t>(cut - chosen.size());
+    const Kept asked = kept(facts, tail);
+    const bool has_closed = close_launches(facts);
+    Kept kept_here = has_closed ? kept(facts, tail) : asked;
     Ref columns(Py_NewRef(Py_None));
-    if (has_plain_launches(facts, keep)) columns = columns_of(entries.subspan(cut), std::span(facts).subspan(cut));
-    if (columns.get() == Py_None) chosen.insert(chosen.end(), entries.begin() + static_cast<std::ptrdiff_t>(cut), entries.end());
+    // Else it may be that only unfinished entries were dumped, which Python finds out.
+    if (has_closed || (!facts.empty() && facts.front().done))
+        columns = columns_of(entries.subspan(kept_here.cut), std::span(facts).subspan(kept_here.cut));
+    const bool in_python = columns.get() == Py_None;
+    if (in_python) kept_here = asked;
+    std::vector<Value> chosen;
+    for (std::size_t entry = 0; entry < kept_here.cut; ++entry)
+        if (kept_here.keep[entry]) chosen.push_back(entries[entry]);
+    const auto left_out = static_cast<Py_ssize_t>(kept_here.cut - chosen.size());
+    if (in_python) chosen.insert(chosen.end(), entries.begin() + static_cast<std::ptrdiff_t>(kept_here.cut), entries.end());
     check(PyDict_SetItem(dump, key.get(), to_python_list(chosen).get()));
     return Ref(Py_BuildValue("(nO)", left_out, columns.get()));
 }
 
-// Whether `reader.with_closed_launches` changes nothing: no entry closes a launch, and not only unfinished ones were dumped.
-bool Dump::has_plain_launches(std::span<const Facts> entries, const std::vector<bool> &keep) {
-    if (entries.empty() || !entries.front().done) return false;
-    for (std::size_t i = 0; i < entries.size(); ++i)
-        if (keep[i] && entries[i].closing) return false;
+// As `reader.with_closed_launches`: an operation is done if the entry that closes its launch is. Returns whether any is so.
+bool Dump::close_launches(std::vector<Facts> &entries) {
+    std::map<Launch, bool> closing;
+    for (const Facts &entry : entries)
+        if (entry.closing) closing[entry.launch()] = entry.done;
+    std::erase_if(closing, [](const auto &launch) { return !launch.second; });
+    if (closing.empty()) return false;
+    for (Facts &entry : entries) {
+        entry.closed = !entry.done && closing.contains(entry.launch());
+        entry.done |= entry.closed;
+    }
     return true;
 }
 
@@ -107,6 +115,7 @@ Dump::Facts Dump::facts_of(Value entry) {
     return Facts{
         .done = is_done(found[STATE], found[RETIRED], name),
         .closing = name == CLOSING,
+        .closed = false,
         .is_p2p = found[IS_P2P].payload() != 0,
         .group = found[GROUP_ID].payload(),
         .collective = found[COLLECTIVE].payload(),
@@ -158,7 +167,7 @@ Ref Dump::columns_of(Values entries, std::span<const Facts> facts) {
             known->second = stacks.number(packed);
         }
         stack.push_back(known->second);
-        started.push_back(text(found[STATE]) == STARTED);
+        started.push_back(text(found[STATE]) == STARTED && !facts[i].closed);
         done.push_back(facts[i].done);
         retired.push_back(found[RETIRED].payload());
         p2p.push_back(facts[i].is_p2p);
@@ -238,23 +247,21 @@ std::vector<Value> Dump::frames_of(Value frames) {
 
 // Which entries Python's reader has to see: all from `cut` on, and of those before it the ones that begin or end
 // something, or that may close a launch of the later ones.
-std::vector<bool> Dump::kept(const std::vector<Facts> &entries, std::size_t cut) {
-    using Launch = std::tuple<std::int64_t, std::int64_t, std::int64_t>;
-    const auto launch = [](const Facts &entry) { return Launch(entry.group, entry.collective, entry.p2p); };
+Dump::Kept Dump::kept(const std::vector<Facts> &entries, std::size_t tail) {
+    const auto pending = std::find_if(entries.begin(), entries.end(), [](const Facts &entry) { return !entry.done; });
+    const std::size_t older = entries.size() > tail ? entries.size() - tail : 0;
+    const std::size_t cut = std::min(older, static_cast<std::size_t>(pending - entries.begin()));
     std::vector<bool> keep(entries.size(), false);
     std::set<Launch> later;
-    for (std::size_t i = cut; i < entries.size(); ++i) {
-        keep[i] = true;
-        later.insert(launch(entries[i]));
-    }
+    for (std::size_t i = cut; i < entries.size(); ++i) later.insert(entries[i].launch());
     std::map<std::tuple<std::uint32_t, std::uint32_t, bool>, std::size_t> last;
     std::set<std::int64_t> groups;
     for (std::size_t i = 0; i < cut; ++i) {
         const Facts &entry = entries[i];
         const bool is_first = last.insert_or_assign({entry.names[0], entry.names[1], entry.is_p2p}, i).second;
         const bool begins = groups.insert(entry.group).second;
-        keep[i] = i == 0 || is_first || begins || (entry.closing && later.contains(launch(entry)));
+        keep[i] = i == 0 || is_first || begins || (entry.closing && later.contains(entry.launch()));
     }
     for (const auto &[key, index] : last) keep[index] = true;
-    return keep;
+    return {cut, keep};
 }

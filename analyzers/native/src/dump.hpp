@@ -6,6 +6,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <tuple>
 
 class Dump : public Machine {
   public:
@@ -26,11 +27,21 @@ class Dump : public Machine {
     static constexpr int PACKED_DEPTH = 4;
     using Fields = std::array<Value, FIELDS>; // by word; None where the entry has no such key
 
-    // What decides whether an entry is kept.
+    using Launch = std::tuple<std::int64_t, std::int64_t, std::int64_t>;
+
+    // What decides whether an entry is kept. `closed` ones are done only because their launch is.
     struct Facts {
-        bool done, closing, is_p2p;
+        bool done, closing, closed, is_p2p;
         std::int64_t group, collective, p2p;
         std::array<std::uint32_t, 2> names;
+
+        Launch launch() const { return {group, collective, p2p}; }
+    };
+
+    // The first of the recent entries, and for each older one, whether it is kept.
+    struct Kept {
+        std::size_t cut;
+        std::vector<bool> keep;
     };
 
     // The numbers of distinct keys, in order of appearance.
@@ -61,6 +72,6 @@ class Dump : public Machine {
     bool pack_object(std::uint32_t index, std::string &packed, int depth);
     bool pack_list(Values values, std::string &packed, int depth = 0);
     std::vector<Value> frames_of(Value frames);
-    static bool has_plain_launches(std::span<const Facts> entries, const std::vector<bool> &keep);
-    static std::vector<bool> kept(const std::vector<Facts> &entries, std::size_t cut);
+    static bool close_launches(std::vector<Facts> &entries);
+    static Kept kept(const std::vector<Facts> &entries, std::size_t tail);
 };

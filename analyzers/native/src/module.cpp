@@ -10,7 +10,7 @@
 namespace {
 
 // Python's reader uses this module only if the number is the one that it knows.
-constexpr long VERSION = 5;
+constexpr long VERSION = 6;
 
 template <class Read> PyObject *guarded(Read read) {
     try {

@@ -93,6 +93,48 @@ def test_a_finished_launch_closes_operations_that_come_later(tmp_path):
     assert read(dump([*entries, *later]), tmp_path) == (True, "")
 
 
+def launches(count, closing_state="completed", **inside):
+    """Return entries as NCCL writes them for `count` launches of a send, a receive and the entry that closes them."""
+    part = {"state": "scheduled", "retired": False, "is_p2p": True} | inside
+    names = ("nccl:send 0->1", "nccl:recv 0<-1", "nccl:coalesced")
+    entries = []
+    for i in range(count):
+        same = {"collective_seq_id": 1, "p2p_seq_id": i + 1}
+        closing = {"state": closing_state, "retired": closing_state == "completed", "is_p2p": True}
+        for k, (name, fields) in enumerate(zip(names, (part, part, closing), strict=True)):
+            entries.append(ENTRY | same | fields | {"profiling_name": name, "record_id": 3 * i + k, "op_id": 3 * i + k})
+    return entries
+
+
+def test_finished_launches_are_left_out_too(tmp_path):
+    path = tmp_path / "rank_0"
+    path.write_bytes(pickle.dumps(dump(launches(300)), 2))
+    old, recent = records(reader.parse(path, 64))
+    assert (old, recent) == ([0, 835], [*range(836, 900)])
+    assert difference(DUMPS, path) == ""
+
+
+@pytest.mark.parametrize("first", [0, 40])
+def test_launches_are_equal_however_they_end(first, tmp_path):
+    before = numbered(first)
+    for inside in ({}, {"state": "started"}, {"state": "started", "profiling_name": "gloo:send", "retired": True}):
+        for closing in ("completed", "started", "scheduled"):
+            many = launches(200, **inside)
+            ends = launches(3, closing, **inside)
+            assert read(dump(before + many), tmp_path) == (True, "")
+            assert read(dump(before + many[:-1]), tmp_path) == (True, "")
+            assert read(dump(before + ends + many), tmp_path) == (True, "")
+            assert read(dump(before + many + ends), tmp_path) == (True, "")
+            assert read(dump(before + ends), tmp_path) == (True, "")
+
+
+def test_launches_with_unusual_values_are_equal(tmp_path):
+    for at in (0, 100, 599):
+        entries = launches(200)
+        entries[at]["input_sizes"] = [1.5]
+        assert read(dump(entries), tmp_path) == (True, "")
+
+
 def test_groups_that_end_early_are_equal(tmp_path):
     entries = numbered(300)
     for i in (0, 3, 17, 40):
