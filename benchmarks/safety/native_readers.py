@@ -101,7 +101,10 @@ def dump_seeds() -> list[tuple[str, bytes]]:
         exchange = [closing(entry) if i % 9 == 0 else entry for i, entry in enumerate(content["entries"])]
         again = [last | {"profiling_name": "nccl:coalesced", "state": "completed"}, *content["entries"][5:]]
         kinds = {"nccl": content["entries"], "gloo": gloo, "exchange": exchange, "again": again}
-        made += [(f"{kind}_{number}", pickle.dumps(content | {"entries": rows}, 2)) for kind, rows in kinds.items()]
+        for kind, rows in kinds.items():
+            changed = content | {"entries": rows}
+            made.append((f"{kind}_{number}", pickle.dumps(changed, 2)))
+            made.append((f"{kind}_{number}.json", json.dumps(changed, indent=number or None).encode()))
     return made
 
 

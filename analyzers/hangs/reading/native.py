@@ -1,4 +1,4 @@
-"""Read the pickle of a Flight Recorder dump with the native reader, which skips most of the completed entries."""
+"""Read a Flight Recorder dump with the native reader, which skips most of the completed entries."""
 
 from typing import IO, Any
 
@@ -20,13 +20,23 @@ class NativeDump(dict[str, Any]):
         self.recent = recent
 
 
-def read_natively(stream: IO[bytes], tail: int) -> NativeDump | None:
-    """Return a dump with at least its last `tail` entries.
+def read_natively(pickled: IO[bytes], tail: int) -> NativeDump | None:
+    """Return the dump that a pickle holds, with at least its last `tail` entries.
 
     The result is None if there is no native reader, or if it does not understand the file.
     """
     module = native_module()
-    made = module.read_dump(stream, tail) if module else None
+    return native_dump(module.read_dump(pickled, tail) if module else None)
+
+
+def read_json_natively(text: bytes, tail: int) -> NativeDump | None:
+    """Return the dump that a JSON text holds; see `read_natively`."""
+    module = native_module()
+    return native_dump(module.read_json_dump(text, tail) if module else None)
+
+
+def native_dump(made: Any) -> NativeDump | None:
+    """Return what the native reader made of a dump; None if it made nothing."""
     if made is None:
         return None
     content, (left_out, recent) = made

@@ -35,7 +35,7 @@ from analyzers.hangs.reading.dump_entry import (
     text,
     whole,
 )
-from analyzers.hangs.reading.native import NativeDump, read_natively
+from analyzers.hangs.reading.native import NativeDump, read_json_natively, read_natively
 from analyzers.hangs.reading.op_columns import ENDS, Columns, Interned, Numbering, Ops, end_columns, native_ops, ops_of
 from analyzers.store import code_version
 
@@ -104,7 +104,7 @@ def sources(path: Path, tail: int) -> list[tuple[int | None, Callable[[], Any]]]
     if debug_server.TABLES.search(page):
         return [(rank, partial(dict, dump)) for rank, dump in debug_server.dumps_of_tables(page).items()]
     answers: list[tuple[int | None, Callable[[], Any]]] = [
-        (section.rank, partial(decode, section.text)) for section in debug_server.split_sections(page)
+        (section.rank, partial(decode, section.text, tail)) for section in debug_server.split_sections(page)
     ]
     return answers or [(None, partial(parse, path, tail))]
 
@@ -125,7 +125,7 @@ def parse(path: Path, tail: int) -> Any:
         stream = io.BufferedReader(gzip.GzipFile(fileobj=file)) if zipped else file
         is_pickle = stream.peek(1)[:1] == b"\x80"
         if not is_pickle:
-            return decode(stream.read())
+            return decode(stream.read(), tail)
         if (native := read_natively(stream, tail)) is not None:
             return native
         stream.seek(0)
@@ -143,12 +143,14 @@ def checked(content: Any) -> dict[str, Any]:
     return content
 
 
-def decode(text: bytes) -> Any:
-    """Return the object that a JSON text describes.
+def decode(text: bytes, tail: int) -> Any:
+    """Return the content of a dump in JSON; it may lack entries as `parse` says.
 
     Raises:
         InputError: The text is not JSON.
     """
+    if (native := read_json_natively(text, tail)) is not None:
+        return native
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -37,8 +37,7 @@ Dump::Dump(PyObject *file) : Machine(file) {
     for (const std::string_view text : TEXTS) texts_.number(text);
 }
 
-Ref Dump::read(std::size_t tail) {
-    const Value top = run();
+Ref Dump::without_old_entries(Value top, std::size_t tail) {
     if (!top.is(Tag::OBJECT) || object(top.index()).shape != Shape::DICT) throw Unsupported();
     const Values pairs = content(top.index());
     Ref dump(PyDict_New()), rest(Py_BuildValue("(nO)", Py_ssize_t{0}, Py_None));
@@ -125,7 +124,7 @@ Dump::Facts Dump::facts_of(Value entry) {
 }
 
 std::array<std::uint32_t, 2> Dump::names_of(Value group) {
-    if (!group.is(Tag::OBJECT) || object(group.index()).shape != Shape::TUPLE) throw Unsupported();
+    if (!group.is(Tag::OBJECT) || object(group.index()).shape == Shape::DICT) throw Unsupported(); // JSON has a list
     const Values names = content(group.index());
     if (names.size() != 2) throw Unsupported();
     return {text(names[0]), text(names[1])};

@@ -10,13 +10,16 @@
 
 class Dump : public Machine {
   public:
-    explicit Dump(PyObject *file);
+    explicit Dump(PyObject *file = Py_None);
 
-    // Reads the file, and returns (dump as a dict, (how many of its entries were left out, recent entries as a dict of
+    // Reads the pickle in the file, and returns (dump as a dict, (how many of its entries were left out, recent entries as a dict of
     // columns)). Recent are the last `tail` entries, and all from the first one that is not done. Left
     // out are older ones, unless they are the first or the last of their process group. Instead of the columns there is
     // None, and the recent entries are among those of the dump, if Python has to look at them.
-    Ref read(std::size_t tail);
+    Ref read(std::size_t tail) { return without_old_entries(run(), tail); }
+
+    // The same of a JSON text.
+    Ref read_json(std::string_view text, std::size_t tail) { return without_old_entries(parse(text), tail); }
 
   protected:
     bool absorb_list(Object &, Values) override { return false; }
@@ -61,6 +64,7 @@ class Dump : public Machine {
         }
     };
 
+    Ref without_old_entries(Value top, std::size_t tail);
     Fields fields_of(Value entry, std::uint32_t *present = nullptr);
     Facts facts_of(Value entry);
     std::array<std::uint32_t, 2> names_of(Value group);

@@ -65,6 +65,18 @@ class Json {
         expect('}');
     }
 
+    // Consumes a list, and calls `item()` for each of its values, which has to consume it.
+    template <class Item> void list(Item item) {
+        expect('[');
+        if (consume(']')) return;
+        do item();
+        while (consume(','));
+        expect(']');
+    }
+
+    // Whether nothing but white space follows.
+    bool at_end() const { return std::string_view(at_, static_cast<std::size_t>(end_ - at_)).find_first_not_of(" \n\r\t") == std::string_view::npos; }
+
     const char *position() const { return at_; }
 
   private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cstring>
 #include <memory>
 
@@ -169,6 +170,72 @@ Value Machine::run() {
     return pop();
 }
 
+Value Machine::parse(std::string_view text) {
+    Json json(text);
+    try {
+        const Value value = parse_value(json, 0);
+        if (!json.at_end()) throw Unsupported();
+        return value;
+    } catch (const Incomplete &) {
+        throw Unsupported();
+    }
+}
+
+Value Machine::parse_value(Json &json, int depth) {
+    if (depth > DEPTH) throw Unsupported();
+    const std::size_t before = stack_.size();
+    switch (json.peek()) {
+    case '{':
+        json.object([&](const JsonValue &key) {
+            push(parse_key(key, depth, (stack_.size() - before) / 2));
+            push(parse_value(json, depth + 1));
+        });
+        return collected(Shape::DICT, stack_.size() - before);
+    case '[':
+        json.list([&] { push(parse_value(json, depth + 1)); });
+        return collected(Shape::LIST, stack_.size() - before);
+    }
+    const JsonValue value = json.value();
+    switch (value.kind) {
+    case Kind::STRING: return parse_text(value);
+    case Kind::TRUE: return Value(Tag::BOOL, 1);
+    case Kind::FALSE: return Value(Tag::BOOL, 0);
+    case Kind::NOTHING: return Value(Tag::NONE, 0);
+    default: return parse_number(value);
+    }
+}
+
+// Most objects have the keys of the object before them on the same level, in the same order.
+Value Machine::parse_key(const JsonValue &key, int depth, std::size_t place) {
+    auto &known = keys_[static_cast<std::size_t>(depth)];
+    if (place < known.size() && known[place].first == key.text) return known[place].second;
+    const Value value = parse_text(key);
+    if (place >= known.size()) known.resize(place + 1);
+    known[place] = {key.text, value};
+    return value;
+}
+
+Value Machine::parse_text(const JsonValue &text) {
+    if (!text.plain) throw Unsupported();
+    return Value(Tag::TEXT, texts_.number(text.escaped ? std::string_view(unescaped(text.text)) : text.text));
+}
+
+Value Machine::parse_number(const JsonValue &number) {
+    if (number.whole) return whole(*number.whole);
+    const std::string text(number.text);
+    if (number.plain) {
+        if (number.decimals.empty()) throw Unsupported(); // -0
+        const double parsed = PyOS_string_to_double(text.c_str(), nullptr, nullptr);
+        if (PyErr_Occurred()) throw PythonError();
+        return new_float(parsed);
+    }
+    // Nanoseconds since the epoch have 19 digits.
+    std::int64_t parsed = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);
+    if (error != std::errc() || end != text.data() + text.size() || text[text[0] == '-'] == '0') throw Unsupported();
+    return whole(parsed);
+}
+
 void Machine::enter_frame(std::uint64_t size) {
     if (frame_end_ != NO_FRAME) throw Unsupported();
     source_.require(size);
@@ -207,17 +274,27 @@ void Machine::push_long(std::span<const std::uint8_t> bytes) {
 void Machine::push_float() {
     std::uint64_t bits = 0;
     for (const std::uint8_t byte : source_.take(8)) bits = bits << 8 | byte; // big-endian
-    push(Value(Tag::FLOAT, static_cast<std::int64_t>(floats_.size())));
-    floats_.push_back(std::bit_cast<double>(bits));
+    push(new_float(std::bit_cast<double>(bits)));
+}
+
+Value Machine::new_float(double number) {
+    floats_.push_back(number);
+    return Value(Tag::FLOAT, static_cast<std::int64_t>(floats_.size() - 1));
 }
 
 void Machine::push_tuple(std::size_t size) {
     if (stack_.size() - fence() < size) throw Unsupported();
-    Object tuple{.shape = Shape::TUPLE};
-    add(tuple, stack_.last(size));
-    stack_.drop(size);
-    push_object(Shape::TUPLE);
-    objects_.back() = tuple;
+    push(collected(Shape::TUPLE, size));
+}
+
+// Takes the last `count` values off the stack into a new object.
+Value Machine::collected(Shape shape, std::size_t count) {
+    Object made{.shape = shape};
+    add(made, stack_.last(count));
+    stack_.drop(count);
+    const Value value = new_object(shape);
+    objects_.back() = made;
+    return value;
 }
 
 Value Machine::pop() {

@@ -1,7 +1,8 @@
-// A pickle machine for plain data. It knows no opcode that imports, calls or looks something up.
+// A pickle machine for plain data. It knows no opcode that imports, calls or looks something up. It reads JSON, too.
 #pragma once
 
 #include "interning.hpp"
+#include "json.hpp"
 #include "source.hpp"
 
 #include <algorithm>
@@ -89,11 +90,15 @@ struct Arrays {
 
 class Machine : private Arrays {
   public:
-    explicit Machine(PyObject *file);
+    // The file is the one with a pickle; `parse` does not look at it.
+    explicit Machine(PyObject *file = Py_None);
     virtual ~Machine();
 
     // Runs the pickle and returns its value. Throws Unsupported for whatever a recorder does not write.
     Value run();
+
+    // Reads a JSON text instead, and returns its value. Throws Unsupported for what is no JSON or rare in it.
+    Value parse(std::string_view text);
 
     // The content of a tuple, list or dict; it must not change afterwards.
     Values content(std::uint32_t object);
@@ -138,8 +143,14 @@ class Machine : private Arrays {
     void push_unsigned(std::uint64_t number);
     void push_long(std::span<const std::uint8_t> bytes);
     void push_float();
+    Value new_float(double number);
     void push_text(std::size_t length) { push(Value(Tag::TEXT, texts_.number(source_.take(length)))); }
     void push_tuple(std::size_t size);
+    Value collected(Shape shape, std::size_t count);
+    Value parse_value(Json &json, int depth);
+    Value parse_key(const JsonValue &key, int depth, std::size_t place);
+    Value parse_number(const JsonValue &number);
+    Value parse_text(const JsonValue &text);
     Value new_object(Shape shape);
     void push_object(Shape shape) { push(new_object(shape)); }
     Value pop();
@@ -161,4 +172,5 @@ class Machine : private Arrays {
     std::deque<std::vector<Value>> grown_;
     std::vector<double> floats_;
     std::vector<Big> bigs_;
+    std::array<std::vector<std::pair<std::string_view, Value>>, DEPTH + 1> keys_; // of the JSON objects read last
 };

@@ -27,6 +27,13 @@ template <class Read> PyObject *guarded(Read read) {
     }
 }
 
+std::string_view bytes_in(PyObject *object) {
+    char *bytes = nullptr;
+    Py_ssize_t size = 0;
+    check(PyBytes_AsStringAndSize(object, &bytes, &size));
+    return {bytes, static_cast<std::size_t>(size)};
+}
+
 PyObject *read_snapshot(PyObject *, PyObject *arguments) {
     PyObject *file = nullptr, *settings = nullptr;
     if (!PyArg_ParseTuple(arguments, "OO!", &file, &PyDict_Type, &settings)) return nullptr;
@@ -43,16 +50,20 @@ PyObject *read_dump(PyObject *, PyObject *arguments) {
     return guarded([&] { return Dump(file).read(static_cast<std::size_t>(std::max<Py_ssize_t>(tail, 0))); });
 }
 
+PyObject *read_json_dump(PyObject *, PyObject *arguments) {
+    PyObject *text = nullptr;
+    Py_ssize_t tail = 0;
+    if (!PyArg_ParseTuple(arguments, "Sn", &text, &tail)) return nullptr;
+    return guarded([&] { return Dump().read_json(bytes_in(text), static_cast<std::size_t>(std::max<Py_ssize_t>(tail, 0))); });
+}
+
 PyObject *read_events(PyObject *, PyObject *arguments) {
     PyObject *text = nullptr, *words = nullptr;
     int exact = 0;
     if (!PyArg_ParseTuple(arguments, "SO!p", &text, &PyTuple_Type, &words, &exact)) return nullptr;
     return guarded([&] {
-        char *bytes = nullptr;
-        Py_ssize_t size = 0;
-        check(PyBytes_AsStringAndSize(text, &bytes, &size));
         const TraceWords known(words);
-        return EventBlock(known, exact != 0).read({bytes, static_cast<std::size_t>(size)});
+        return EventBlock(known, exact != 0).read(bytes_in(text));
     });
 }
 
@@ -62,6 +73,8 @@ PyMethodDef FUNCTIONS[] = {
     {"read_dump", read_dump, METH_VARARGS,
      "read_dump(file, tail): (dump, (how many old entries it lacks, columns of the recent ones)) of the pickle of a "
      "Flight Recorder dump; None if Python has to read it."},
+    {"read_json_dump", read_json_dump, METH_VARARGS,
+     "read_json_dump(text, tail): the same of a dump in JSON, whose text is given as bytes."},
     {"read_events", read_events, METH_VARARGS,
      "read_events(text, words, exact): the rows of the complete events at the beginning of a text, the inside of a JSON "
      "list, as a dict; None if Python has to read them."},

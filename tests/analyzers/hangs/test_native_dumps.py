@@ -1,5 +1,6 @@
 """The native reader of Flight Recorder dumps: the same columns as the reader in Python."""
 
+import json
 import pickle
 import random
 
@@ -147,7 +148,7 @@ def test_unusual_fields_are_left_to_python(tmp_path):
     for wrong in (
         {"pg_id": "0"},
         {"collective_seq_id": 1 << 62},
-        {"process_group": ["0", "default_pg"]},
+        {"process_group": {"0": "default_pg"}},
         {"process_group": ("0",)},
         {"is_p2p": 0},
         {"state": None},
@@ -157,6 +158,40 @@ def test_unusual_fields_are_left_to_python(tmp_path):
         assert read(dump([*numbered(100), ENTRY | wrong, *numbered(100)]), tmp_path) == (False, ""), wrong
     assert read(dump([*numbered(100), 3]), tmp_path) == (False, "")
     assert read(b"\x80\x02cos\nsystem\n.", tmp_path) == (False, "")
+
+
+def test_dumps_in_json_are_equal_with_numbers_and_texts_of_any_form(tmp_path):
+    entries = numbered(200)
+    entries[150] |= {
+        "time_created_ns": 1_750_000_000_123_456_789,
+        "duration_ms": 0.125,
+        "process_group": ["1", "t\u00e9"],
+    }
+    entries[199] |= {"state": "started", "retired": False, "profiling_name": 'nccl:"all\\reduce"\n'}
+    for content in (entries, launches(200), []):
+        for indent in (None, 2):
+            text = json.dumps(dump(content), indent=indent, ensure_ascii=False)
+            assert read(text.encode(), tmp_path) == (True, "")
+            assert read(b" \n" + text.encode() + b"\t ", tmp_path) == (True, "")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ('"line": 3', '"line": 03'), ('"line": 3', '"line": -0'), ('"line": 3', '"line": 3.'),
+        ('"line": 3', '"line": NaN'), ('"line": 3', '"line": 1e3'), ('"line": 3', '"line": 18446744073709551615'),
+        ("train.py", "tr\tain.py"), ("train.py", "\\u0061.py"), ("train.py", "\\x.py"),
+        ('"entries": [', '"entries": [,'), ("}]", "}],"), ("{", "", 1),
+        ('"entries": ', '"entries": ' + "[" * 30 + "]" * 30 + ', "entries": '),
+    ],
+)  # fmt: skip
+def test_what_is_rare_or_wrong_in_json_is_left_to_python(changed, tmp_path):
+    text = json.dumps(dump(numbered(3)))
+    assert read(text.encode(), tmp_path) == (True, "")
+    assert text.replace(*changed) != text
+    assert read(text.replace(*changed).encode(), tmp_path) == (False, "")
+    assert read(text[:-1].encode(), tmp_path) == (False, "")
+    assert read((text + "1").encode(), tmp_path) == (False, "")
 
 
 def test_empty_dumps_are_equal(tmp_path):
