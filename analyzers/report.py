@@ -22,7 +22,7 @@ EVIDENCE_AT_MOST = 8
 class Severity(StrEnum):
     """The importance of a finding.
 
-    ERROR ends or spoils a run, WARNING costs time or memory, INFO is only worth knowing.
+    An error ends a run or makes its result useless. A warning costs time or memory. An info is only worth knowing.
     """
 
     INFO = "info"
@@ -38,7 +38,7 @@ class Severity(StrEnum):
 class Status(StrEnum):
     """The state of a run according to a verdict.
 
-    UNKNOWN means that the evidence is not sufficient, not that the run is healthy.
+    `unknown` means that the evidence is not sufficient for a verdict. It does not mean that the run is healthy.
     """
 
     OK = "ok"
@@ -48,7 +48,12 @@ class Status(StrEnum):
 
 
 class Input(msgspec.Struct, frozen=True):
-    """A file that was read for a report; `kind` is the text of a `run.Kind`, `bytes` the size of the file."""
+    """A file that was read for a report.
+
+    `kind` is what the file holds, such as `memory_snapshot`; `workbench capabilities --json` lists all kinds. `bytes`
+    is the size of the file. `rank` and `step` are the rank and the training step that it belongs to; each is None if
+    the file belongs to none in particular, or if it is not known.
+    """
 
     path: str
     kind: str
@@ -58,10 +63,12 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of an analysis in one sentence, with its class (`kind`) and the ranks that it is about.
+    """The answer of an analysis in one sentence, with its class and the ranks that it is about.
 
-    `missing` names the evidence that would have made the answer more certain; `confidence` is from 0 to 1. If the
-    given sentence begins with a small letter, the object makes it a capital, except in a name such as `torch.compile`.
+    `kind` (`class` in JSON) is the class of the answer, such as `oom` or `healthy`. `ranks` is empty if the answer is
+    about no rank in particular. `confidence` is from 0 to 1, and `missing` names the evidence that would have made the
+    answer more certain. If the given `sentence` begins with a small letter, it is changed to a capital letter, except
+    in a name such as `torch.compile`.
     """
 
     status: Status
@@ -76,7 +83,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """One fact behind a finding; `source` is the file from which it was read, `line` a line of the user's code."""
+    """One fact behind a finding.
+
+    `text` states the fact. `source` is the file from which it was read, and `line` is the line of the user's code that
+    it is about. Each of the two is empty if there is none.
+    """
 
     text: str
     source: str = ""
@@ -86,8 +97,12 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One result of an analysis: what happened (`title`), the evidence in words (`why`) and what to do (`next`).
 
-    `id` is stable between runs and versions; `confidence` is from 0 to 1. A title begins with a capital letter and has
-    no full stop; `why` and `next` are full sentences. Missing capital letters and full stops are added automatically.
+    `id` names the kind of finding, such as `memory.oom`; it is the same in all runs and versions. `ranks` and `step`
+    are the ranks and the training step that the finding is about (empty and None: none in particular). `evidence` has
+    the single facts. `confidence` is from 0 to 1.
+
+    A title begins with a capital letter and has no full stop; `why` and `next` are full sentences. Missing capital
+    letters and full stops are added automatically.
     """
 
     id: str
@@ -107,9 +122,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
-    """The result of an analysis: the files that were read, the verdict, the findings, and the numbers (`data`).
+    """The result of an analysis, which is printed as one JSON document.
 
-    It encodes to JSON in the form that `json_schema` describes.
+    `schema` is the name and version of the document, such as `workbench.memory/1`. `tool` and `version` name the
+    program that wrote it. `inputs` are the files that were read. `verdict` is the answer in one sentence, and
+    `findings` are the results behind it, the most important first. `data` has the numbers and tables, which differ from
+    analysis to analysis. `json_schema` returns the JSON Schema of a report type.
     """
 
     schema: str

@@ -11,19 +11,28 @@ Settings = dict[str, bool | int | str]
 
 
 class Basis(StrEnum):
-    """How the memory with changed settings was predicted."""
+    """The method by which the peak memory with changed settings was predicted.
+
+    `rehearsal`: one step with the changed settings was run on tensors without values, which shows its whole peak.
+    `failed_request`: the memory at the failed request was scaled down with the batch; the peak may come after it.
+    """
 
     REHEARSAL = "rehearsal"
-    """One step with the changed settings ran on tensors without values, so that its whole peak is known."""
+    """A step with the changed settings was run on tensors without values, which shows its whole peak."""
     FAILED_REQUEST = "failed_request"
-    """The memory at the request that failed was taken, and the part of it that grows with the batch was scaled down.
+    """The memory in use when the request failed, with the part that grows with the batch scaled down.
 
-    That request may come before the peak.
+    The step may need still more memory after this request.
     """
 
 
 class Considered(msgspec.Struct, frozen=True, kw_only=True):
-    """Changed settings, the peak memory in bytes that was predicted for them, and whether that memory is available."""
+    """A change of settings that was considered, with the memory that was predicted for it.
+
+    `changes` maps each changed setting to its new value. `predicted_bytes` is the predicted peak memory of the rank
+    with the highest peak, in bytes. `fits` says whether that much memory is available; a part of the available memory
+    is kept free, because predictions have errors.
+    """
 
     changes: Settings
     predicted_bytes: int
@@ -33,8 +42,9 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True):
 class Rerun(msgspec.Struct, frozen=True, kw_only=True):
     """A second run of the job with changed settings, under the memory limits of the first run.
 
-    `peak_bytes` is the highest peak memory of any rank's tensors (None: not recorded). `steps` is the number of steps
-    that every rank finished. `passed` is true if no allocation failed and the run ended without an error.
+    `command` is the command line that started it, and `folder` is the folder with its files. `passed` is true if no
+    allocation failed and the run ended without an error. `steps` is the number of steps that every rank finished.
+    `peak_bytes` is the highest peak memory of any rank's tensors (None: not recorded).
     """
 
     folder: str
@@ -45,13 +55,18 @@ class Rerun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProofData(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of a proof report: the changes against a failed allocation, and how a second run with them went.
+    """The field `data` of `workbench.proof/1`: changes against a failed allocation, and whether a run with them passed.
 
-    `room_bytes` is the memory that tensors could use: allocated plus free bytes at the failure. `needed_bytes` is the
-    predicted peak with unchanged settings (None: not predicted). `considered` has the changes in the order in which
-    they were compared. `margin` is the relative error that a prediction on this `basis` and mesh may have. Those that
-    fit were run in turn until one run passed: `reruns` is the number of these runs, and `rerun` the last of them. If
-    there was none, `not_applied` says why, and `instead` what to do.
+    `finding` is the id of the finding on the first run, such as `memory.oom`. `limits` has the memory limits of its
+    processes, as {name: bytes}. `room_bytes` is the memory that tensors could use: the allocated and the free bytes at
+    the failure. `needed_bytes` is the predicted peak with unchanged settings (None: not predicted).
+
+    `considered` has the changes of settings in the order in which they were tried, and `basis` is the method that
+    predicted their memory (None: nothing was predicted). `margin` is the relative error that such a prediction may
+    have, such as 0.05; None if there was no prediction.
+
+    The job was run with each change that fits until one run passed. `reruns` is the number of these runs, and `rerun`
+    is the last one. If there was none, `rerun` is None, `not_applied` says why, and `instead` says what to do.
     """
 
     finding: str

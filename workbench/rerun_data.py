@@ -13,15 +13,22 @@ SPIKE = "steps.loss_spike"
 
 
 class RerunData(msgspec.Struct, frozen=True, kw_only=True):
-    """What a second run around a broken step found.
+    """The field `data` of `workbench.rerun/1`: what a second run shows about the step in which the loss broke.
 
-    `event` is the id of the finding on the first run, and `step` its step. The second run began after
-    `checkpoint_step` (0: at the first step) and wrote to `folder`. `recorded_loss` and `repeated_loss` are the loss
-    of the step in the first and in the second run (None: not logged or not finite); `reproduced` says whether they
-    are the same. `jumps` are the tensors that jumped first, compared with the `steps_compared` recorded steps before
-    `step`, of which `first_compared` is the first. The batch of the step has the sequences `first_sequence` to
-    `last_sequence` of the data, counted from 0, and `losses` has the loss of each rank's part of it. `not_run` says
-    why there was no second run.
+    `event` is the id of the finding on the first run: `steps.nonfinite_loss` if the loss became NaN or infinite,
+    `steps.loss_spike` if it jumped up. `step` is the step of this finding. If there was no second run, `not_run` says
+    why, and the fields below have their default values.
+
+    The second run began after step `checkpoint_step` (0: at the first step of the training) and ended with `step`.
+    `command` is the command line that started it, and `folder` is the folder with its files. `recorded_loss` and
+    `repeated_loss` are the losses of `step` in the first and in the second run, as means over the ranks (None: not
+    logged or not finite). `reproduced` says whether the two are the same.
+
+    `jumps` has the tensors whose norm jumped first; None if no tensors were recorded or no gradient jumped. The norms
+    were compared with those of the `steps_compared` steps before `step`, of which `first_compared` is the first.
+
+    The batch of `step` has the sequences `first_sequence` to `last_sequence` of the training data, counted from 0.
+    `losses` maps each rank to the loss of its part of this batch in the second run.
     """
 
     event: str

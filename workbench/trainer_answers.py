@@ -4,13 +4,15 @@ import msgspec
 
 
 class RankMemory(msgspec.Struct, frozen=True):
-    """The estimated peak memory, in bytes, of `count` ranks that need the same memory; `first_rank` is the first.
+    """The estimated peak memory of `count` ranks that all need the same memory; `first_rank` is the first of them.
 
-    `categories` has the bytes of each category of memory at the peak, and `modules` those of each module, as {module:
-    {category: bytes}}: their sums by category are `categories`. Equal layers have one name, such as
-    `layers.*.attention`, and what belongs to no module has a name in parentheses. `windows` has the peak of each
-    window, which is a part of the step such as the forward pass of the first layer; the peak of the step is in
-    `peak_window`. `peak_line` is the line of a script that runs then; it is empty for a configuration.
+    All sizes are in bytes. `peak_bytes` is the highest memory in a step. `categories` has the bytes of each category of
+    memory at this peak. `modules` divides the same bytes by module, as {module: {category: bytes}}. Equal layers share
+    one name, such as `layers.*.attention`; memory that belongs to no module has a name in parentheses.
+
+    A window is a part of the step, such as the forward pass of the first layer. `windows` has the peak of each window,
+    and `peak_window` is the window with the peak of the step. `peak_line` is the line of the script that runs at the
+    peak; it is empty if the estimate is for a configuration of the trainer.
     """
 
     first_rank: int
@@ -24,17 +26,23 @@ class RankMemory(msgspec.Struct, frozen=True):
 
 
 class Alternative(msgspec.Struct, frozen=True):
-    """An alternative setting, and the highest peak memory of any rank with it, in bytes."""
+    """A setting that may need less memory, such as another parallelism or batch size.
+
+    `setting` has the flags of the trainer, and `peak_bytes` is the highest peak memory of any rank with them, in bytes.
+    """
 
     setting: str
     peak_bytes: int
 
 
 class TrainerEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON that `python -m trainer.estimate` prints; `assumptions` are sentences on how a real run may differ.
+    """The JSON that `python -m trainer.estimate` prints: the estimated memory of a training job.
 
-    For a script, `device` is the device whose memory is counted, and `steps` is the number of steps that ran on tensors
-    without values.
+    `world_size` is the number of ranks, and `mesh` maps each mesh dimension to its degree. `parameters` is the number
+    of the model's parameters, and `layers` the number of its layers. `assumptions` are sentences on how a real run may
+    differ. `ranks` has the memory of each group of ranks that need the same memory. For a script, `device` is the
+    device whose memory is counted, and `steps` is the number of steps that were run on tensors without values; for a
+    configuration they are empty and 0.
     """
 
     world_size: int
@@ -61,9 +69,15 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class EstimateData(TrainerEstimate, frozen=True, kw_only=True):
-    """The data of an estimate report (`workbench.estimate/1`): the trainer's estimate and the memory limit.
+    """The field `data` of `workbench.estimate/1`: the estimated memory of a training job, compared with a limit.
 
-    If the peak comes near `limit_bytes` or exceeds it, `options` has settings that may need less memory.
+    `world_size` is the number of ranks, and `mesh` maps each mesh dimension to its degree. `parameters` is the number
+    of the model's parameters, and `layers` the number of its layers. `assumptions` are sentences on how a real run may
+    differ. `ranks` has the memory of each group of ranks that need the same memory. For a script, `device` is the
+    device whose memory is counted, and `steps` is the number of steps that were run on tensors without values.
+
+    `limit_bytes` is the memory of a device (None: the user gave no limit). If the peak exceeds it or comes near it,
+    `options` has settings that may need less memory, the one with the lowest peak first.
     """
 
     limit_bytes: int | None
@@ -73,9 +87,14 @@ class EstimateData(TrainerEstimate, frozen=True, kw_only=True):
 class PlannedSettings(msgspec.Struct, frozen=True):
     """Settings that `workbench plan` proposes, with the memory and the speed to expect of them.
 
-    `peak_bytes` is the highest peak memory of a rank in a rehearsal: a step with tensors that have no values. `step_s`
-    and `tokens_per_s` come from a cost model; `time` is {part of the step, such as compute: seconds}. `rank` is 1 more
-    than the number of plans that are faster by more than the model's margin: it cannot tell plans of equal rank apart.
+    `settings` maps each key of the configuration to its value. `peak_bytes` is the highest peak memory of a rank, in
+    bytes; it was measured in a rehearsal, which is a step on tensors without values. A cost model estimates the other
+    numbers: `step_s` is the duration of a step, and `tokens_per_s` the speed of the whole job with its
+    `tokens_per_step`. `time` divides the step into parts, such as `compute`, in seconds.
+
+    `rank` is the place of the plan by speed: 1 more than the number of plans that are surely faster. The cost model
+    cannot tell which of two plans with the same rank is faster. `rank` is None if the plan was not compared with
+    others.
     """
 
     settings: dict[str, bool | int | str]
@@ -88,13 +107,17 @@ class PlannedSettings(msgspec.Struct, frozen=True):
 
 
 class PlanData(msgspec.Struct, frozen=True):
-    """The data of `workbench.plan/1`: settings with which a job fits into memory.
+    """The field `data` of `workbench.plan/1`: settings with which a training job fits into memory.
 
-    `plans` are these settings, the fastest first; `next_larger` is the first of them with the next larger batch, which
-    may not fit. Two speeds that differ by less than the fraction `speed_margin` may have another order. Of the
-    `candidates` settings that were compared, `rehearsed` were run without tensor values to measure their peak memory;
-    `smallest_bytes` is the smallest of these peaks. The search took `seconds`; `complete` is false if its time was up
-    before its end.
+    The job has `world_size` ranks on devices of the type `device`, with `limit_bytes` of memory each, of which the
+    fraction `margin` must stay free. `parameters` is the number of the model's parameters. `plans` are the settings
+    that fit, the fastest first. `next_larger` is the first plan with the next larger batch, which may not fit (None:
+    there is none). If the speeds of two plans differ by less than the fraction `speed_margin`, either of them may be
+    faster.
+
+    `candidates` is the number of settings that were compared. `rehearsed` of them were run on tensors without values to
+    measure their peak memory; `smallest_bytes` is the smallest of these peaks (None: none was measured). `seconds` is
+    how long the search took; `complete` is false if its time was up before its end.
     """
 
     world_size: int

@@ -10,9 +10,9 @@ from analyzers.traces.diff.diff import TraceDiff
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A table row that compares a quantity or setting of both runs, as texts.
+    """A table row that compares one quantity or setting (`what`) of the runs `a` and `b`, as texts.
 
-    `change` (the relative change) and `interval` (its 95 % interval) are empty if they are not known.
+    `change` is the relative change and `interval` its 95 % interval. Each is empty if it is not known.
     """
 
     what: str
@@ -23,11 +23,12 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
-    """The measures of one run: for most of them the median over its ranks.
+    """The measures of one run, summed up over its ranks.
 
-    Memory is the memory of the rank with the highest use, `timed_steps` the number of the rank with the fewest, and the
-    loss is from one rank. Times are in seconds, memory is in bytes, and `tokens_per_s` is of one rank. A value that was
-    not recorded is None, 0 or {}.
+    `step_s` is the duration of a step in seconds, and `phases` has the seconds of each phase of a step: medians over
+    the ranks. `tokens_per_s` is the speed of one rank (median over the ranks). `timed_steps` is the number of steps of
+    the rank with the fewest steps. `memory_bytes` is the peak memory of the rank with the highest peak. `loss` is the
+    last loss of the first rank that logged one. A value that was not recorded is None, 0 or empty.
     """
 
     step_s: float | None = None
@@ -39,7 +40,13 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompareData(msgspec.Struct, frozen=True, kw_only=True):
-    """The measures of both runs and their differences; fields are None or empty if a run does not have the files."""
+    """The field `data` of `workbench.compare/1`: the measures of the runs `a` and `b`, and their differences.
+
+    `rows` is a table of all measures, followed by the settings that differ; `config` has only these settings.
+    `contrasts` are the changes of the measures with their confidence intervals. `parity` compares the losses step by
+    step, and `phases` the durations of the phases of a step. `memory` compares the live memory at the peaks, and
+    `traces` the profiler traces. A field is None or empty if one of the runs does not have the files for it.
+    """
 
     a: Measures
     b: Measures

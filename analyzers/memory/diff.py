@@ -33,7 +33,11 @@ class Instant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeState(StrEnum):
-    """How the live bytes of a group of blocks (a category, module or line) differ between the two compared states."""
+    """The way in which the live bytes of a group of blocks changed between the two compared states of memory.
+
+    A group is a category, a module or a line. `appeared`: only the second state has it. `went`: only the first one has
+    it.
+    """
 
     APPEARED = "appeared"
     GREW = "grew"
@@ -43,7 +47,11 @@ class ChangeState(StrEnum):
 
 
 class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The live bytes and blocks of one group (a category, module or line) in the two states `a` and `b` of a `Diff`."""
+    """The change of one group of memory blocks between the states `a` and `b`: a category, a module or a line (`what`).
+
+    `state` says how its bytes changed. The other fields are the bytes and the numbers of its live blocks in both
+    states.
+    """
 
     what: str
     state: ChangeState
@@ -59,10 +67,10 @@ class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """The difference between two states of memory, called `a` and `b`: two runs, steps, ranks or trace entries.
+    """The difference between two states of memory, `a` and `b`, such as the peaks of two runs, steps or ranks.
 
-    `categories`, `modules` and `lines` are three ways to group all live bytes; each list has the largest change
-    first.
+    `a_bytes` and `b_bytes` are the live bytes of both states. `categories`, `modules` and `lines` are three ways to
+    group these bytes; each list has the largest change first.
     """
 
     a_bytes: int

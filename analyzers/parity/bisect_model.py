@@ -8,12 +8,16 @@ from analyzers.parity.model import ValueKind
 
 
 class Cause(StrEnum):
-    """The kind of the first difference of two runs: the part that got the same input but returned something else.
+    """The part of a step that made the first difference: its input was the same in both runs, but its result was not.
 
-    `DATA`: the batch. `WEIGHTS`: the weights before the first step. `BETWEEN`: code between two modules.
-    `WEIGHT_GRADIENT`: summing or clipping the gradients of parameters. `UPDATE`: the weights after an optimizer step.
-    `BUFFER`: a buffer after a step, such as the running mean of a BatchNorm, which forward passes update. `PRECISION`:
-    only the dtypes differ. `DRIFT`: there is no single origin, differences have grown little by little.
+    `data`: the batches differ. `weights`: the weights differ before the first step. `module`: a module returned another
+    output. `between`: the code between two modules changed a tensor. `loss`: the first gradient of the backward pass
+    differs, which comes from the loss. `backward`: a module returned another gradient in the backward pass.
+    `weight_gradient`: the gradient of a parameter differs, after it was summed or clipped. `optimizer`: a state or a
+    setting of the optimizer differs. `update`: the weights differ after an optimizer step. `buffer`: a buffer differs
+    after a step, such as the running mean of a BatchNorm, which forward passes update. `precision`: only the dtypes
+    differ. `drift`: there is no single origin, because the differences have grown little by little, as rounding errors
+    do.
     """
 
     DATA = "data"
@@ -31,12 +35,20 @@ class Cause(StrEnum):
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
-    """The first tensor that differs between two runs, and the module that computed it from the same input.
+    """The first tensor that differs between the runs `a` and `b`, and the module that computed it from the same input.
 
-    `tensor` and `kind` are the tensor's name and kind; `module` is the module's name (empty: none) and `module_type`
-    its class. `after` is the tensor before it, which agrees, and `after_kind` its kind. `a` and `b` are the norms in
-    both runs (NaN: not finite). `difference` is relative, and infinite if only one run is finite or the sizes differ;
-    `tolerance` is the allowed difference. The `agreed` tensors before this one differ by at most `agreed_to`.
+    `step` is the training step, `kind` and `tensor` say which tensor it is. `module` is the name of the module that
+    computed it (empty: no module did), and `module_type` is the class of that module (empty: not recorded). `after` and
+    `after_kind` are the tensor before it in the same part of the step, which agrees; they are empty and None if there
+    is none.
+
+    `a` and `b` are the norms of the tensor in the two runs (not finite: null in JSON). `difference` is the relative
+    difference, and `tolerance` is the difference that is allowed. The difference is infinite (null in JSON) if the
+    tensor is finite in only one run, or if its sizes differ. `dtype_a` and `dtype_b` are the dtypes (empty: not
+    recorded); `elements_a` and `elements_b` are the numbers of elements.
+
+    `agreed` is the number of tensors that were compared before this one. They agree, and differ by at most `agreed_to`
+    (relative). Of the `of` tensors of the same kind in this step, `alike` differ by more than their tolerance.
     """
 
     step: int
@@ -64,9 +76,10 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the two runs: its folder, its number of ranks, its mesh, and the steps whose tensors it recorded.
+    """One of the two compared runs, with what it recorded.
 
-    `mesh` maps each mesh dimension to its degree; `tensors` counts recorded tensors over all steps.
+    `ranks` is the number of its ranks, and `mesh` maps each mesh dimension to its degree. Its tensors were recorded in
+    the steps from `first_step` to `last_step`; `tensors` is their number over all of these steps.
     """
 
     folder: str
@@ -78,14 +91,22 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BisectData(msgspec.Struct, frozen=True, kw_only=True):
-    """The comparison of run `b` with run `a`, tensor by tensor in the order of computation.
+    """The field `data` of `workbench.bisect/1`: the recorded tensors of run `b` compared with those of run `a`.
+
+    The tensors are compared in the order in which a step computes them. `steps` is the number of compared steps, and
+    `compared` the number of compared tensors over all steps. `not_compared` is the number of tensors that both runs
+    have but that cannot be compared, because the meshes of the runs differ. `is_same_layout` says whether the runs have
+    the same mesh. `only_a` and `only_b` are the names of the first few tensors that only one run has in a common step.
+    `not_finite` is the number of tensors that are not finite in both runs.
+
+    `tolerance` is the relative difference that the user allows. If it is None, each dtype has a tolerance of its own,
+    which follows from its rounding errors. `tolerances` has the tolerance that was used for each dtype. `longest_sum`
+    is the number of terms in the longest sum that the model computes: the longer it is, the larger rounding errors can
+    be.
 
     `first` is the first difference, which may be one of dtypes only. `value` is the first difference of values beyond
-    the tolerance. `inexact` is the first tensor that is not identical, if both runs have the same mesh
-    (`is_same_layout`). `only_a` and `only_b` are the first names of tensors that only one run has in a common step.
-    `tolerance` is the relative difference that the user allows; if it is None, `tolerances` has the tolerance used for
-    each dtype. `longest_sum` is the number of terms of the longest sum in the model; the longer it is, the larger
-    rounding errors can be. `not_finite` counts tensors that are not finite in both runs.
+    the tolerance. `inexact` is the first tensor that is not identical; it is None if the meshes differ, as sums are
+    then rounded in different ways. Each of the three is None if there is no such difference.
     """
 
     a: RecordedRun

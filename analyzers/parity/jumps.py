@@ -25,9 +25,10 @@ PHASES = {"forward": Phase.FORWARD, "backward": Phase.BACKWARD, "gradient": Phas
 
 
 class Jump(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor whose norm jumped: `norm` is its norm in `step`, `before` its largest norm in earlier recorded steps.
+    """A recorded tensor whose norm jumped in a step.
 
-    `norm` is infinite if the tensor is not finite.
+    `norm` is its norm in `step` (infinite, null in JSON, if the tensor is not finite). `before` is its largest norm in
+    the earlier recorded steps. A norm jumps if it is more than twice as large as `before`.
     """
 
     step: int
@@ -45,9 +46,10 @@ class Jump(msgspec.Struct, frozen=True, kw_only=True):
 class Jumps(msgspec.Struct, frozen=True, kw_only=True):
     """The tensors that jumped first, in the first step in which the gradient of a parameter jumped.
 
-    `forward` is the first output of a module that jumped in this step, `backward` the first gradient of such an
-    output, and `gradient` the first gradient of a parameter, in the order of computation. `largest` is the gradient
-    of a parameter that grew by the largest factor. `share` is the fraction of the parameters' gradients that jumped.
+    `forward` is the first output of a module that jumped in this step, and `backward` is the first gradient of a
+    module's output that jumped (None: none did). `gradient` is the first gradient of a parameter that jumped. The order
+    is the order of computation. `largest` is the gradient of a parameter that grew by the largest factor. `share` is
+    the fraction of the parameters' gradients that jumped, from 0 to 1.
     """
 
     step: int

@@ -15,10 +15,12 @@ class NamedRun(NamedTuple):
 
 
 class ValueKind(StrEnum):
-    """The kind of a recorded tensor, in the order in which a step computes them.
+    """The kind of a recorded tensor.
 
-    `DATA` is the batch. `INPUT` and `ACTIVATION` are the input and the output of a module. `GRADIENT` is the gradient
-    of a parameter. `OPTIMIZER` has states and settings of the optimizer.
+    `data` is the batch. `parameter` and `buffer` are the parameters and buffers of the model at the start of the step.
+    `input` and `activation` are an input and an output of a module; `input_gradient` and `activation_gradient` are
+    their gradients. `gradient` is the gradient of a parameter. `optimizer` is a state or a setting of the optimizer.
+    Python has the kinds in the order in which a step computes them.
     """
 
     DATA = "data"
@@ -66,11 +68,11 @@ class Curve(StrEnum):
 
 
 class CurveDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """The difference of a run's curve (loss or gradient norm by step) from that of the first run.
+    """The difference between a run's curve (loss or gradient norm by step) and the curve of the first run.
 
-    `steps` is the number of common steps, `largest` the largest relative difference. `step` is the first step in which
-    the difference exceeds the tolerance; `a` and `b` are the values of the first run and of this run in it. `step`, `a`
-    and `b` are None if there is no such step.
+    `steps` is the number of steps that both runs have, and `largest` is the largest relative difference in these steps.
+    `step` is the first step in which the difference exceeds the tolerance; `a` is the value of the first run in this
+    step, and `b` the value of this run. `step`, `a` and `b` are None if no difference exceeds the tolerance.
     """
 
     curve: Curve
@@ -82,10 +84,12 @@ class CurveDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ValueDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """The first tensor that differs between two runs by more than the tolerance; `a` and `b` are its norms.
+    """The first recorded tensor that differs from the first run by more than the tolerance.
 
-    `difference` is the largest relative difference of the norm, of the sum of absolute values, and of the sum. The
-    `agreed` tensors before it differ by at most `agreed_to`.
+    `step` is the training step, `kind` and `name` say which tensor it is. `a` is its norm in the first run, and `b` its
+    norm in this run. Three numbers of each tensor are compared: the norm, the sum of absolute values, and the sum.
+    `difference` is the largest of their relative differences. `agreed` is the number of tensors that were compared
+    before this one, in the order of computation; they differ by at most `agreed_to` (relative).
     """
 
     step: int
@@ -113,11 +117,17 @@ class ValueDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunParity(msgspec.Struct, frozen=True, kw_only=True):
-    """One run, with its curves (loss and gradient norm by step) and its differences from the first run.
+    """One of the compared runs: its losses and gradient norms by step, and its differences from the first run.
 
-    `mesh` maps each mesh dimension to its degree. `compared_values` is the number of tensors, over all steps, that
-    both runs recorded; `missing_values` is how many further tensors the run with more tensors recorded. `first` is
-    the first tensor that differs.
+    `name` shows how the settings of the run differ from those of the others, such as `tp=2`. `world_size` is the number
+    of its ranks (None: not recorded), and `mesh` maps each mesh dimension to its degree. `losses` and `grad_norms` map
+    each step to the mean over the ranks.
+
+    The other fields compare the run with the first run, and are empty for the first run itself. `curves` has the
+    differences of the losses and of the gradient norms. `compared_values` is the number of tensors, over all steps,
+    that both runs recorded; `missing_values` is how many further tensors the run with more tensors recorded.
+    `largest_value_difference` is the largest relative difference of a tensor (None: no tensors were compared), and
+    `first` is the first tensor that differs by more than the tolerance (None: there is none).
     """
 
     name: str
@@ -141,7 +151,7 @@ class RunParity(msgspec.Struct, frozen=True, kw_only=True):
 class ParityData(msgspec.Struct, frozen=True, kw_only=True):
     """The field `data` of the JSON document `workbench.parity/1`: all runs, each compared with the first one.
 
-    `tolerance` is the relative difference that is allowed.
+    `tolerance` is the relative difference that is allowed, such as 1e-5.
     """
 
     tolerance: float

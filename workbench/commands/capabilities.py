@@ -36,10 +36,12 @@ TYPES: dict[object, str] = {str: "text", int: "integer", float: "float", bool: "
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """An option or an argument of a command; an argument has no `flags`.
+    """An option or an argument of a command.
 
-    `type` is one of text, integer, float, boolean, path and choice. `default_note` says in words what is used where
-    there is no `default`.
+    `flags` are the spellings of an option, such as `-V` and `--version`; an argument has none. `type` is one of text,
+    integer, float, boolean, path and choice; `choices` are the values of a choice. `required` says whether it must be
+    given, and `multiple` whether it may be given several times. `default` is its default value; if it has none,
+    `default_note` says in words what is used instead.
     """
 
     name: str
@@ -54,9 +56,11 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A command; `schema` is the name of the JSON document that it prints with `--json`.
+    """A command of `workbench`.
 
-    `usage` is its command line, `details` the paragraphs of its help after the summary.
+    `schema` is the name of the JSON document that it prints with `--json` (None: it prints none);
+    `workbench schema NAME` describes the document. `usage` is the command line. `summary` is the first paragraph of its
+    help, and `details` are the other paragraphs.
     """
 
     name: str
@@ -68,7 +72,12 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class CapabilitiesData(msgspec.Struct, frozen=True):
-    """All commands, the kinds of files that they read, and the meaning of their exit statuses."""
+    """The field `data` of `workbench.capabilities/1`: all commands, the files that they read, and their exit statuses.
+
+    `kinds` are all kinds of files that are recognised, and `analysed` are those that can be analysed by themselves.
+    `categories` are the categories into which memory is divided. `exit_codes` maps the meaning of an exit status to its
+    number.
+    """
 
     commands: list[Command]
     kinds: list[str]

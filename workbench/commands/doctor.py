@@ -38,10 +38,13 @@ VARIABLES = (
 
 
 class DoctorData(msgspec.Struct, frozen=True):
-    """The data of a report on this machine (`workbench.doctor/1`).
+    """The field `data` of `workbench.doctor/1`: the versions, devices and settings of this machine.
 
-    It has package versions (None: not installed), the number of CUDA devices, environment variables, paths of tools
-    (None: not found), the cache folder, and whether the native readers are used.
+    `python` is the version of Python, and `packages` maps packages to their versions (None: not installed).
+    `cuda_devices` is the number of CUDA devices. `variables` has the environment variables that are set and that matter
+    for recording. `tools` maps programs to their paths (None: not found). `cache` is the folder in which results are
+    kept. `native_readers` says whether the fast readers of the package torch-workbench-native are used, and if not,
+    why.
     """
 
     python: str

@@ -12,10 +12,11 @@ DIVERGED = 1e-2
 
 
 class LossParity(msgspec.Struct, frozen=True, kw_only=True):
-    """The comparison of the losses of two runs at their common steps.
+    """The comparison of the losses of two runs in the steps that both have.
 
-    `largest` is the largest absolute difference. `differs_from` is the first step with a different value.
-    `diverges_from` is the step from which on all losses differ by more than one per cent. None: there is no such step.
+    `steps` is the number of these steps, and `identical` says whether all losses are exactly equal. `largest` is the
+    largest absolute difference. `differs_from` is the first step with a different loss. `diverges_from` (`apart_from`
+    in JSON) is the step from which on all losses differ by more than 1 %. The two are None if there is no such step.
     """
 
     steps: int

@@ -29,7 +29,9 @@ LOSS_FROM = 0.75
 class Measure(StrEnum):
     """A measure by which two runs are compared.
 
-    Three of them are about step times: the median, the mean and the 95th percentile.
+    `step_time`, `step_time_mean` and `step_time_p95` are the median, the mean and the 95th percentile of the step
+    times. `processor_time` is the median processor time of a step, `memory` the peak memory, and `loss` the mean loss
+    of the last common steps.
     """
 
     STEP_TIME = "step_time"
@@ -53,10 +55,12 @@ An increase is a regression if the lower end of its confidence interval is above
 
 
 class MeasureChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The change of a measure between two runs; `a` and `b` are its values: seconds, bytes (`memory`) or a mean loss.
+    """The change of a measure from run `a` to run `b`.
 
-    `change` is relative to `a` and lies between `low` and `high` with 95 % confidence. `samples` is the number of steps
-    of the run with fewer steps; `is_sufficient` says whether they are enough for a verdict.
+    `a` and `b` are the values of the measure in the two runs: seconds for times, bytes for `memory`, and a mean loss
+    for `loss`. `change` is relative to `a` (0.1: 10 % more), and lies between `low` and `high` with 95 % confidence.
+    `samples` is the number of steps behind it, taken from the run with fewer steps. `is_sufficient` (`enough` in JSON)
+    says whether these are enough steps for a verdict.
     """
 
     measure: Measure

@@ -9,9 +9,9 @@ OUTSIDE = "in no phase"
 
 
 class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The mean seconds per step of phase `what` in two runs; all phase changes add up to the change of the mean step.
+    """The change of the mean duration of one phase of a step (`what`) from run `a` to run `b`, in seconds per step.
 
-    Only steps that did nothing besides training count.
+    The changes of all phases add up to the change of the mean step. Only steps that did nothing besides training count.
     """
 
     what: str

@@ -27,10 +27,11 @@ CHANGE_AT_LEAST = 0.02
 
 
 class StepPart(StrEnum):
-    """A part of a step's wall time; the parts add up to the step.
+    """A part of the wall time of a step; the parts add up to the step.
 
-    `OUTSIDE_WORK` is the time of the step before its first and after its last kernel or copy. It is negative if the
-    work goes on after the end of the step.
+    `before and behind the work` is the time of the step before its first and after its last kernel or copy. It is
+    negative if the work goes on after the end of the step. `idle between work` is the time between these two without
+    any work.
     """
 
     COMPUTING = "computing"
@@ -41,7 +42,10 @@ class StepPart(StrEnum):
 
 
 class Manner(StrEnum):
-    """The way in which a kernel, operator, module or phase changed."""
+    """The way in which a kernel, operator, module or phase changed.
+
+    For example, `more of them` means that it ran more often, and `slower` that each run took longer.
+    """
 
     APPEARED = "appeared"
     VANISHED = "vanished"
@@ -62,7 +66,10 @@ PART_NS: dict[StepPart, Callable[[StepTime], int]] = {
 
 
 class PartChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The change of one part of a step from traces a to traces b, in ns; both are means over all steps and ranks."""
+    """The change of one part of a step (`what`) from traces a to traces b.
+
+    `a_ns` and `b_ns` are its durations in ns, as means over all steps and ranks.
+    """
 
     what: StepPart
     a_ns: float
@@ -71,9 +78,10 @@ class PartChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """The change of one kernel, operator, module or phase (`kind`) from traces a to traces b.
+    """The change of one kernel, operator, module or phase from traces a to traces b.
 
-    Times (ns) and counts are per step: means over all steps and ranks.
+    `kind` says which of the four it is, and `how` in which way it changed. `a_ns` and `b_ns` are its times per step, in
+    ns, and `a_count` and `b_count` how often it ran per step: all are means over steps and ranks.
     """
 
     kind: str
@@ -87,9 +95,11 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes of a step from traces a to traces b; all times are means over all steps and ranks, in ns.
+    """The changes of a step from traces a to traces b; all times are in ns, as means over all steps and ranks.
 
-    `ranks` are the compared ranks; `changes` has the largest changes of each kind. `memory` is empty unless allocations
+    `ranks` are the compared ranks, and `a_steps` and `b_steps` the numbers of recorded steps. `step_a_ns` and
+    `step_b_ns` are the durations of a step. `parts` divides the change of the step into parts that add up to it.
+    `changes` has the largest changes of kernels, operators, modules and phases. `memory` is empty unless allocations
     were recorded in both sets of traces.
     """
 

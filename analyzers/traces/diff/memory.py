@@ -14,9 +14,10 @@ CHANGES_AT_MOST = 20
 class MemoryChange(msgspec.Struct, frozen=True, kw_only=True):
     """The change of an amount of memory from traces a to traces b, in bytes.
 
-    `where` is a type of device ("cpu", "cuda"). If `kind` is "most allocated", "most reserved" or "growth a step", the
-    amount is that of the rank with the largest amount. If `kind` is "operator" or "module", the amount is what the
-    operator or module `name` allocates directly (calls inside it left out), in a mean step of a rank.
+    `where` is a type of device (`cpu`, `cuda`). If `kind` is `most allocated`, `most reserved` or `growth a step`, the
+    amount is that of the rank with the largest amount. If `kind` is `operator` or `module`, the amount is what the
+    operator or module `name` allocates in a mean step of a rank, without what other operators or modules inside it
+    allocate.
     """
 
     where: str
