@@ -30,8 +30,11 @@ FEWER_CHANNELS, SMALLER_BUFFER = 8, 1 << 20
 class Holder(StrEnum):
     """A user of a part of a device's memory.
 
-    `OUTSIDE` stands for libraries and other processes together, if the known sizes do not separate them. `NCCL` are the
-    buffers of NCCL's connections, if a log has them.
+    Allocated through PyTorch are `tensors`, `workspaces` (of cuBLAS and cuDNN) and `communication` (buffers). `cache`
+    is reserved by PyTorch but not allocated. `context` is the CUDA context with the loaded kernels. `nccl` are the
+    buffers of NCCL's connections, if a log has them; `libraries` are NCCL and other libraries of this process.
+    `other_processes` includes the driver. `outside` stands for libraries and other processes together, if the known
+    sizes do not separate them. `free` is not in use.
     """
 
     TENSORS = "tensors"
@@ -47,7 +50,12 @@ class Holder(StrEnum):
 
 
 class Source(StrEnum):
-    """The source of a size: a message, a snapshot, the driver, NCCL's log, a difference of sizes or a typical value."""
+    """The source of a size.
+
+    `message`: PyTorch's message that memory ran out. `snapshot`: a memory snapshot. `driver`: the driver of the device.
+    `nccl_log`: the log of NCCL. `difference`: the total of the device minus the other sizes. `typical`: an estimate for
+    devices of this size.
+    """
 
     MESSAGE = "message"
     SNAPSHOT = "snapshot"
@@ -96,9 +104,10 @@ LAZY_MODULES = "Set CUDA_MODULE_LOADING=LAZY, so that only kernels that are used
 
 
 class MemoryPart(msgspec.Struct, frozen=True, kw_only=True):
-    """The bytes of a device's memory that one `Holder` uses.
+    """The part of a device's memory that one `holder` uses.
 
-    `bytes` is the best estimate, `low_bytes` and `high_bytes` are its lower and upper bound.
+    `bytes` is the best estimate; `low_bytes` and `high_bytes` are its lower and upper bound. `source` is where it is
+    from.
     """
 
     holder: Holder

@@ -23,10 +23,11 @@ PEERS_AT_MOST = 4
 
 
 class Link(StrEnum):
-    """The way in which a connection of NCCL transports data, as far as it decides where its buffers are.
+    """The way in which a connection of NCCL transports data, which decides where its buffers are.
 
-    `P2P_READ` is P2P in which the receiver reads from the sender's buffer. `HOST` has its buffers in host memory:
-    shared memory, or a network without GPUDirect RDMA.
+    `p2p` and `p2p_read` connect two devices directly; with `p2p_read` the receiver reads from the sender's buffer.
+    `net_send`, `net_receive` and `net_shared` use a network with GPUDirect RDMA; with `net_shared`, all connections
+    share the same buffers. `host` has its buffers in host memory: shared memory, or a network without GPUDirect RDMA.
     """
 
     P2P = "p2p"
@@ -38,10 +39,11 @@ class Link(StrEnum):
 
 
 class NcclBuffers(msgspec.Struct, frozen=True, kw_only=True):
-    """The bytes of one connection's buffers for the protocols LL, LL128 and SIMPLE, and of one chunk of a send.
+    """The sizes in bytes of the buffers of one connection of NCCL.
 
-    The sizes for LL and LL128 are 8 steps x 512 threads x 8 lines x 16 bytes and 8 steps x 640 threads x 120 words x 8
-    bytes. The environment variables NCCL_LL_BUFFSIZE, NCCL_LL128_BUFFSIZE and NCCL_BUFFSIZE replace the three sizes.
+    `ll`, `ll128` and `simple` are the buffers for NCCL's three protocols, and `chunk` is one chunk of a send. The
+    default sizes for LL and LL128 are 8 steps x 512 threads x 8 lines x 16 bytes and 8 steps x 640 threads x 120 words
+    x 8 bytes. The environment variables NCCL_LL_BUFFSIZE, NCCL_LL128_BUFFSIZE and NCCL_BUFFSIZE change the three sizes.
     """
 
     ll: int = 524288
@@ -53,9 +55,11 @@ class NcclBuffers(msgspec.Struct, frozen=True, kw_only=True):
 class NcclCommunicator(msgspec.Struct, frozen=True, kw_only=True):
     """An NCCL communicator, as one of its ranks logged it, with the device memory of its buffers.
 
-    `comm` is its address in the process, `rank` the rank within the communicator and `ranks` the number of its ranks.
-    `channels` are the channels of collectives, `p2p_channels` those of sends. `links` has the number of connections for
-    each `Link`. `nvls_bytes` is the buffer for NVLink SHARP. `bytes` lies between `low_bytes` and `high_bytes`.
+    `comm` is its address in the process, `rank` is the rank within it, and `ranks` is the number of its ranks.
+    `channels` is the number of channels for collectives, `p2p_channels` the number for sends, and `nvls_channels` the
+    number for NVLink SHARP. `links` has the number of connections of each kind. `nvls_bytes` is the size of the buffer
+    for NVLink SHARP. `bytes` is the best estimate of the memory of all its buffers, between `low_bytes` and
+    `high_bytes`.
     """
 
     comm: str
@@ -72,10 +76,13 @@ class NcclCommunicator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NcclProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about NCCL's memory from the log of one process; `rank` is the rank within its largest communicator.
+    """The device memory of NCCL's buffers in one process, computed from the process's log.
 
-    `other_links` are connections that may belong to any of several communicators. `path` and `line` are the position of
-    its first communicator in the logs. All communicators that were ever created count, including destroyed ones.
+    `rank` is the rank within its largest communicator (None: unknown). `path` and `line` are the position in the logs
+    of its first communicator. `buffers` has the sizes of a connection's buffers. `communicators` has all communicators
+    that were ever created, including those that were destroyed. `other_links` are connections that may belong to any of
+    several communicators. `bytes` is the best estimate of the memory of all buffers, between `low_bytes` and
+    `high_bytes`.
     """
 
     rank: int | None

@@ -6,7 +6,11 @@ from analyzers.memory.job import Job
 
 
 class SegmentKind(msgspec.Struct, frozen=True):
-    """All segments of one kind (small or large blocks, expandable) in the snapshot: their number, and their bytes."""
+    """All segments of one kind in the snapshot: segments for small blocks, for large blocks, or expandable ones.
+
+    `segments` is their number. The allocator has reserved `reserved_bytes` for them; these are divided into allocated
+    and free bytes.
+    """
 
     kind: str
     segments: int
@@ -16,9 +20,10 @@ class SegmentKind(msgspec.Struct, frozen=True):
 
 
 class CategoryTensors(msgspec.Struct, frozen=True):
-    """The tensors of one category that are alive at the peak; `largest` has the names of the largest of them.
+    """The tensors of one category that are alive at the peak.
 
-    The bytes of all categories sum to the peak.
+    `tensors` is their number, `bytes` their size, and `largest` has the names of the largest ones. The bytes of all
+    categories add up to the peak.
     """
 
     name: str
@@ -28,7 +33,10 @@ class CategoryTensors(msgspec.Struct, frozen=True):
 
 
 class HighWaterMark(msgspec.Struct, frozen=True):
-    """The highest live bytes of one category of short-lived memory, and the trace entry that reached them."""
+    """The most live bytes that one category of short-lived memory, such as activations, ever had.
+
+    `entry` is the trace entry at which it had them (-1: before the trace), which need not be the peak of all memory.
+    """
 
     name: str
     bytes: int
@@ -36,7 +44,10 @@ class HighWaterMark(msgspec.Struct, frozen=True):
 
 
 class LiveTensor(msgspec.Struct, frozen=True):
-    """A block that is alive at the peak; `name` is its recorded name, or else the line that allocated it."""
+    """A block of memory that is alive at the peak.
+
+    `name` is its recorded name; if none is recorded, it is the line of code that allocated the block.
+    """
 
     name: str
     bytes: int
@@ -51,9 +62,10 @@ class LayerActivations(msgspec.Struct, frozen=True):
 
 
 class Activations(msgspec.Struct, frozen=True):
-    """Activations per layer: predicted by a formula (`Job.activation_bytes_per_layer`), and measured at the peak.
+    """The bytes of activations per layer: predicted by a formula, and measured at the peak.
 
-    `job` and the prediction are None without run.json.
+    `theoretical_bytes_per_layer` is the prediction for one transformer layer of the `job`
+    (`Job.activation_bytes_per_layer`). Both are None if there is no run.json. `layers` has the measured bytes.
     """
 
     job: Job | None
@@ -62,9 +74,10 @@ class Activations(msgspec.Struct, frozen=True):
 
 
 class Overhead(msgspec.Struct, frozen=True):
-    """The bytes that the device (or, on a CPU, the process) uses, and the part that PyTorch's allocator tracks.
+    """The memory that a device uses, or on a CPU the process, and how much of it PyTorch's allocator tracks.
 
-    `of` is `device` or `process`; `made_of` lists the usual contents of the bytes that the allocator does not track.
+    `of` is `device` or `process`. `used_bytes` is the sum of `tracked_bytes` and `untracked_bytes`. `made_of` lists
+    what the untracked bytes usually are.
     """
 
     of: str
@@ -75,7 +88,13 @@ class Overhead(msgspec.Struct, frozen=True):
 
 
 class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory of one device in one file, divided by segments, categories, tensors and layers."""
+    """The memory of one device in one snapshot, divided in several ways: by segments, categories, tensors and layers.
+
+    `peak_bytes` is the peak of the live bytes. `segments` divides the reserved memory at the snapshot. `categories`
+    (`holders` in JSON) and `tensors` divide the live bytes at the peak; `high_water` has the peaks of single
+    categories. `activations` has the bytes of each layer, and `overhead` the memory outside PyTorch's allocator (None:
+    not recorded).
+    """
 
     path: str
     rank: int | None

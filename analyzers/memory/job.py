@@ -4,10 +4,14 @@ import msgspec
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """The training job that wrote a snapshot, as far as run.json describes it: the model's shape and the settings.
+    """The training job that wrote a snapshot, as far as its run.json describes it.
 
-    `compute_bytes` and `state_bytes` are the bytes of one element of an activation and of the optimizer's state.
-    `batch` is the local batch size.
+    `dim`, `hidden_dim`, `layers`, `heads` and `head_dim` are the shape of the model: its width, the width of its
+    feed-forward layers, and the numbers of layers and of attention heads (None: not recorded). `head_dim` is the size
+    of a head (None: `dim` divided by `heads`). `batch` is the local batch size, and `seq` the length of a sequence in
+    tokens. `compute_bytes` and `state_bytes` are the bytes of one element of an activation and of the optimizer's
+    state. `checkpointing` is the mode of activation checkpointing. `dp_shard` is the number of ranks that shard one
+    copy of the model, and `world_size` the number of all ranks.
     """
 
     name: str

@@ -27,8 +27,9 @@ class MemoryClass(StrEnum):
 class OomPattern(StrEnum):
     """The difference between the step that ran out of memory and the steps before it.
 
-    `GROWTH`: stacks whose live bytes rose step by step fill a considerable part of the memory. `SPIKE`: the step needed
-    far more than earlier steps. `STEADY`: it needed about as much. `UNKNOWN`: the trace has no earlier complete step.
+    `growth`: some stacks allocate memory that grows from step to step, and now fills a considerable part of the device.
+    `spike`: the step needed far more memory than earlier steps. `steady`: it needed about as much. `unknown`: the trace
+    has no earlier complete step to compare with.
     """
 
     GROWTH = "growth"
@@ -38,7 +39,14 @@ class OomPattern(StrEnum):
 
 
 class MissingEvidence(StrEnum):
-    """A kind of evidence that a snapshot does not record about a device, such as the stacks of its allocations."""
+    """A kind of evidence that a snapshot does not have about a device.
+
+    `history`: there are no trace entries, so only the state at the snapshot is known. `stacks` and `times`: no trace
+    entry has one. `segments`: there is no list of segments. `oldest_entries`: the ring buffer of the recorder was full,
+    and its oldest entries were overwritten. `origin_of_older_blocks`: nothing shows where blocks were allocated that
+    are older than the trace. `some_entries`: the trace does not lead to the blocks of the snapshot, so entries are
+    missing. `failing_step`: the step that ran out of memory was not recorded.
+    """
 
     HISTORY = "history"
     STACKS = "stacks"
@@ -53,9 +61,9 @@ class MissingEvidence(StrEnum):
 class UnusualKind(StrEnum):
     """A kind of memory use that is unusual without being a failure.
 
-    `LATE_STATE`: optimizer state that only the first optimizer step allocated. `LOSS`: copies of the logits made for
-    the loss. `KEPT`: activations that outlive the step that made them. `SPIKE`: a few steps that need far more memory
-    than all others. `ATTENTION_SCORES`: softmax results that attention without a fused kernel keeps.
+    `late_state`: optimizer state that only the first optimizer step allocated. `loss`: copies of the logits that the
+    loss makes. `kept`: activations that outlive the step that made them. `spike`: a few steps that need far more memory
+    than all others. `attention_scores`: the results of softmax, which attention without a fused kernel keeps.
     """
 
     LATE_STATE = "late_state"
@@ -66,7 +74,10 @@ class UnusualKind(StrEnum):
 
 
 class Remedy(StrEnum):
-    """A change of settings whose saving can be estimated from a snapshot alone."""
+    """A change of settings whose saving can be estimated from a snapshot alone.
+
+    `half_batch` is half of the local batch size; `expandable_segments` is the setting of PyTorch's allocator.
+    """
 
     ACTIVATION_CHECKPOINTING = "activation_checkpointing"
     HALF_BATCH = "half_batch"
@@ -74,12 +85,16 @@ class Remedy(StrEnum):
 
 
 class Oom(msgspec.Struct, frozen=True, kw_only=True):
-    """The last allocation that failed, at the trace entry `index`.
+    """The last allocation that failed, and the memory at this moment; all sizes are in bytes.
 
-    `categories` and `modules` have the bytes that were alive at this entry (only the largest modules). `pattern` is how
-    the failing step differs from earlier steps; for `growth`, `since_step` is the step in which the growth began.
-    `usual_peak_bytes` is the highest peak of the earlier complete steps, `usual_inputs_bytes` the most bytes that
-    inputs had at the peaks of these steps; both are None if there are no such steps.
+    `index` is the trace entry of the failed request, and `step` its training step (None: unknown). `frames` is the
+    stack that made the request, innermost frame first. The request was for `requested_bytes`; PyTorch had reserved
+    `reserved_bytes`, `allocated_bytes` of them were allocated, and the device still had `device_free_bytes`.
+    `categories` and `modules` divide the allocated bytes; `modules` has only the largest modules.
+
+    `pattern` is how the step differs from earlier steps. For `growth`, `since_step` is the step in which the growth
+    began. `usual_peak_bytes` is the highest peak of the earlier complete steps, and `usual_inputs_bytes` the most bytes
+    that inputs had at the peaks of these steps. Both are None if there are no such steps.
     """
 
     requested_bytes: int
@@ -100,8 +115,9 @@ class Oom(msgspec.Struct, frozen=True, kw_only=True):
 class FreeBlocks(msgspec.Struct, frozen=True, kw_only=True):
     """The free blocks of one CUDA stream in one memory pool when the snapshot was taken.
 
-    `segment` is the address of the segment that they are in, None if all segments count. `split_bytes` of the free
-    bytes are in segments that live blocks also use, so that they cannot be released to the device.
+    `count` (`pieces` in JSON) is the number of free blocks, `free_bytes` their sum, and `largest_bytes` the largest
+    one. `split_bytes` of the free bytes are in segments that live blocks also use, so that they cannot be returned to
+    the device. `segment` is the address of the segment with these blocks (None: the blocks of all segments).
     """
 
     pool: str
@@ -123,9 +139,10 @@ class Moment(StrEnum):
 class FreeMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The memory that the allocator has reserved but no block uses after trace entry `entry`, in bytes.
 
-    After a failed request, only the memory counts that the request's CUDA stream and pool may use. `split_bytes` are
-    in segments that live blocks also use, so that they cannot be given back to the device; `largest_bytes` is the
-    largest free block.
+    `moment` says which moment this is. `reserved_bytes` is all reserved memory, and `largest_bytes` the largest free
+    block. `split_bytes` are free in segments that live blocks also use, so that they cannot be returned to the device.
+    After a failed request, only free memory counts that the CUDA stream and the pool of the request may use.
+    `device_free_bytes` is the memory that the device had left (None: no request failed).
     """
 
     moment: Moment
@@ -137,13 +154,17 @@ class FreeMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of the reserved memory is allocated and how much is free, at the end of the trace.
+    """The reserved memory at the end of the trace: how much of it is allocated, and how much is free in which blocks.
 
-    `segments` has the segments in use with the most free bytes. `inactive_split_bytes` are free in segments that live
-    blocks also use. `rounding_bytes` are the bytes added to requests by rounding up. A CPU has no caching allocator, so
-    for its recordings only `allocated_bytes` is meaningful. `request_bytes` is the size of the failed request; None if
-    none failed. `decisive` is the free memory when that request failed, or at the peak; None without a history, or if
-    the segments of that time are not all known.
+    `allocated_bytes` of `reserved_bytes` are in use by blocks; `rounding_bytes` of these were added when requests were
+    rounded up. `inactive_split_bytes` are free in segments that live blocks also use, so that they cannot be returned
+    to the device. `largest_free_block_bytes` is the largest free block. `pools` has the free blocks of each pool and
+    stream; `segments` has the segments with the most free bytes among those in use.
+
+    `request_bytes` is the size of the failed request (None: none failed). `decisive` is the free memory when this
+    request failed, or at the peak if none failed; None without a history, or if the segments of that time are not all
+    known. `expandable` says whether segments are expandable. `made_up_segments` is true for recordings of a CPU, which
+    has no caching allocator: then only `allocated_bytes` is meaningful.
     """
 
     reserved_bytes: int
@@ -157,15 +178,16 @@ class Fragmentation(msgspec.Struct, frozen=True, kw_only=True):
     segments: list[FreeBlocks]
     decisive: FreeMemory | None = None
     expandable: bool | msgspec.UnsetType = msgspec.UNSET
-    """Whether segments are expandable; unset if none is."""
+    """Whether some segments are expandable; unset if none is."""
 
 
 class TopStack(msgspec.Struct, frozen=True, kw_only=True):
-    """The live bytes of one category that one stack allocated, in `count` blocks.
+    """The live bytes of one category that were allocated with the same call stack, in `count` blocks.
 
-    `frames` begins with the user's innermost frame. `name` is a name for people that no other stack in the list has.
-    `operation` is the operation of PyTorch or a library inside the user's frame, such as `bmm` or `backward of
-    softmax`; empty if not known. `label` is the tensor's recorded name, if there is only one block.
+    `frames` is the stack, beginning with the innermost frame of the user's code. `operation` is the operation of
+    PyTorch or of a library that this frame called, such as `bmm` or `backward of softmax` (empty: not known). `name` is
+    a readable name, which no other stack in the list has. `label` is the recorded name of the tensor, if there is only
+    one block.
     """
 
     bytes: int
@@ -178,10 +200,12 @@ class TopStack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
-    """A stack whose live bytes grow over the last `steps` steps: by `total_bytes` in all.
+    """A call stack whose live bytes grow from step to step, as a leak does.
 
-    `first_step` is the first of these steps; None if steps are not annotated but inferred from recurring stacks.
-    `forward_only` is set if no stack shows a backward pass or an optimizer in such steps.
+    They grow by `bytes_per_step` in each of the last `steps` steps, and by `total_bytes` in all. `first_step` is the
+    first of these steps; None if the steps are not marked in the trace, but inferred from stacks that recur.
+    `forward_only` is true if nothing in such inferred steps shows a backward pass or an optimizer, as in inference;
+    otherwise it is unset.
     """
 
     bytes_per_step: int
@@ -196,9 +220,13 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 class PoolUse(msgspec.Struct, frozen=True, kw_only=True):
     """The use of one memory pool by one CUDA stream: its segments at the end of the trace, and its bytes over time.
 
-    `segments`, `reserved_bytes` and `allocated_bytes` are the values at the end; the other sizes are requested bytes.
-    In files of torch before 2.12 the pool of a block is known only if its segment still exists at the end. Other blocks
-    are in the pool `?`. Each of them may belong to any pool, so the peaks of the named pools are then lower bounds.
+    `segments`, `reserved_bytes` and `allocated_bytes` are the values at the end of the trace. The other sizes are
+    requested bytes, without rounding: before the trace, at the peak and at the end. `peak_index` is the trace entry
+    with the peak (-1: before the trace).
+
+    In files of torch before 2.12, the pool of a block is known only if its segment still exists at the end. All other
+    blocks are listed under the pool `?`. Since each of them may belong to any pool, the peaks of the named pools are
+    then lower bounds.
     """
 
     pool: str
@@ -213,9 +241,9 @@ class PoolUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The requested bytes of the blocks that one CUDA stream allocated: before, at the peak of and after the trace.
+    """The requested bytes of the blocks that one CUDA stream allocated: before the trace, at its peak and at its end.
 
-    `peak_index` is the trace entry that reached the peak; -1: before the trace.
+    `peak_index` is the trace entry with the peak (-1: before the trace).
     """
 
     stream: int
@@ -226,18 +254,21 @@ class StreamUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """A request (trace entry `index`) for which the allocator first had to release cached segments of `freed_bytes`."""
+    """A request for which the allocator first had to return cached segments to the device, which is slow.
+
+    `index` is the trace entry of the request, and `freed_bytes` is the size of the returned segments.
+    """
 
     index: int
     freed_bytes: int
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):
-    """An estimate of how much memory a change would free, such as activation checkpointing (`remedy`).
+    """An estimate of how much memory a change of settings would free.
 
-    The change affects `of_bytes` of the memory, such as all activations, and would free about `frees_bytes` of them.
-    Both numbers are about the memory that was allocated when a request failed, or at the peak if none failed. `model`
-    is a text on the assumptions of the estimate.
+    `remedy` (`what` in JSON) is the change, such as activation checkpointing. It affects `of_bytes` of the memory, such
+    as all activations, and would free about `frees_bytes` of them. Both numbers are about the memory that was allocated
+    when a request failed, or at the peak if none failed. `model` is a text on the assumptions of the estimate.
     """
 
     remedy: Remedy = msgspec.field(name="what")
@@ -247,10 +278,11 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CategoryBasis(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule for guessing the category of blocks, and the bytes and number of the blocks at the peak that it decided.
+    """A rule that guesses the category of blocks, and the blocks at the peak whose category it decided.
 
-    `because` is the evidence used by the rule, in words. `category` is empty for the rule of blocks tagged by the
-    recorder, because each of these blocks has a category of its own.
+    `rule` is the name of the rule, and `because` is the evidence that it uses, in words. `bytes` and `blocks` are the
+    size and the number of the blocks. `confidence` is from 0 to 1. `category` is empty for the rule about blocks that
+    the recorder tagged, because each of these blocks has a category of its own.
     """
 
     rule: str
@@ -262,12 +294,15 @@ class CategoryBasis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnusualUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory use that is unusual without being a failure; `frames` is the stack that allocated most of it.
+    """Memory use that is unusual without being a failure; `kind` (`what` in JSON) says which.
 
-    `frees_bytes` is by how much a remedy would lower the peak; `step` is the step in which the memory was allocated
-    (None: unknown). For a spike, `bytes` is the difference between the peak of its step and the highest peak of the
-    other steps, and `larger_steps` of `compared_steps` steps are spikes; `forward_only` is set if no stack shows a
-    backward pass or an optimizer in these steps.
+    `bytes` is the memory that is used in this way, and `frees_bytes` is by how much a remedy would lower the peak.
+    `step` is the step in which the memory was allocated (None: unknown). `frames` is the stack that allocated most of
+    it.
+
+    For a spike, `bytes` is the difference between the peak of its step and the highest peak of the other steps, and
+    `larger_steps` of `compared_steps` steps are spikes. `forward_only` is true if nothing in these steps shows a
+    backward pass or an optimizer. The three fields are unset for other kinds.
     """
 
     kind: UnusualKind = msgspec.field(name="what")
@@ -281,7 +316,12 @@ class UnusualUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A training step that is completely in the trace: its peak, and the live bytes by category at its end."""
+    """A training step that is completely in the trace, with its peak and the live bytes at its end.
+
+    `first_entry` and `last_entry` are the trace entries with which it begins and ends. `peak_bytes` is the highest
+    number of live bytes in between, and `peak_index` the entry that reached it. `end_bytes` are alive at the end of the
+    step, and `end_categories` divides them by category.
+    """
 
     step: int
     first_entry: int
@@ -293,16 +333,29 @@ class StepUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """The results about one device in one file.
+    """The results about one device in one memory snapshot; sizes are in bytes, and an index is that of a trace entry.
 
-    Allocated bytes are *requested* bytes, summed over the live blocks. `top_stacks` allocated most of the bytes alive
-    at the peak, `end_stacks` most of those alive after the last trace entry. `steps` are the last complete steps; it is
-    empty unless annotations such as `ProfilerStep#7` mark the steps. `listed_bytes` is the sum of the snapshot's list
-    of blocks, if it differs from `end_allocated_bytes`. `account` divides the device's whole memory among PyTorch,
-    libraries and other processes at the time of the snapshot; empty if the device's total was not recorded.
-    `nccl_groups` is the number of process groups of this rank that use NCCL, `nccl` what its log shows of their memory.
-    `limit_name` says which limit of the process `limit_bytes` is, such as `RLIMIT_DATA`; empty for the memory of a
-    device, or if unknown.
+    `entries` is the number of trace entries. Allocated bytes are requested bytes, without rounding, summed over the
+    live blocks: before the trace (`start_allocated_bytes`), at the peak, which is at entry `peak_index` (-1: before the
+    trace), and at the end. `consistent` says whether the trace leads to the blocks of the snapshot. If it does not,
+    entries are missing, sizes over time are approximate, and `listed_bytes` is the sum of the blocks of the snapshot.
+    `missing` (`lacking` in JSON) names the evidence that the snapshot does not have.
+
+    `reserved_bytes` is the memory that the allocator holds at the end, `peak_reserved_bytes` the most that it held.
+    `limit_bytes` is the memory of the device, or a limit of the process (None: unknown); `limit_name` names that limit,
+    such as `RLIMIT_DATA` (empty: it is the memory of the device, or unknown). `retries` are the requests for which the
+    allocator had to return cached segments first. `oom` is the last failed request (None: none failed).
+
+    `categories` has the bytes of each category at the peak. If `categories_exact` is true, the recorder wrote the
+    category of each block; otherwise categories are guessed by the rules in `categories_bases`, with a mean confidence
+    of `categories_confidence`. `top_stacks` allocated most of the bytes alive at the peak, `end_stacks` most of those
+    alive at the end. `steps` are the last complete steps; empty unless annotations such as `ProfilerStep#7` mark the
+    steps. `growing` has the stacks that look like a leak. `unusual` (`notable` in JSON) has unusual uses of memory, and
+    `savings` (`estimates` in JSON) what changes of settings would free.
+
+    `account` divides the whole memory of the device among PyTorch, libraries and other processes when the snapshot was
+    taken; empty if the total is not known. `nccl_groups` is the number of process groups of this rank that use NCCL,
+    and `nccl` is what NCCL's log shows about its memory; each is unset if it is not recorded.
     """
 
     path: str
@@ -342,7 +395,10 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingChange(msgspec.Struct, frozen=True):
-    """A changed setting, such as batch = 2x; `model` is a text on the assumptions for the computation of its effect."""
+    """A changed setting, such as `batch` with the value `2x`.
+
+    `model` is a text on the assumptions by which the effect of the change was computed.
+    """
 
     name: str
     value: str
@@ -350,7 +406,11 @@ class SettingChange(msgspec.Struct, frozen=True):
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """The peak of one device as recorded, and as predicted with all `changes` of settings."""
+    """The peak memory of one device as recorded, and as predicted if all `changes` of settings were made.
+
+    `peak_bytes` and `categories` are the recorded peak, and `new_peak_bytes` and `new_categories` the predicted one, in
+    bytes. `new_peak_entry` is the trace entry at which the predicted peak is reached.
+    """
 
     path: str
     rank: int | None
@@ -365,7 +425,10 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryData(msgspec.Struct, frozen=True):
-    """The field `data` of a memory report; `breakdown` and `what_if` are empty unless they were requested."""
+    """The field `data` of the JSON document `workbench.memory/1`: the results about each device of each snapshot.
+
+    `breakdown` and `what_if` are empty unless they were requested.
+    """
 
     devices: list[Device]
     breakdown: list[Breakdown] = []
