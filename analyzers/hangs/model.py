@@ -17,10 +17,14 @@ from analyzers.words import dtype_name
 class HangClass(StrEnum):
     """The class of a hang: what is wrong, for example that a rank died or skipped an operation.
 
-    The order of the values matters: if a job has causes of several classes, the class that comes first here explains
-    the others. `ORDER_CYCLE`: ranks wait for each other because they used their process groups in different orders.
-    `HOST_STUCK`: the rank runs other code and issues no operation. `LAGGING`: the rank has not completed an operation
-    that others have completed. `ALL_ARRIVED`: all ranks issued the operation, but it does not complete.
+    `dead`: the process of a rank ended. `mismatch`: ranks issued different operations where all must issue the same.
+    `skipped`: a rank did not issue an operation that the others wait in. `order_cycle`: ranks wait for each other,
+    because they used their process groups in different orders. `host_stuck`: a rank runs other code and issues no
+    operation. `unmatched_p2p`: a send or recv has no counterpart. `lagging`: a rank has not completed an operation that
+    others have completed. `all_arrived`: all ranks issued the operation, but it does not complete. `slow`: the ranks
+    made progress, so the job was slow and did not hang.
+
+    If a job has causes of several classes, the one that comes first in Python's definition explains the others.
     """
 
     DEAD = "dead"
@@ -90,9 +94,11 @@ class Reason(StrEnum):
 
 
 class GroupSource(StrEnum):
-    """The source of the list of a process group's members, the most reliable source first.
+    """The source of the list of a process group's members.
 
-    `ENTRIES`: no file lists the members, so they are the ranks that used the group.
+    `side file`: a file that the recorders of this project write beside the dumps. `pg_config`: PyTorch's list in the
+    dump. `entries`: no file lists the members, so they are taken to be the ranks that used the group. The first is the
+    most reliable, the last the least.
     """
 
     SIDE_FILE = "side file"
@@ -107,11 +113,15 @@ class Lack(StrEnum):
     COMPLETED_OPERATIONS = "completed_operations"
     FIRST_PENDING_OPERATION = "first_pending_operation"
     GROUP_NAMES = "group_names"
-    """With TORCH_DISTRIBUTED_DEBUG=DETAIL a wrapper replaces each process group, and its entries name no group."""
+    """The entries name no group: with TORCH_DISTRIBUTED_DEBUG=DETAIL, a wrapper replaces each process group."""
 
 
 class Frame(msgspec.Struct, frozen=True, order=True):
-    """One frame of a stack: function, file and line; `line` is 0 for native code without line numbers."""
+    """One frame of a stack.
+
+    `name` is the name of the function, and `line` the line in the file `filename`; it is 0 for native code without line
+    numbers.
+    """
 
     name: str
     filename: str
@@ -119,10 +129,10 @@ class Frame(msgspec.Struct, frozen=True, order=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """A process group; `ranks` are the global ranks of its members, ascending.
+    """A process group of the job.
 
-    `desc` is PyTorch's description, such as `mesh_tp`. `source` is where the list of members was found: for example,
-    `pg_config` is PyTorch's list in the dump.
+    `name` is PyTorch's name for it, and `desc` its description, such as `mesh_tp`. `ranks` are the global ranks of its
+    members, in ascending order, and `source` is where they were found.
     """
 
     name: str
@@ -138,10 +148,10 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """A rank that waits in an operation, and the ranks that it waits for: an edge of the wait-for graph.
+    """A rank that waits in an operation, and the ranks that it waits for.
 
-    `rank` is in operation number `seq` of process group `group`. `waits_for` are the members that have not arrived
-    there; it is empty if all have.
+    `rank` waits in the operation number `seq` of the process group `group`, such as `all_reduce` (`operation`).
+    `waits_for` are the members of the group that have not arrived there; it is empty if all have arrived.
     """
 
     rank: int
@@ -152,11 +162,14 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Culprit(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks that wait for no other rank while others, the victims, wait for them.
+    """Ranks that caused a hang: others, the victims, wait for them, but they wait for no other rank.
 
-    `title` says what the culprits did; `detail` is the evidence that distinguishes them from other ranks. `group`,
-    `seq` and `operation` name the operation in which the victims wait. `frames` is a culprit's stack, innermost frame
-    first.
+    `kind` (`class` in JSON) is what is wrong. `title` says what the culprits did, and `detail` is the evidence that
+    distinguishes them from the other ranks. `group`, `group_desc`, `seq` and `operation` name the operation in which
+    the `victims` wait: its process group with PyTorch's description, its number in the group, and its name (None:
+    unknown). `frames` is the stack of a culprit, innermost frame first. `step` is the step in which it is (None:
+    unknown). `error` is the error with which a culprit ended (None: not known), and `out_of_memory` says whether it ran
+    out of memory. `confidence` is from 0 to 1.
     """
 
     ranks: list[int]
@@ -176,7 +189,12 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HangData(msgspec.Struct, frozen=True, kw_only=True):
-    """The field `data` of the JSON document `workbench.hang/1`: all results of a hang report."""
+    """The field `data` of the JSON document `workbench.hang/1`: all results of a hang report.
+
+    `world_size` is the number of ranks of the job, and `ranks_with_dump` are those with a Flight Recorder dump.
+    `groups` are the process groups. `culprits` are the causes of the hang, and `waits` has the ranks that wait.
+    `ended_cleanly` is true if all ranks recorded that they ended without an error.
+    """
 
     world_size: int
     ranks_with_dump: list[int]

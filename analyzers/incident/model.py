@@ -27,9 +27,11 @@ class IncidentClass(StrEnum):
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """One event in the chain from the first cause of an incident to its last effect, with its sentence (`text`).
+    """One event in the chain from the first cause of an incident to its last effect.
 
-    `findings` are the ids of the findings that the event is based on.
+    `text` is the sentence about it. `kind` (`class` in JSON) is its class, such as `oom` or `waiting`. `ranks` are the
+    ranks that it is about, and `step` is its training step (None: unknown). `findings` are the ids of the findings that
+    it is based on.
     """
 
     text: str
@@ -40,10 +42,10 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IncidentData(msgspec.Struct, frozen=True, kw_only=True):
-    """The field `data` of the JSON document `workbench.incident/1`.
+    """The field `data` of the JSON document `workbench.incident/1`: the results of all analyzers for one run.
 
-    It has the `data` of each analyzer (None if the analyzer found nothing to read), and the chain of events, the first
-    cause first.
+    `memory`, `hang`, `trace`, `steps` and `logs` are the fields `data` of the analyzers' own documents; each is None if
+    there is nothing to read for it. `chain` has the events that led to the end of the run, the first cause first.
     """
 
     memory: MemoryData | None

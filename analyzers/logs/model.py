@@ -13,7 +13,20 @@ LOGGER = re.compile(r"^(?:\[\w+\]:\s?)*\[?[IWEF]\d{3,4} [\d:.]+ +(?:\d+ )?\S+\] 
 
 
 class EventKind(StrEnum):
-    """The kind of an event; an event is what one line or a block of lines of a log reports."""
+    """The kind of an event that one line or a block of lines of a log reports.
+
+    `cuda_error` is an error of CUDA other than memory. `hardware` is an error of a device, its driver or a node. `nan`
+    is a NaN in the loss or a gradient, and `overflow_skip` is a step that fp16 training skipped because of an overflow.
+    `skipped_work` is a batch or sample that a rank skipped because of an error. `mismatch` are ranks that called
+    different collectives, or with different sizes. `monitored_barrier` and `desync` are PyTorch's reports on ranks that
+    did not arrive. `timeout` is a wait in gloo or for the store that timed out, `watchdog_timeout` a timeout of NCCL's
+    watchdog, and `watchdog_status` its report on the progress of a process group. `heartbeat` is a stuck watchdog.
+
+    `startup` is a failure before the training began. `stop_requested` is an end that the scheduler, the launcher or a
+    user asked for. `signal` and `exit` are ends of processes. `torchrun_failure` and `torchrun_root_cause` are rows of
+    the table that torchrun prints. `dump_written` is a Flight Recorder dump, and `stacks` are stacks of a running
+    process that Python's fault handler printed. `completed` is the end of a training.
+    """
 
     EXCEPTION = "exception"
     OUT_OF_MEMORY = "out_of_memory"
@@ -78,7 +91,19 @@ class LogClass(StrEnum):
 
 
 class Reason(StrEnum):
-    """The specific reason of an event or a failure, for kinds of events that have several."""
+    """The specific reason of an event or a failure, for kinds of events that have several.
+
+    At the start: `missing_ranks` did not join in time, `driver` is an NVIDIA driver that does not fit, `bad_arguments`
+    and `no_script` are errors in the command. Memory: `allocator` is PyTorch's allocator, `driver_memory` and
+    `library_memory` are requests of CUDA and its libraries, `nccl_buffers` of NCCL; on the host, `host_allocator` is a
+    failed request and `oom_killer` a killed process. Devices: `xid_software` is an Xid, an error number of NVIDIA's
+    driver, that a program can cause, and `xid` is any other; `link` is a failing network link. Disk: `write_failed` is
+    a write that ended early. Numbers: `scale_exhausted` is a loss scale of fp16 training that cannot fall further.
+
+    Collectives: `fingerprints` (PyTorch's check of all calls), `operations`, `sizes`, `groups` and `models` are what
+    differs between ranks; `messages` are sends and receives without a counterpart; `peer_gone` is a lost connection.
+    Ends: `closed` is a process that the launcher asked to end, and `forced` one that it killed.
+    """
 
     # Start-up.
     PORT_IN_USE = "port_in_use"
@@ -142,10 +167,24 @@ class Reason(StrEnum):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The numbers and names in the lines of an event; a field is unset if the lines do not have it.
+    """The numbers and names in the lines of an event; a field is absent if the lines do not have it.
 
-    Sizes are in bytes. `enqueued` and `completed` are sequence numbers of collectives; `group_rank` is a rank within
-    the process group. `input_elements` and `output_elements` are bytes if the event is about sizes that differ.
+    Collectives: `operation` is the one that failed, and `other_operation` the one that another rank called instead.
+    `enqueued` and `completed` are the sequence numbers of the last collectives that a rank enqueued and completed in a
+    group. `group_rank` is a rank within the process group. `ranks` are the ranks that the text names. `input_elements`
+    and `output_elements` are sizes of tensors; they are bytes if the event is about sizes that differ.
+
+    Processes: `error_name` and `hint` are of the error that ended a process. `caught`, `logged` and `uncaught` say who
+    printed an error: the program itself, a logger of the program, or PyTorch's hook for exceptions that nothing caught.
+    `thread` is the thread that an exception ended, if it was not the main thread. `survived` says whether training went
+    on.
+
+    Memory: all sizes are in bytes. `unallocated_bytes` are reserved by PyTorch but not allocated, `process_bytes` are
+    used by the process, and `other_processes` by each other process on the device.
+
+    Devices and network: `xid` is the error number of NVIDIA's driver, `pci` the address of the device, and `status` the
+    result code of an InfiniBand request. `peer` is a network address or the other rank of a send or recv. `name` is
+    another name in the text. `joined` of the `expected` ranks or nodes arrived.
     """
 
     reason: Reason | None = None
@@ -169,7 +208,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     host: str | None = None
     error_name: str | None = None
     hint: str | None = None
-    """The line `hint: ...` below the exception, which errors of this project have: what to do."""
+    """The advice in the line `hint: ...` below the exception, which errors of this project have."""
     caught: bool = False
     """Whether the program itself printed a CUDA error in its own words, so that no exception ended it there."""
     logged: bool = False
@@ -205,12 +244,17 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LogEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that a log reports: an exception, a timeout, the end of a process, and so on.
+    """An event that a log reports, such as an exception, a timeout or the end of a process.
 
-    `path` and `line` are its position in the log, `source` is the line of the user's code (`file:line`). `time_ns` is
-    the printed time in ns since 1970, taken as UTC; a missing year is taken from the time of the log file. `count` is
-    how often the same event was reported. `attempt` is the number of restarts of the job before the event. `chain` has
-    the texts of the exceptions that led to the reported exception, the earliest one first.
+    `message` is its text, and `excerpt` has the lines around it. `path` and `line` are its position in the logs.
+    `rank`, `step`, `group` (a process group) and `seq` (the number of a collective in it) are None if the log does not
+    show them. `source` is the line of the user's code, as `file:line`, and `function` the function there; each is empty
+    if unknown. `time_ns` is the printed time in ns since 1970, taken as UTC (None: no time is printed); a missing year
+    is taken from the time of the log file.
+
+    `count` is how often the same event was reported. `attempt` is the number of restarts of the job before the event.
+    `chain` has the texts of the exceptions that led to this exception, the earliest one first. `facts` has the numbers
+    and names in the text.
     """
 
     kind: EventKind
@@ -229,7 +273,7 @@ class LogEvent(msgspec.Struct, frozen=True, kw_only=True):
     chain: list[str] = []
     facts: Facts = Facts()
     excerpt: str = ""
-    """The lines of the log around the event."""
+    """The lines of the log around the event, as they are printed."""
 
     @property
     def headline(self) -> str:
@@ -238,9 +282,11 @@ class LogEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankLog(msgspec.Struct, frozen=True, kw_only=True):
-    """The last step and the last line of one rank in the logs; `path` is the file with that line.
+    """The last step and the last line that one rank printed.
 
-    `step_line` is the last line with a step, and `step_source` its position as `path:line`.
+    `last_step` is the last step that it reported (None: none), `step_line` is the line with this step, and
+    `step_source` is the position of that line, as `path:line`. `last_line` is the last line of the rank, and `path` the
+    file with it.
     """
 
     rank: int
@@ -252,7 +298,12 @@ class RankLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A log file of the run, and how much of it was read; `problem` is why it could not be read (empty: it could)."""
+    """A log file of the run, and how much of it was read.
+
+    `bytes` is its size, and `lines` is the number of lines that were read. `binary` is true if it is not text.
+    `problem` is why it could not be read (empty: it could). `skipped_bytes` is the size of the part in the middle that
+    was not read, because the part before it has too many lines that look like errors.
+    """
 
     path: str
     bytes: int
@@ -260,14 +311,14 @@ class LogFile(msgspec.Struct, frozen=True, kw_only=True):
     binary: bool = False
     problem: str = ""
     skipped_bytes: int = 0
-    """The size of the part in the middle that was not read, because the part before has too many lines like errors."""
+    """The size of the part in the middle that was not read, as too many lines before it look like errors."""
 
 
 class LogMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a device's memory at a failed request for memory, as a log shows them.
+    """The parts of a device's memory when a request for memory failed, as the message in a log shows them.
 
-    `parts` add up to the total of the device, except for rounding. `path` and `line` are the position of the message
-    in the logs.
+    `requested_bytes` is the size of the failed request. `parts` add up to the total of the device, except for rounding.
+    `path` and `line` are the position of the message in the logs.
     """
 
     rank: int | None
@@ -279,10 +330,12 @@ class LogMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogsData(msgspec.Struct, frozen=True, kw_only=True):
-    """The field `data` of the JSON document `workbench.logs/1`.
+    """The field `data` of the JSON document `workbench.logs/1`: what the text logs of a run report.
 
-    `events` are in the order of the logs. `ranks` has what the logs show about each rank. `world_size` is None if no
-    log has it.
+    `world_size` is the number of ranks (None: no log shows it). `ranks` has the last step and line of each rank.
+    `events` are in the order of the logs; `left_out` further ones were counted but not kept, because there were too
+    many. `files` are the log files. `memory` has the parts of a device's memory at each failed request. `nccl` has the
+    memory of NCCL's buffers in each process, if the job was logged with NCCL_DEBUG=INFO.
     """
 
     world_size: int | None

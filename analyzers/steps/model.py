@@ -11,7 +11,11 @@ from analyzers.steps.columns.quantities import NumberedBy, Quantity
 
 
 class Cause(StrEnum):
-    """The reason why steps lose time: the kind of work in which a late rank, or all ranks at once, took longer."""
+    """The reason why steps lose time: the kind of work in which a late rank, or all ranks at once, took longer.
+
+    `gc` is Python's garbage collection. `unrecorded` is code of the script outside of the phases that the log records.
+    `mixed`: no single cause explains most of the lost time.
+    """
 
     COMPUTE = "compute"
     DATA = "data"
@@ -26,7 +30,11 @@ class Cause(StrEnum):
 
 
 class Pattern(StrEnum):
-    """The pattern of a straggler's lateness: in nearly all steps, some steps, in turns with others, or by machine."""
+    """The pattern in which a straggler is late.
+
+    `persistent`: in nearly all steps since the first late step. `recurring`: in some steps, without a step from which
+    on it is always late. `rotating`: in turns with other ranks. `host`: together with all other ranks of its machine.
+    """
 
     PERSISTENT = "persistent"
     """The rank is late in nearly all steps since the first late step."""
@@ -39,14 +47,18 @@ class Pattern(StrEnum):
 
 
 class ChangeKind(StrEnum):
-    """How the step time changed: at once at one step (STEP), or steadily from that step to the end (DRIFT)."""
+    """The way in which the step time changed: at once at one step (`step`), or steadily until the end (`drift`)."""
 
     STEP = "step"
     DRIFT = "drift"
 
 
 class EventKind(StrEnum):
-    """The kind of an event in the loss or the gradient norm."""
+    """The kind of an event in the loss or the gradient norm.
+
+    `loss_spike`: the loss is far higher for a short time. `loss_rise`: the loss rises and stays high. `plateau`: the
+    loss stops falling. `grad_norm_jump`: the gradient norm is far larger than before.
+    """
 
     LOSS_SPIKE = "loss_spike"
     LOSS_RISE = "loss_rise"
@@ -83,9 +95,10 @@ class Problem(StrEnum):
 class MappedColumn(msgspec.Struct, frozen=True, kw_only=True):
     """One column of a log that another trainer wrote, and the quantity that it was read as.
 
-    `quantity` is null if the meaning of the column is unknown; the column is kept nevertheless. `unit` is the unit of
-    the values in the file, `unknown` if neither the column's name nor the trainer shows it. `chosen` is true if the
-    user named this column for the quantity. `last` is the last value of the column.
+    `quantity` is None if the meaning of the column is unknown; its values are kept nevertheless. `unit` is the unit of
+    the values in the file: empty if they need none, and `unknown` if neither the column's name nor the trainer shows
+    it. `chosen` is true if the user named this column for the quantity. `last` is the last value of the column (None:
+    none).
     """
 
     name: str
@@ -96,12 +109,15 @@ class MappedColumn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MappedLog(msgspec.Struct, frozen=True, kw_only=True):
-    """How a log of another trainer was read.
+    """A log that another trainer wrote, and how it was read.
 
-    `duplicates` is the number of rows that were dropped because a later row has the same step. `restarts` is how often
-    the step number went back. `dropped` is the number of rows without a step number. `texts` has the names of columns
-    without numbers. `omitted` counts the values that were dropped because the log has more columns than are read
-    (`raw_table.COLUMNS_AT_MOST`).
+    `numbered_by` is where the step numbers come from, and `columns` are the columns with numbers. `texts` has the names
+    of columns without numbers. `timed_by_clock` is true if the step times were computed from the clock times of the
+    rows, because no column has them.
+
+    `duplicates` is the number of rows that were dropped because a later row has the same step, and `dropped` the number
+    of rows without a step number. `restarts` is how often the step number went back. `omitted` is the number of values
+    that were not read because the log has more than 512 columns.
     """
 
     path: str
@@ -116,11 +132,15 @@ class MappedLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """The summary of one rank: medians over its plain steps (those that only trained), in seconds and bytes.
+    """The summary of one rank's steps.
 
-    `mad_s` is the median absolute deviation of its step times. `phases`, `cpu` and `device` have the seconds of each
-    phase by the wall clock, in processor time and by the device's clock. `table.NOT_PLAIN` lists the tags of steps that
-    are not plain.
+    `steps` is the number of recorded steps, from `first_step` to `last_step`. Times are in seconds, and are those of
+    plain steps: steps that did nothing besides training, so not the first step or one with a checkpoint
+    (`table.NOT_PLAIN` has the tags of the others). `median_step_s`, `mad_s` and `p95_step_s` are the median, the median
+    absolute deviation and the 95th percentile of the step time; each is None if there is no plain step. `phases`, `cpu`
+    and `device` have the median of each phase, measured by the wall clock, in processor time, and by the device's
+    clock. `tokens_per_s` is the speed of the rank (None: not recorded). `last_loss` is its last loss (None: not logged,
+    or not finite).
     """
 
     rank: int
@@ -139,14 +159,20 @@ class RankSteps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaggedSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps of all ranks that share a tag, such as `checkpoint`: how many, and their median duration in seconds."""
+    """The steps of all ranks that have the same tag, such as `checkpoint`.
+
+    `steps` is their number, and `median_step_s` their median duration in seconds (None: unknown).
+    """
 
     steps: int
     median_step_s: float | None
 
 
 class LateStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step in which a rank was late, and by how many seconds; `step_s` is the duration of the step."""
+    """A step in which a rank was late.
+
+    `lateness_s` is by how many seconds it was late, and `step_s` is the duration of the step in seconds.
+    """
 
     step: int
     lateness_s: float
@@ -154,12 +180,15 @@ class LateStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank that makes the others wait.
+    """A rank that is late, so that the other ranks wait for it; times are in seconds.
 
-    `lateness_s` is its mean lateness over the steps in which it is late; `recurrence` is the share of these steps.
-    `lost_s` is the time that the rank costs the job per step, averaged over all steps; `share` is the total cost as a
-    share of the time of all steps. `latest` are the steps in which it is latest, in order of steps. `late_step_s` is
-    the median duration of the steps in which it is late, `other_step_s` of the other steps (None: there are none).
+    `cause` is the kind of work that makes it late, and `pattern` is how its lateness is distributed over the steps. It
+    was late in `steps_late` steps, from `first_step` to `last_step`; `recurrence` is their share of all steps.
+    `lateness_s` is its mean lateness in these steps. `lost_s` is the time that it costs the job per step, as a mean
+    over all steps, and `share` is this cost as a share of the time of all steps (0 to 1).
+
+    `latest` are the steps in which it was latest, in the order of steps. `late_step_s` is the median duration of the
+    steps in which it was late, and `other_step_s` that of the other steps (None: there are none).
     """
 
     rank: int
@@ -180,7 +209,8 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
 class GlobalStall(msgspec.Struct, frozen=True, kw_only=True):
     """Steps in which all ranks lost time for one cause.
 
-    `lost_s` is the time lost in these steps, in seconds, and `share` the same as a share of the time of all steps.
+    `steps` is their number, from `first_step` to `last_step`. `lost_s` is the time lost in them, in seconds, and
+    `share` is the same as a share of the time of all steps (0 to 1).
     """
 
     cause: Cause
@@ -192,10 +222,11 @@ class GlobalStall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LongStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A single step that took far longer than the steps around it, with times in seconds.
+    """A single step that took far longer than the steps around it.
 
-    `ranks` are the ranks for which the others waited, or all ranks if this is not known. `phase` is the phase with most
-    of the extra time, empty if no phase explains it. `share` is the extra time as a share of the time of all steps.
+    `duration_s` is its duration, and `usual_s` the usual one of the steps around it, in seconds. `ranks` are the ranks
+    for which the others waited, or all ranks if this is not known. `phase` is the phase with most of the extra time
+    (empty: no phase explains it). `share` is the extra time as a share of the time of all steps (0 to 1).
     """
 
     step: int
@@ -207,9 +238,10 @@ class LongStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of the typical step time at `step`, from `before_s` to `after_s` seconds.
+    """A change of the typical step time at step `step`.
 
-    `phases` is {phase: by how many seconds it changed}.
+    `before_s` and `after_s` are the step times before and after it, in seconds. `phases` maps each phase to the number
+    of seconds by which it changed.
     """
 
     kind: ChangeKind
@@ -220,12 +252,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the wall time of a run, as the mean over its ranks.
+    """The division of a run's wall time into productive and lost time, as the mean over its ranks.
 
-    `parts` is {name of a part: ns}, such as `data`, `checkpoint`, `stall`, `restart`, `redone` (steps whose work was
-    lost by a restart) and `productive` (the time of steps that is in no other part). The parts add up to `wall_ns`, the
-    time from the start of the first process to the end of the last step. The field `productive` is the productive part
-    as a share of `wall_ns` (0 to 1).
+    `wall_ns` is the time in ns from the start of the first process, at `started_ns` (Unix time in ns), to the end of
+    the last step. `parts` divides it into named parts, in ns, such as `data`, `checkpoint`, `stall`, `restart`,
+    `redone` (steps whose work was lost by a restart) and `productive` (the time of steps that is in no other part). The
+    field `productive` is that last part as a share of `wall_ns`, from 0 to 1.
     """
 
     started_ns: int
@@ -235,10 +267,10 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """An event in the loss or the gradient norm that begins at `step`.
+    """An event in the loss or the gradient norm that begins at step `step`.
 
-    `before` is the loss (or gradient norm) before the event, `value` the one reached in the event, and `until` the
-    first step after its end (null: it did not end).
+    `before` is the loss (or gradient norm) before the event, and `value` the one that it reached; each is None if it is
+    not finite or not known. `until` is the first step after the event (None: it did not end).
     """
 
     kind: EventKind
@@ -249,7 +281,15 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepsData(msgspec.Struct, frozen=True, kw_only=True):
-    """The `data` of a report on step logs, with one entry per rank, straggler, stall, change and event."""
+    """The field `data` of the JSON document `workbench.steps/1`: the results about the steps of a run.
+
+    `ranks` has a summary for each of the `world_size` ranks that has a log. `stragglers` are ranks that are often late,
+    and `stalls` are times that all ranks lost. `changes` are changes of the step time, and `events` are events in the
+    loss or the gradient norm. `tagged` (`apart` in JSON) has, by tag, the steps that did more than train. `goodput` is
+    None if the logs have no start times of steps. `first_nonfinite_step` is the first step whose loss is NaN or
+    infinite (None: there is none). `long_steps` has single steps that took far longer than others, and `logs` says how
+    the logs of other trainers were read; each is unset if there is none.
+    """
 
     world_size: int
     ranks: list[RankSteps]

@@ -77,10 +77,12 @@ the assistant does not write.
 
 
 class Position(msgspec.Struct, frozen=True):
-    """A token of a sequence, and the label at its position.
+    """A token of a sequence, with the label at its position.
 
-    `trained` says whether the model learns to predict this token. `role` is the part of a conversation that it belongs
-    to, `document` the number of its document among those packed into the sequence.
+    `sequence` is the number of the sequence or row, and `position` the position in it. `token` is the id of the token,
+    and `text` its text; `label` and `label_text` are those of the label. `trained` says whether the model learns to
+    predict this token. `role` is the part of a conversation that it belongs to. `document` is the number of its
+    document, if several documents are packed into the sequence.
     """
 
     sequence: int
@@ -105,10 +107,15 @@ class Lengths(msgspec.Struct, frozen=True):
 class TokenStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers about all rows of a data set that were read.
 
-    `complete` is false if the limit of processor time ended reading early. `tokens` are without padding, `trained` are
-    those that the loss counts. `roles` and `trained_roles` count tokens and trained tokens by role. `shifts` counts the
-    labelled rows by the shift of their labels. `at_limit` is the number of rows that may be truncated: they have the
-    length to which the trainer truncates, or the largest length together with other rows.
+    `rows` is the number of rows, of which `damaged_rows` could not be read. `complete` is false if reading ended early
+    because it took too long. `forms` counts the rows by form, such as `messages`. `tokens` is the number of tokens
+    without padding, `trained` the number of those that count in the loss, and `padding` the number of padding tokens.
+
+    `length` is the number of tokens of a row, `trained_of_row` the number of its trained tokens, and `first_trained`
+    the position of the first one. `documents` and `turns` are the numbers of packed documents and of turns of
+    conversations. `at_limit` is the number of rows that may be truncated: they have the length to which the trainer
+    truncates, or share the largest length with other rows. `shifts` counts the rows with labels by how their labels are
+    shifted against the tokens. `roles` and `trained_roles` count tokens and trained tokens by role.
     """
 
     rows: int
@@ -130,11 +137,14 @@ class TokenStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokensData(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of a tokens report (`workbench.tokens/1`): sequences with one row per position, and statistics.
+    """The field `data` of `workbench.tokens/1`: tokens with their labels, and statistics of the whole data set.
 
-    `left_over` is the number of tokens at the end of a text that are too few for a sequence. `statistics` is null for
-    text that is only cut into sequences. `template` is the name of the chat format, `tokenizer` the file, `shifted_by`
-    the part that moves the labels by one position.
+    `rows` has the shown tokens, one item per position. `seq_len` is the length of a sequence, or the largest length of
+    a row. `tokens` and `sequences` count all tokens and sequences. `left_over` is the number of tokens at the end of a
+    text that are too few for a sequence. `statistics` is None for text that is only cut into sequences.
+
+    `template` is the name of the chat format, and `tokenizer` is the file of the tokenizer (empty: none). `shifted_by`
+    says which part of the trainer moves the labels by one position: `model` or `data`.
     """
 
     seq_len: int

@@ -4,7 +4,11 @@ from enum import StrEnum
 
 
 class Quantity(StrEnum):
-    """A quantity that a column in a log of another trainer can stand for."""
+    """A quantity that a column in a log of another trainer can stand for.
+
+    `memory` and `reserved_memory` are the memory that PyTorch allocated and reserved. `data_time` is the time spent
+    waiting for data. `time` is the clock time at which a row was written.
+    """
 
     STEP = "step"
     LOSS = "loss"
@@ -22,7 +26,10 @@ class Quantity(StrEnum):
 
 
 class NumberedBy(StrEnum):
-    """The source of the step numbers of a log's rows: a column of steps, the epoch, or counting lines."""
+    """The source of the step numbers of a log's rows.
+
+    `column`: a column of the log has them. `epoch`: the number of the epoch is used. `line`: the rows are counted.
+    """
 
     COLUMN = "column"
     EPOCH = "epoch"
