@@ -14,9 +14,10 @@ class AllocationTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamedAllocationTotals(AllocationTotals, frozen=True, kw_only=True):
-    """The allocations and frees inside all calls of one operator, module or line, or inside one phase.
+    """The allocations and frees during all calls of one operator, module or line, or during one phase (`name`).
 
-    The fields `own_...` leave out what happens inside other operators (or modules, or lines) that these calls contain.
+    The fields that begin with `own_` leave out what happens inside other operators (or modules, or lines) that these
+    calls contain. `net_bytes` are the allocated minus the freed bytes.
     """
 
     name: str
@@ -28,8 +29,9 @@ class NamedAllocationTotals(AllocationTotals, frozen=True, kw_only=True):
 class StepMemory(AllocationTotals, frozen=True, kw_only=True):
     """The memory of one device in one step that the profiler marked (`ProfilerStep#N`).
 
-    `start_bytes` and `end_bytes` are the bytes allocated at the start and end of the step, `peak_bytes` is the maximum
-    in between. `peak_reserved_bytes` is the maximum that the allocator held, in use or not (0 if it was not recorded).
+    `start_bytes` and `end_bytes` are allocated at the start and at the end of the step, and `peak_bytes` is the most in
+    between. `peak_reserved_bytes` is the most that the allocator held, in use or not (0: not recorded). `net_bytes` are
+    the bytes allocated in the step minus the bytes freed in it.
     """
 
     step: int
@@ -42,9 +44,10 @@ class StepMemory(AllocationTotals, frozen=True, kw_only=True):
 class MemoryMoment(msgspec.Struct, frozen=True, kw_only=True):
     """An amount of memory, such as a peak or one allocation, with its time and the code that the host ran at this time.
 
-    `at_ns` is Unix time. `operator`, `module` and `line` are the innermost running ones, empty if none ran. `line` is a
-    function in the user's own files, with the line at which it begins: `train.py(12): step`. An operator of the
-    backward pass has the module of its forward operator.
+    `at_ns` is Unix time in ns. `step` is the number of the step (None: outside of steps), and `phase` is its phase.
+    `operator`, `module` and `line` are the innermost ones that ran (empty: none). `line` is a function in the user's
+    own files, with the line at which it begins: `train.py(12): step`. An operator of the backward pass has the module
+    of its forward operator.
     """
 
     bytes: int
@@ -57,14 +60,22 @@ class MemoryMoment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allocation(MemoryMoment, frozen=True, kw_only=True):
-    """One allocation, its lifetime (null if it was not freed), and the operator that freed it (empty if none did)."""
+    """One allocation, with its time and the code that made it.
+
+    `lifetime_ns` is the time in ns until it was freed (None: it was not), and `freed_by` is the operator that freed it
+    (empty: none ran). The other fields are those of `MemoryMoment`: `at_ns` is Unix time in ns, and `line` is a
+    function in the user's own files, with the line at which it begins.
+    """
 
     lifetime_ns: int | None
     freed_by: str
 
 
 class UnfreedMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The allocations that were not freed before the recording ended, summed over one operator, module and line."""
+    """All allocations of one operator, module and line of source that were not freed before the recording ended.
+
+    `count` is their number, and `bytes` their sum.
+    """
 
     operator: str
     module: str
@@ -74,14 +85,21 @@ class UnfreedMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceMemory(AllocationTotals, frozen=True, kw_only=True):
-    """The activity of the allocator of one device, or of the host, while the trace was recorded.
+    """The activity of the memory allocator of one device, or of the host, while the trace was recorded.
 
-    `total_bytes` is the memory of the device, null if the trace does not have it. `start_bytes` + `net_bytes` =
-    `end_bytes`. If the recorder wrote totals (`totals_recorded`, `told` in JSON), `start_bytes` is the memory allocated
-    when the recording began; on a host, totals count from the first profiler of the process. Without totals
-    `start_bytes` is a lower bound: the memory that was freed in the trace but not allocated in it. `peak` includes the
-    memory at the start; `reserved_peak` is null if nothing was reserved. `older_freed_bytes` were freed in the
-    recording but allocated before it. Except for `phases` and `steps`, the lists have only the largest items.
+    `type` is the type of the device (`cuda`, `cpu`), and `device` its number (None for the host). `total_bytes` is its
+    memory (None: not in the trace). `start_bytes` are allocated at the start of the recording, `end_bytes` at its end;
+    `net_bytes` is their difference. `totals_recorded` (`told` in JSON) says whether the recorder wrote how much was
+    allocated in all. If it did, `start_bytes` is exact; on a host, it counts from the first profiler of the process. If
+    it did not, `start_bytes` is a lower bound: the memory that was freed in the trace but not allocated in it.
+
+    `peak` is the most allocated memory, including the memory at the start. `reserved_peak` is the most that the
+    allocator held (None: not recorded). `older_freed_bytes` were freed in the recording but allocated before it. The
+    allocations that were not freed are counted by `unfreed_allocations` and `unfreed_bytes`.
+
+    `operators`, `modules`, `lines` and `phases` say which code allocated and freed how much, and `steps` has the memory
+    of each step. `largest` are the largest allocations. Except for `phases` and `steps`, the lists have only the
+    largest items.
     """
 
     type: str

@@ -10,15 +10,18 @@ from analyzers.traces.opportunity_model import Opportunity
 
 
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
-    """All executions of one kernel; in a CPU trace, all calls of one operator, without calls inside it.
+    """All executions of one kernel; in a trace of a CPU, all calls of one operator, without calls inside it.
 
-    `operator`, `module` and `line` name the host code that launched the kernel: if there were several, those that
-    launched most of its time; empty if the trace does not have them. `line` is a function in the user's own files, with
-    the line at which it begins. `occupancy` is the share of a device's warps that the kernel can keep busy at once, in
-    per cent; the recorder estimates it from registers, shared memory and grid size. `warps_per_sm` and `blocks_per_sm`
-    are the kernel's warps and blocks on one multiprocessor. All three are means weighted by duration, null if not
-    recorded. `limited_by` is the resource that limits them ("registers, shared memory") in the longest execution; only
-    newer recorders write it.
+    `kind` is the kind of its work: `compute`, `communication` or `memory`. The fields ending in `_ns` are the sum,
+    mean, median, standard deviation, minimum and maximum of its durations. `operator`, `module` and `line` name the
+    host code that launched it; of several, the one that launched most of its time (empty: not in the trace). `line` is
+    a function in the user's own files, with the line at which it begins.
+
+    `occupancy` is the share of a device's warps that the kernel can keep busy at once, in per cent; the profiler
+    estimates it from registers, shared memory and grid size. `warps_per_sm` and `blocks_per_sm` are the kernel's warps
+    and blocks on one multiprocessor. All three are means weighted by duration (None: not recorded). `limited_by` is the
+    resource that limits them in the longest execution, such as `registers, shared memory`; only newer versions of
+    PyTorch record it.
     """
 
     name: str
@@ -40,11 +43,13 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """The time of some events of a device or host, divided by kind of work; `name` is their phase, stream or step.
+    """The time of a phase, a stream or a step (`name`), divided by what the device did.
 
-    compute + exposed communication + exposed memory + idle = span; overlapped + exposed communication = communication.
-    Communication is exposed while nothing computes; exposed memory is the time in which copies run and no kernel does.
-    `work_ns` is the sum of the durations: time counts twice if two events overlap.
+    `span_ns` is the time from the start of the first event to the end of the last one. It is the sum of `compute_ns`,
+    `exposed_communication_ns`, `exposed_memory_ns` and `idle_ns`; `busy_ns` is the part that is not idle. Communication
+    is exposed while nothing computes, and otherwise overlapped; the two add up to `communication_ns`. `memory_ns` is
+    the time of copies, which are exposed while no kernel runs. `work_ns` is the sum of the durations of all `events`:
+    time counts twice if two events overlap.
     """
 
     name: str
@@ -62,9 +67,13 @@ class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepTime(Breakdown, frozen=True, kw_only=True):
-    """One step that the profiler marked (`ProfilerStep#N`), and how the time of the work launched in it divides.
+    """One step that the profiler marked (`ProfilerStep#N`), with the time of the work that was launched in it.
 
-    `start_ns` (Unix time) and `dur_ns` are the start and the wall time of the step on the host.
+    `start_ns` (Unix time in ns) and `dur_ns` are the start and the duration of the step on the host. The other times
+    are those of the device, and are divided as in `Breakdown`: `span_ns` is the time from the first to the last event,
+    and the sum of `compute_ns`, `exposed_communication_ns`, `exposed_memory_ns` and `idle_ns`. Communication is exposed
+    while nothing computes, and otherwise overlapped; copies (`memory`) are exposed while no kernel runs. `work_ns` is
+    the sum of the durations of all `events`.
     """
 
     step: int
@@ -73,12 +82,13 @@ class StepTime(Breakdown, frozen=True, kw_only=True):
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost of all calls of one operator, module, annotation or line of source.
+    """The cost of all `count` calls of one operator, module, annotation or line of source (`name`).
 
-    `host_ns` is the time of its calls including the calls inside them, `own_ns` the time without those. `device_ns` is
-    the time of the `kernels` kernels launched inside; if no device worked, it sums the operators' own times. `flops`
-    counts the floating-point operations of operators whose shapes were recorded, and `bytes` is the least number of
-    bytes that these operators read and write; `bound` says whether `compute` or `memory` limits their speed.
+    `host_ns` is the time of the calls on the host, and `own_ns` is this time without the calls inside them. `device_ns`
+    is the time of the `kernels` kernels that they launched; if no device worked, it is the sum of the operators' own
+    times. `flops` is the number of floating-point operations, counted for operators whose shapes were recorded. `bytes`
+    is the least number of bytes that these operators must read and write. `bound` says whether `compute` or `memory`
+    limits their speed (empty: unknown).
     """
 
     name: str
@@ -95,8 +105,9 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 class OperatorShape(msgspec.Struct, frozen=True, kw_only=True):
     """All calls of an operator with inputs of the same shapes.
 
-    `total_ns` is the time of the kernels that the calls launched directly, or on a CPU their own time; `flops_per_s`
-    is computed from that time.
+    `total_ns` is the time of the kernels that the calls launched directly; on a CPU, it is their own time. `flops` is
+    the number of their floating-point operations, and `flops_per_s` is computed from both. `bound` says whether
+    `compute` or `memory` limits their speed (empty: unknown).
     """
 
     name: str
@@ -109,7 +120,10 @@ class OperatorShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchedKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """All launches of one kernel directly by one operator, with the total time of the kernel."""
+    """One kernel as launched directly by one operator.
+
+    `count` is the number of launches, and `total_ns` the total time of the kernel on the device.
+    """
 
     operator: str
     kernel: str
@@ -118,10 +132,11 @@ class LaunchedKernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamQueue(msgspec.Struct, frozen=True, kw_only=True):
-    """The length of the launch queue of one stream: the number of kernels that were launched and had not started.
+    """The launch queue of one stream: the kernels that were launched on it and had not started yet.
 
-    `full_ns` is the time in which the queue had more than 1000 kernels. A queue of about this length is full: the next
-    launching call must wait.
+    `count` is the number of kernels; `mean` and `max` are the mean and the largest length of the queue. `full_ns` is
+    the time in which more than 1000 kernels were in it. A queue of about this length is full: the next launching call
+    must wait.
     """
 
     name: str
@@ -132,11 +147,12 @@ class StreamQueue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Launches(msgspec.Struct, frozen=True, kw_only=True):
-    """The delay from the end of each launching call to the start of its kernel, and how many kernels wait in the queue.
+    """The launches of kernels: their delays, and how many kernels wait in the queue.
 
-    `early` kernels start before their call has returned, so their delay is negative. `queue_mean` and `queue_max`
-    count the kernels that are launched and have not started. `blocked` launching calls took more than ten times as
-    long as the median call, `blocked_ns` in total.
+    A delay is the time from the end of the launching call to the start of its kernel. `early` kernels started before
+    their call had returned, so their delay is negative. `queue_mean` and `queue_max` are the mean and the largest
+    number of kernels that were launched and had not started. `blocked` is the number of launching calls that took more
+    than ten times as long as the median call, and `blocked_ns` is their total time.
     """
 
     count: int
@@ -160,7 +176,10 @@ class CallTotal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True):
-    """All copies of one kind, such as `Memcpy HtoD`, and their bandwidth (total bytes divided by total time)."""
+    """All copies of one kind, such as `Memcpy HtoD`.
+
+    `bytes` is the sum of their sizes, and `bytes_per_s` is this sum divided by their total time.
+    """
 
     name: str
     count: int
@@ -170,7 +189,10 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopySize(msgspec.Struct, frozen=True, kw_only=True):
-    """The copies of one kind whose size is at least `at_least` bytes and less than 16 times that."""
+    """The copies of one kind with similar sizes: at least `at_least` bytes, and less than 16 times that.
+
+    `bytes` is the sum of their sizes, and `bytes_per_s` is this sum divided by their total time.
+    """
 
     name: str
     at_least: int
@@ -181,11 +203,13 @@ class CopySize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
-    """All collectives of one kind, process group, data type and size on one rank.
+    """All collectives of one kind on one rank that have the same process group, data type and size.
 
-    `group_desc` is the job's description of the group, such as `mesh_tp`. `bytes` is the size of the larger buffer of
-    one rank. `algorithm_bytes_per_s` is that size divided by the shortest duration, as longer ones include waiting;
-    `bus_bytes_per_s` is the bandwidth on the links at that rate (as defined by nccl-tests).
+    `group` is the name of the process group, `group_desc` its description in the job, such as `mesh_tp`, and
+    `group_size` the number of its ranks. `bytes` is the size of one rank's input or output, whichever is larger.
+    `median_ns` and `min_ns` are the median and the shortest duration. `algorithm_bytes_per_s` is the size divided by
+    the shortest duration, because longer ones include waiting. `bus_bytes_per_s` is the bandwidth on the links at this
+    rate, as nccl-tests defines it.
     """
 
     name: str
@@ -203,10 +227,10 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllToAll(msgspec.Struct, frozen=True, kw_only=True):
-    """All `count` all-to-alls of one process group on one rank, and how many bytes they send to each member.
+    """All `count` all-to-alls of one process group on one rank, with the bytes that they send to each member.
 
     They send `sent_bytes[i]` in total to rank `ranks[i]`. `ranks` is empty if the file does not list the members of the
-    group.
+    group. `group` is the name of the group, and `group_desc` its description in the job.
     """
 
     group: str
@@ -217,11 +241,12 @@ class AllToAll(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompiledFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """A Python function (frame) that torch.compile compiled `versions` times since the job began.
+    """A Python function (`frame`) that torch.compile compiled `versions` times since the job began.
 
-    `breaks` is the number of those of its `calls` that continue another frame after a graph break; `between_ns` is the
-    host's time between the code before the break and this frame. `function` and `broken_at` (file:line) are empty
-    unless stacks were recorded. `compilations` and `compile_ns` are those during the recording.
+    `calls` is how often it ran in the recording. `breaks` of these calls continue another frame after a graph break;
+    `between_ns` is the time of the host between the code before the break and this frame. `function` is the name of the
+    function, and `broken_at` the place of the graph break, as file:line; both are empty unless stacks were recorded.
+    `compilations` and `compile_ns` are the number and the time of the compilations in the recording.
     """
 
     frame: str
@@ -236,11 +261,14 @@ class CompiledFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompiledCode(msgspec.Struct, frozen=True, kw_only=True):
-    """The activity of torch.compile during the trace.
+    """The activity of torch.compile during the recording.
 
-    `regions` is the number of versions of compiled frames that ran, `calls` how often they ran. A version other than
-    the first (a region named `n/1` or higher) was recompiled; `recompiled` counts these. `breaks` and `between_ns` are
-    sums over `frames`; `lookups` are checks of guards, one for each call of a frame.
+    A region is one compiled version of a Python function. `regions` is the number of regions that ran, and `calls` how
+    often they ran. `recompiled` of the regions are later versions of their function, made because a guard of the
+    earlier ones failed. `compilations` and `compile_ns` are the number and the time of the compilations in the
+    recording. `breaks` is the number of graph breaks, and `between_ns` the time of the host between the code before and
+    after them. `lookups` and `lookup_ns` are the checks of guards: one for each call of a function. `frames` has the
+    costliest functions.
     """
 
     regions: int = 0
@@ -256,7 +284,11 @@ class CompiledCode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CudaGraphs(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of launches of whole CUDA graphs, and the number and total time of the kernels in them."""
+    """The CUDA graphs that were launched as a whole.
+
+    `launches` is the number of launches; `kernels` and `device_ns` are the number and the total time of the kernels in
+    them.
+    """
 
     launches: int = 0
     kernels: int = 0
@@ -264,10 +296,11 @@ class CudaGraphs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceCounter(msgspec.Struct, frozen=True, kw_only=True):
-    """The sum of a device's performance counter, such as `smsp__inst_executed.sum`, over ranges of code of one name.
+    """A performance counter of a device, summed over all ranges of code that have the same name.
 
-    The profiler records a value of the counter for each range of code that it measures. `range` is the name of these
-    ranges, `name` the name of the counter, `count` the number of recorded values, and `total` their sum.
+    The profiler records one value of the counter for each range of code that it measures. `name` is the name of the
+    counter, such as `smsp__inst_executed.sum`, and `range` the name of the ranges. `count` is the number of recorded
+    values, and `total` is their sum.
     """
 
     range: str
@@ -277,9 +310,10 @@ class DeviceCounter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelSequence(msgspec.Struct, frozen=True, kw_only=True):
-    """A sequence of kernels that occurs `count` times on a stream in the same order.
+    """A sequence of kernels that occurs several times on a stream in the same order.
 
-    `total_ns` is the sum of the durations of all kernels in all occurrences.
+    `names` are the kernels, and `count` is how often the sequence occurs. `total_ns` is the sum of the durations of all
+    kernels in all occurrences.
     """
 
     names: list[str]
@@ -290,9 +324,10 @@ class KernelSequence(msgspec.Struct, frozen=True, kw_only=True):
 class CriticalPart(msgspec.Struct, frozen=True, kw_only=True):
     """All pieces of a step's critical path with the same kind and name, such as one kernel or one reason for waiting.
 
-    The critical path is the chain of work and waiting that determines the duration of the step, so the `path_ns` of all
-    parts add up to that duration. If this part took half as long, the step would be shorter by at most `saved_ns`. The
-    real saving may be smaller, because another path may become the critical path.
+    The critical path is the chain of work and waiting that determines the duration of the step. `count` is the number
+    of pieces, and `path_ns` their duration; the durations of all parts add up to that of the step. If this part took
+    half as long, the step would be shorter by at most `saved_ns`. The real saving may be smaller, because another path
+    may become the critical one.
     """
 
     rank: int | None
@@ -306,24 +341,36 @@ class CriticalPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """All numbers about one device in one file, or about the host (`device` null, `source` "cpu") if no device worked.
+    """All numbers about one device in one file, or about the host (`device` None, `source` `cpu`) if no device worked.
+
+    `rank`, `world_size` and `backend` (of the process groups) are None if the file does not have them. `steps` is the
+    number of steps that the profiler marked. `device_events` is the number of kernels and copies, and `unlinked_events`
+    the number of those without a recorded launch. The times divide `span_ns`, from the first to the last event, as in
+    `Breakdown`.
 
     The device is idle in the gaps between kernels. Each gap ends with a kernel that the host had to launch, and is
-    divided into: `idle_host_ns`, until the host's call that launched this kernel returned; `idle_launch_ns`, the
-    usual latency after such a call; and `idle_unexplained_ns`, the rest. If the kernel had been launched before the
-    gap began, all of the gap is `idle_dependency_ns`. The sum is `idle_ns`.
+    divided into three parts: `idle_host_ns`, until the host's call that launched this kernel returned;
+    `idle_launch_ns`, the usual latency after such a call; and `idle_unexplained_ns`, the rest. If the kernel was
+    launched before the gap began, all of the gap is `idle_dependency_ns`. The sum of the four is `idle_ns`.
 
     Communication is exposed while no computing overlaps it. `blocking_communication_ns` is the part of exposed
-    communication that delayed other work: a kernel that was already launched, or a host in a synchronising call,
-    waited for it to end.
+    communication that delayed other work: a kernel that was already launched, or a host in a synchronising call, waited
+    for it to end.
 
-    `mfu` and `hfu` are model and hardware FLOP utilisation (1.0: the peak of `peak_arithmetic`, the number format of
-    most operations). They are null if shapes or the peak are not known, or if the counted operators launched less
-    than 90 % of the time of matrix products (`flops_coverage`).
+    The lists have one item per kernel, step, phase, stream and so on, mostly the ones that took most time. `lines` are
+    functions of the user's code. `queues` are launch queues of streams, `exchanges` are all-to-alls, `sequences` are
+    sequences of kernels that recur, and `counters` are performance counters. `launches`, `graphs` (CUDA graphs) and
+    `compiled` (torch.compile) are None if there are none.
+
+    `flops` is the number of floating-point operations; `recomputed_flops` of them repeat operations of the forward
+    pass. `flops_per_s` is the achieved rate, and `peak_flops_per_s` the peak rate of the device for the number format
+    `peak_arithmetic`, in which most operations ran. `mfu` and `hfu` are the model and the hardware FLOP utilisation, as
+    shares of this peak. They are None if shapes or the peak are not known, or if `flops_coverage` is below 0.9: the
+    share of the time of matrix products that operators launched whose operations are counted.
 
     `opportunities` are possible savings of at least 2 % of a step. `python_stacks` says whether Python calls were
     recorded, which slows the host. `device_memory` is empty unless allocations were recorded (`profile_memory`); the
-    first item of a file also holds the memory of its host.
+    first item of a file also holds the memory of its host. `problems` are sentences on what is wrong with the file.
     """
 
     path: str

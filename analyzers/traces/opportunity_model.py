@@ -10,8 +10,11 @@ from analyzers.report import Evidence
 class OpportunityKind(StrEnum):
     """The reason why a step takes longer than necessary.
 
-    For the kinds from `DATA_LOADER` to `LAUNCH` the device waits, and the kind is what the host did meanwhile. The
-    other kinds are work of the device that could be shorter, except `IMBALANCE`: waiting for one rank.
+    In `data_loader`, `allocation`, `compilation`, `python`, `buffer_broadcast`, `synchronising_call` and `launch`, the
+    device waits, and the kind is what the host does meanwhile. `imbalance` is waiting for one rank. The other kinds are
+    work of the device that could be shorter: for example, `float32` are products that do not use tensor cores,
+    `misaligned` are products with sizes that do not fit them, and `elementwise` are pointwise kernels that a compiler
+    could fuse.
     """
 
     DATA_LOADER = "data_loader"
@@ -35,7 +38,7 @@ class OpportunityKind(StrEnum):
 
 
 class NamedTime(msgspec.Struct, frozen=True, kw_only=True):
-    """The number and total time of the events of one name in an opportunity, over the whole recording."""
+    """The events of one name in an opportunity: their number and total time over the whole recording."""
 
     name: str
     count: int
@@ -45,10 +48,10 @@ class NamedTime(msgspec.Struct, frozen=True, kw_only=True):
 class Opportunity(msgspec.Struct, frozen=True, kw_only=True):
     """A way to make a step shorter: something that takes time in each step, and how much of this time could be saved.
 
-    `taken_ns` is the time that this takes per step. `saved_ns` is how much shorter the step would be in the best case:
-    if it took no time, or only the time that the hardware needs. `saved_share` is `saved_ns` as a share of the step.
-    `count` and `names` are over the whole recording. `measures` holds numbers of this kind only, such as
-    `bus_bytes_per_s`.
+    `taken_ns` is the time that it takes per step. `saved_ns` is how much shorter the step would be in the best case: if
+    it took no time, or only the time that the hardware needs. `saved_share` is the same as a share of the step (0 to
+    1). `count` is the number of its events, and `names` has the most important of them by name, both over the whole
+    recording. `measures` has numbers that only this kind has, such as `bus_bytes_per_s`.
     """
 
     kind: OpportunityKind
@@ -61,9 +64,16 @@ class Opportunity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Advice(Opportunity, frozen=True, kw_only=True):
-    """An opportunity with advice in words, for the rank that can save most; `ranks` are all ranks that have it.
+    """An opportunity to make a step shorter, with advice; the numbers are those of the rank that can save most.
 
-    `title` says what was seen, `next` what to change, and `check` how to see whether the change helped.
+    `rank` and `device` are that rank and its device, and `ranks` are all ranks with this opportunity. `title` says what
+    was seen, `why` gives the evidence in words, `next` says what to change, and `check` how to see whether the change
+    helped.
+
+    `taken_ns` is the time that it takes per step. `saved_ns` is how much shorter the step would be in the best case: if
+    it took no time, or only the time that the hardware needs. `saved_share` is the same as a share of the step (0 to
+    1). `count` is the number of its events, and `names` has the most important of them by name, both over the whole
+    recording. `measures` has numbers that only this kind has, such as `bus_bytes_per_s`.
     """
 
     rank: int | None

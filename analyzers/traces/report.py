@@ -41,15 +41,18 @@ SCHEMA = "workbench.trace/1"
 
 
 class TraceData(msgspec.Struct, frozen=True, kw_only=True):
-    """The tables of a trace report, in its field `data`.
+    """The field `data` of the JSON document `workbench.trace/1`: all tables of a trace report.
 
     `ranks` has the numbers about each device or host of each file. `opportunities` has one item per kind of
-    opportunity, with the numbers of the rank that can save most. All fields but `ranks`, `opportunities` and `critical`
-    are empty if there are no collectives that several ranks recorded. `waits` and `stragglers` cover all files;
-    `groups`, `axes`, `meetings` (the collectives with most waiting), `clocks` and `what_ifs` cover the last step of the
-    run that was recorded. `stages_unknown` says why `what_ifs` has no answers about the pipeline stages of a job with
-    sends and receives. `critical` covers the last profiled step of the first of `ranks`; it is empty until
-    `with_critical_path` fills it in.
+    opportunity, with the numbers of the rank that can save most. `critical` is the critical path of the last profiled
+    step of the first of `ranks`; it is empty unless it was requested (`with_critical_path` fills it in).
+
+    The other fields compare ranks, and are empty if no collectives were recorded by several ranks. `waits` (how long
+    each rank waits) and `stragglers` cover all files. The others cover the last recorded step: `groups` and `axes` sum
+    up the waiting by process group and by mesh dimension, `meetings` are the collectives with most waiting, `clocks`
+    are the offsets of the ranks' clocks, and `what_ifs` are the savings by assumed changes. `stages_unknown` says why
+    `what_ifs` has no answers about the pipeline stages of a job with sends and receives (empty: it has, or there are
+    none).
     """
 
     ranks: list[RankTrace]

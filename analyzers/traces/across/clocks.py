@@ -27,12 +27,14 @@ from analyzers.traces.loading import Recording
 class Clock(msgspec.Struct, frozen=True, kw_only=True):
     """The offset of one rank's clock: by how many ns it is ahead of the clock of the first rank.
 
-    The offset `offset_ns` lies between `low_ns` and `high_ns`. This is the offset at the moment when the rank's clock
-    shows `at_ns` (Unix time); after that it grows by `drift_ppm` parts per million, with a likely error of at most
-    `drift_error_ppm`. It was computed from `collectives` shared collectives; `residual_ns` is the median distance of
-    their ends from this line. If `same_host`, both ranks read the clock of one host: offset and drift are 0, and
-    `estimate_ns` is the offset that the collectives alone would give, as a check. If no chain of shared collectives
-    connects the two ranks, the bounds are null and the offset is 0.
+    The offset is `offset_ns`, and lies between `low_ns` and `high_ns`. It is the offset when the rank's clock shows
+    `at_ns` (Unix time in ns); after that it grows by `drift_ppm` parts per million, with a likely error of at most
+    `drift_error_ppm`. It was computed from the ends of `collectives` shared collectives; `residual_ns` is the median
+    distance of the ends from this line.
+
+    If `same_host` is true, both ranks read the clock of one host, and offset and drift are 0. `estimate_ns` is then, as
+    a check, the offset that the collectives alone would give. If no chain of shared collectives connects the two ranks,
+    the bounds are None and the offset is 0.
     """
 
     rank: int

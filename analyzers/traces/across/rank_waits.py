@@ -19,12 +19,12 @@ LONGEST_WAITS_AT_MOST = 50
 
 
 class RankWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """The waiting of one rank, in all collectives that were recorded by all of their ranks.
+    """The waiting of one rank in all collectives that were recorded on all of their ranks; times are in ns.
 
-    `wait_ns`: how long the rank waited for others. `caused_ns`: how long others waited in the collectives where this
-    rank arrived last (`last_arrivals` of them). `excess_ns`: how much longer than the others the rank worked before its
-    arrivals. `window_ns`: the simulated time from the first work to the end of the last collective, as recorded.
-    `saved_ns`: how much shorter this time would be without the rank's excess.
+    `collectives` is the number of these collectives. `wait_ns` is how long the rank waited for others, and `caused_ns`
+    how long others waited in the `last_arrivals` collectives where this rank arrived last. `excess_ns` is how much
+    longer than the others the rank worked before its arrivals. `window_ns` is the simulated time from the first work to
+    the end of the last collective, and `saved_ns` is how much shorter it would be without the rank's excess.
     """
 
     rank: int
@@ -38,12 +38,14 @@ class RankWaits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CollectiveWait(msgspec.Struct, frozen=True, kw_only=True):
-    """One collective over all its ranks, divided into waiting for the last rank and the transfer.
+    """One collective over all of its ranks, divided into waiting for the last rank and the transfer; times are in ns.
 
-    `late_ns` is how long after the median rank the last rank arrived, `wait_ns` the sum of the waiting of all ranks,
-    `longest_wait_ns` the longest waiting of a single rank. `transfer_ns` is the time from the last arrival to the
-    median end, `bytes` the size of the larger buffer of one rank, and `start_ns` the first arrival (Unix time of the
-    first rank's clock).
+    `group` is the name of its process group, `group_desc` its description in the job, and `sequence` the number of the
+    collective in the group (None: not recorded). `late_ns` is how long after the median rank the last rank
+    (`last_rank`) arrived. `wait_ns` is the sum of the waiting of all ranks, and `longest_wait_ns` the longest waiting
+    of one rank. `transfer_ns` is the time from the last arrival to the median end. `bytes` is the size of one rank's
+    input or output, whichever is larger. `bus_bytes_per_s` is the bandwidth on the links, as nccl-tests defines it.
+    `start_ns` is the first arrival (Unix time in ns, by the first rank's clock).
     """
 
     name: str
@@ -63,10 +65,11 @@ class CollectiveWait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """The waiting of ranks in all collectives of one process group.
+    """The waiting in all collectives of one process group; times are in ns.
 
-    `last_rank` is the rank for which the others waited most; `last_rank_share` is the share of all this waiting that
-    was for this rank.
+    `desc` is the description of the group in the job, such as `mesh_tp`. `wait_ns` is the sum of the waiting of all of
+    its ranks, and `transfer_ns` the sum of the transfers. `last_rank` is the rank for which the others waited most, and
+    `last_rank_share` is the share of all this waiting that was for this rank (0 to 1).
     """
 
     name: str
@@ -80,9 +83,12 @@ class GroupWaits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AxisWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """The waiting in all process groups along one axis of the device mesh; these share a description such as `mesh_tp`.
+    """The waiting in all process groups along one dimension of the device mesh; times are in ns.
 
-    The fields `worst_...` describe the group with most waiting.
+    `desc` is the description that these groups share, such as `mesh_tp`, and `groups` is the number of the groups.
+    `wait_ns` is the sum of the waiting of all ranks, and `transfer_ns` the sum of the transfers. `worst_ranks`,
+    `worst_wait_ns` and `worst_last_rank` are the ranks of the group with most waiting, its waiting, and the rank for
+    which its members waited most.
     """
 
     desc: str

@@ -20,9 +20,10 @@ ANY_NAME = re.compile("")
 class Cause(StrEnum):
     """The reason why a straggler works longer than the others: the part of its work with most of the excess.
 
-    `COMPUTE` and `COPIES` are work of the device. `HOST`: the rank launched work late for a reason that was not
-    recorded. `MIXED`: no part covers half of the excess. The values from `ZERO_GRAD` on are phases of the host
-    (`columns.phases.HOST_PHASES`).
+    `compute` and `copies` are work of the device. `host`: the rank launched work late for a reason that was not
+    recorded. `mixed`: no part covers half of the excess. The other values are phases of the host
+    (`columns.phases.HOST_PHASES`), such as `data` (loading data), `h2d` (copying it to the device), `loss_sync`
+    (reading the loss) and `gc` (garbage collection).
     """
 
     COMPUTE = "compute"

@@ -26,13 +26,16 @@ TIME_SLICE_NS = {"device": 0, "cpu": 5_000_000}
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """A rank whose own work keeps the others waiting.
 
-    The excess is how much longer than the others the rank works: `excess_ns` in total, `excess_share` relative to the
-    time from the first work to the last collective. The rank is late in `late_steps` of `steps`. Without the excess the
-    job would save `saved_ns` (`saved_share` of that time). `causes_ns` divides the excess by cause, and `detail`
-    explains the main cause in a sentence. The rank arrived last in `last_share` of its collectives; `caused_share` is
-    the share of all waiting that was for this rank. The `first_...` fields describe the first collective in which the
-    rank was clearly late. `more_work`: the rank is late in computing because it runs more kernels or operators than the
-    others.
+    The excess is how much longer than the others the rank works: `excess_ns` in total. `saved_ns` is how much shorter
+    the job would be without it. `excess_share` and `saved_share` are the same relative to the time from the first work
+    to the last collective. `cause` is the part of the work with most of the excess, `detail` explains it in a sentence,
+    and `causes_ns` divides the excess among all causes. `more_work` is true if the rank is late in computing because it
+    runs more kernels or operators than the others.
+
+    The rank is late in `late_steps` of `steps` steps. It arrived last in the share `last_share` of its collectives, and
+    `caused_share` is the share of all waiting that was for this rank. The fields that begin with `first_` describe the
+    first collective in which it was clearly late: its name, process group, number in the group and step (None: not
+    recorded), and by how many ns the rank was late.
     """
 
     rank: int

@@ -20,8 +20,9 @@ WORTH, COLLECTIVES_AT_MOST = 0.01, 3
 class Change(StrEnum):
     """The assumption of a what-if question: what would be faster.
 
-    The values mean: one rank works only as long as the others; a phase of the host takes no time; the transfers of a
-    collective take half as long; a pipeline stage computes only as long as the others.
+    `rank_as_others`: one rank works only as long as the others. `without_phase`: a phase of the host takes no time.
+    `collective_twice_as_fast`: the transfers of a collective take half as long. `stage_as_others`: a pipeline stage
+    computes only as long as the others.
     """
 
     RANK_AS_OTHERS = "rank_as_others"
@@ -31,12 +32,13 @@ class Change(StrEnum):
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """The time that an assumed change would save: the recorded collectives would take `saved_ns` less than `window_ns`.
+    """The time that the recorded part of the job would save if one thing were faster, found by simulation.
 
-    `window_ns` is the simulated time from the first work to the end of the last collective. `name` is the phase (such
-    as `data`) or the collective that is assumed to be faster, else empty; `rank` is null unless one rank is assumed
-    to be faster. `stage` (from 0) and its `ranks` are those of a pipeline stage that is assumed to compute faster.
-    `steps` is the number of recorded steps.
+    `change` says what is assumed. `window_ns` is the simulated time from the first work to the end of the last
+    collective, over `steps` recorded steps; with the change it would be `saved_ns` shorter. `name` is the phase (such
+    as `data`) or the collective that is assumed to be faster (empty: neither). `rank` is the rank that is assumed to be
+    faster (None: not a single one). `stage` (from 0) is the pipeline stage that is assumed to compute faster, and
+    `ranks` are its ranks.
     """
 
     change: Change
