@@ -32,25 +32,30 @@ if TYPE_CHECKING:
 
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 SPARSE_AT_LEAST = 1 << 20
-"""The size in bytes below which a file is not checked for holes: its bytes may be compressed or in the inode."""
+"""The size in bytes up to which a file is not checked for holes.
+
+The bytes of a small file may be compressed, or be stored in its inode, so that it seems to have holes.
+"""
 LEAST_MEMORY = 256 << 20
 CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 ENFORCED = sys.platform == "linux"
 """Whether the operating system can limit a process's memory; if not (macOS), a thread watches the memory."""
 WATCH_EVERY_S = 0.1
 WALL_S, WALL_FACTOR = 300, 10
-"""The wall time of a child is limited to WALL_S seconds plus WALL_FACTOR times its limit of processor time.
+"""The limit of a child's wall time is WALL_S seconds plus WALL_FACTOR times its limit of processor time.
 
 It may be much longer than the processor time, because a disk may hang and a machine may be busy.
 """
 KILLS = frozenset({-signal.SIGKILL, -signal.SIGTERM})
-"""The exit statuses of a child that was killed from outside; no limit of ours ends a child in this way."""
+"""The exit statuses of a child that was killed by another program; our own limits end a child in other ways."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_ARRAY, KEPT_BYTES = 32 << 20, 256 << 20
-"""glibc keeps at most this much free memory at the end of the heap; arrays that are not in the heap are larger."""
+"""glibc keeps arrays of up to `KEPT_ARRAY` bytes in the heap, and at most `KEPT_BYTES` of free memory at its end."""
 DONE, CRASHED, FAILED, TIMED_OUT, SERVER_KILLED = 0, 1, 3, 124, 137
-"""The exit statuses of a child. FAILED says that something is wrong with the input, CRASHED with the reader;
-SERVER_KILLED that the server which forks the children was killed, and all of them with it.
+"""The exit statuses of a child.
+
+FAILED says that something is wrong with the input, CRASHED that something is wrong with the reader. SERVER_KILLED says
+that the server which forks the children was killed, and all of them with it.
 """
 
 

@@ -15,7 +15,7 @@ Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint64]
-"""A column of texts in the form in which the trace reader compares them: each number holds eight bytes of text."""
+"""A column of texts, with eight bytes of text in each number, so that the trace reader can compare texts fast."""
 
 
 class UnsavedColumns(dict[str, Column]):

@@ -8,10 +8,13 @@ from analyzers.files import is_whole_object, open_regular
 from analyzers.kinds import Kind, is_named_recording
 
 JSON_KINDS = (Kind.MANIFEST, Kind.MESHES, Kind.COLLECTION, Kind.EXIT, Kind.GROUPS, Kind.ERROR)
-"""The kinds of files that are a single JSON object. A report names a damaged one, and is otherwise made without it."""
+"""The kinds of files that are a single JSON object.
+
+If one is damaged, the report names it, and is made without it.
+"""
 HEARTBEAT = re.compile(r"heartbeat_\d{1,9}\.bin")
 BEAT = struct.Struct("<qqqq32s")
-"""The fields of a heartbeat file: time in ns, step, process id, number of heartbeats, phase."""
+"""The fields of a heartbeat file: time in ns, step, process id, number of heartbeats, and phase."""
 STACKS = re.compile(r"stacks_\d{1,9}\.txt")
 STACK_BYTES = 1 << 22
 FRAME = re.compile(rb'^\s*File ".*", line \d+,? in .+$|^\s+.+ \([^()]+\)$|^\s*<no Python frame>$')

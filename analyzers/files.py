@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 SIDE_BYTES = 64 << 20
-"""The size in bytes up to which a file is read outside of a child process; the recorders' files are far smaller."""
+"""The largest size in bytes of a file that is read without a child process; the recorders' files are far smaller."""
 RANKS_AT_MOST = 1 << 18
 """The highest number of ranks that a job may have; the largest jobs have some hundred thousand GPUs."""
 
@@ -88,7 +88,7 @@ def is_whole_object(path: Path) -> bool:
 
 
 MARGIN_BYTES = 64
-"""How many bytes at the beginning and at the end of a file are read to find the braces of a JSON object."""
+"""The number of bytes at the beginning and at the end of a file that are read to find the braces of a JSON object."""
 
 
 def rank_in(text: object) -> int | None:

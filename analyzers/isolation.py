@@ -20,9 +20,9 @@ from analyzers.child import (
 )
 
 BYTES_PER_S = 1_000_000
-"""A reader gets 20 s of processor time, and one more for each `BYTES_PER_S` bytes; real recordings take far less.
+"""The number of bytes for each of which a reader gets one second of processor time, in addition to 20 s.
 
-A reader that does more work per byte defines a smaller `BYTES_PER_S` in its module.
+Real recordings take far less. A reader that does more work per byte defines a smaller `BYTES_PER_S` in its module.
 """
 
 

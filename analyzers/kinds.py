@@ -10,7 +10,7 @@ from analyzers.files import open_regular
 from analyzers.log_signs.step_logs import is_console, is_metrics_json, is_metrics_table
 
 HEAD_BYTES = 1 << 16
-"""How many bytes of a file are read to recognise its kind."""
+"""The number of bytes at the beginning of a file that are read to recognise its kind."""
 SNAPSHOT_SEGMENTS = re.compile(rb"segments|device_traces|segment_pool_id|segment_type")
 CONSOLE = re.compile(rb"^[^{\n]{0,40}\[(?:titan|trainer)\] \d{4}-\d\d-\d\d |step:\s+\d+[^\n]{1,40}loss:", re.MULTILINE)
 """Matches the console lines of torchtitan and of this project's trainer."""
@@ -49,13 +49,13 @@ class Kind(StrEnum):
     ERROR = "error"
     LOG = "log"
     TEXT = "text_log"
-    """The output of a job, its launcher or its scheduler in which no reader recognises lines of steps."""
+    """The output of a job, its launcher or its scheduler, in which no reader recognises lines about steps."""
     TENSORBOARD = "tensorboard"
     METRICS = "metrics"
     VALUES = "values"
     """Sums of tensors, which are compared between runs on several meshes."""
     NOT_FINITE = "not_finite"
-    """The operation of a rank at which values stopped being finite."""
+    """The first operation of a rank whose result was not finite."""
     MESHES = "meshes"
     """The list of folders with the runs of `workbench parity`."""
 
@@ -65,7 +65,7 @@ DEBUG_PAGES = (
     (re.compile(rb"<h2>Groups</h2>|^=== FR Trace", re.MULTILINE), Kind.FLIGHT),
     (re.compile(rb"/handler/\w*trace_json\b.*(?:pg_config|record_id|pg_status)", re.DOTALL), Kind.FLIGHT),
 )
-"""Patterns for those pages of PyTorch's debug server that have data of each rank, and the kind of each."""
+"""Patterns for the pages of PyTorch's debug server that have data of each rank, with the kind of each page."""
 
 
 def kind_of(path: Path, *, alone: bool = False) -> Kind | None:

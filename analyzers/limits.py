@@ -21,9 +21,9 @@ from analyzers.words import duration, size
 ANALYSIS_MEMORY = 2 << 30
 ANALYSIS_S = 40
 BYTES_PER_S = 1_000_000
-"""An analysis gets `ANALYSIS_S` seconds of processor time, and one more for each `BYTES_PER_S` bytes of its files.
+"""The number of bytes of its files for each of which an analysis gets a second of processor time.
 
-Real recordings take far less.
+It gets `ANALYSIS_S` seconds in addition. Real recordings take far less.
 """
 WATCH_EVERY_S = 0.5
 PAGE = resource.getpagesize()
@@ -76,7 +76,7 @@ def present_bytes(path: Path) -> int:
 
 LOCK = threading.Lock()
 CEILINGS: dict[object, int] = {}
-"""For each running `limited_memory` block, how many bytes of data the process may have; the largest is in force."""
+"""{running `limited_memory` block: bytes of data that the process may have}; the largest number is in force."""
 
 
 @contextlib.contextmanager

@@ -11,9 +11,12 @@ from enum import StrEnum
 from typing import Any
 
 SWITCH = "WORKBENCH_NATIVE"
-"""The environment variable that switches the native readers off if it is 0."""
+"""The environment variable that switches the native readers off if its value is 0."""
 MODULE, VERSION = "torch_workbench_native", 6
-"""The module, and the number that it has to have: the two packages may be installed in different versions."""
+"""The name of the module, and the version that it must have.
+
+The two packages may be installed in versions that do not fit together.
+"""
 
 
 class NativeState(StrEnum):

@@ -3,9 +3,9 @@
 import threading
 
 MANY_FILES = 100
-"""From more files than this on, an analyzer answers from the first of them while it reads the others."""
+"""The number of files above which an analyzer answers from the first ones while it reads the others."""
 FIRST_FILES = 32
-"""An analyzer that does so first answers after this many files."""
+"""The number of files after which such an analyzer gives its first answer."""
 
 
 class Progress:

@@ -41,7 +41,7 @@ from analyzers.child import (
 
 LONGEST_NAME = 4096
 GRACE_S = 30
-"""How many seconds after the time limit of a task the client still waits for the handler to report its end."""
+"""The seconds after the time limit of a task that the client still waits for the handler to report its end."""
 
 
 class ReaderServer:
@@ -134,7 +134,7 @@ def decode(request: bytes) -> Task:
 
 
 ATTEMPTS = 2
-"""How many servers are tried for a task that could not be sent to the first."""
+"""The number of servers to which a task is sent in turn if it could not be sent to the first."""
 STARTED: list[ReaderServer] = []
 LOCK = threading.Lock()
 

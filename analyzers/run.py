@@ -47,7 +47,7 @@ __all__ = [
 Data = TypeVar("Data")
 FILES_AT_MOST = 500_000
 DIGITS_AT_MOST = 15
-"""How many digits of a step number in a file's name are read at most."""
+"""The most digits that are read of a step number in a file's name."""
 DEEPEST = 64
 """The greatest depth of folders below a run that is searched; recorders use at most eight levels."""
 SKIPPED_FOLDERS = {"checkpoint", "previous", "__pycache__", ".git", ".venv", "node_modules"}

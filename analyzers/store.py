@@ -31,10 +31,10 @@ __all__ = ["Columns", "Options", "cache_key", "code_version", "load", "load_each
 Read = Callable[[Sequence[Path], str, Path, int | None], None]
 """A function that reads files with a reader module into a folder, under a memory limit, such as `read_in_child`."""
 ATTEMPTS, SERVERS = 3, 10
-"""How many children, and how many servers, may be killed from outside before a file is given up.
+"""The number of children, and of servers, that may be killed from outside before a file is given up.
 
-The system's out-of-memory killer is one cause. The kill of the server that forks the children stops the reading of all
-files at that time, which is no reason to suspect one of them: so more kills of servers are tolerated.
+One cause is the system's out-of-memory killer. If it kills the server that forks the children, the reading of all files
+stops at once, so there is no reason to suspect one of them. So more kills of servers are tolerated.
 """
 FEW_FILES, SMALL_FILE = 4, 256 << 10
 """Up to FEW_FILES files of at most SMALL_FILE bytes each are read one after the other (see `are_small`)."""
@@ -234,7 +234,7 @@ def load_or_error(
 
 
 Numbered = tuple[list[int], Columns | WorkbenchError]
-"""Indexes into a list of paths, and the columns of these files or the error."""
+"""Some files by their indexes in a list of paths, with their columns, or with the error that reading them raised."""
 
 
 def load_set(paths: Sequence[Path], reader: str, options: Options | None = None, parts: int = 1) -> Iterator[Numbered]:

@@ -27,7 +27,7 @@ PROPER_NAMES = ("Python ", "Slurm ", "Flight Recorder")
 TICK_UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
 
 EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (on AMD GPUs: PyTorch 2.12 and ROCm 7 or later)"
-"""The allocator's setting against fragmentation, which several rooms advise.
+"""The allocator's setting against fragmentation, which several analyzers advise.
 
 Older versions ignore it on AMD GPUs (pull request 177974 of PyTorch).
 """
@@ -316,7 +316,7 @@ DTYPES = {
     "double": "float64", "float": "float32", "half": "float16", "long": "int64", "long int": "int64", "int": "int32",
     "short": "int16", "char": "int8", "byte": "uint8", "complexfloat": "complex64", "complexdouble": "complex128",
 }  # fmt: skip
-"""The Python names of tensor types, by the C++ names that recordings have."""
+"""{C++ name of a tensor type, as recordings have it: its name in Python}."""
 
 
 def dtype_name(recorded: str) -> str:

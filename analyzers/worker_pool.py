@@ -29,7 +29,7 @@ SENT_AT_MOST = 256 << 20
 """The most bytes of an artefact that are sent to a worker which cannot see its files; larger ones are read here."""
 ASKED_EVERY_S = 0.5
 GIVEN_UP_S = 60.0
-"""How many seconds artefacts wait if there is no worker: a cluster may be replacing those that it has lost."""
+"""The seconds that artefacts wait if there is no worker: a cluster may be replacing workers that it has lost."""
 
 
 class Refusal(Enum):

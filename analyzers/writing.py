@@ -49,7 +49,7 @@ def replacing(target: Path) -> Iterator[IO[bytes]]:
 
 
 READER_S = 10.0
-"""How many seconds to wait until another process opens a pipe for reading."""
+"""The seconds to wait until another process opens a pipe for reading."""
 
 
 def open_special(path: Path) -> int:

@@ -24,11 +24,11 @@ META_BYTES = 1 << 30
 SMALL = 1 << 18
 """The largest size in bytes of a column that is read into memory; larger ones are memory-mapped.
 
-A mapped column keeps a file open: a thousand ranks with some thirty columns each would be more than a process may
-open.
+Each mapped column keeps a file open. If all were mapped, a thousand ranks with some thirty columns each would need more
+open files than a process may have.
 """
 SHORT_COLUMNS = "short.bin"
-"""The name of the file in an entry that has all columns of up to `SMALL` bytes."""
+"""The name of the file in a cache entry that holds all columns of at most `SMALL` bytes."""
 
 
 class Columns(Mapping[str, "np.ndarray[Any, Any]"]):
@@ -136,7 +136,7 @@ def write_entry(folder: Path, columns: Mapping[str, "np.ndarray[Any, Any]"], met
 
 
 PLAIN = frozenset("biufSU")
-"""The NumPy kinds of types that a short column may have: truth values, numbers and texts."""
+"""The kinds of NumPy types that a short column may have: booleans, numbers and texts."""
 
 
 def is_short(column: "np.ndarray[Any, Any]") -> bool:

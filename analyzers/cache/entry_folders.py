@@ -11,7 +11,7 @@ from pathlib import Path
 from analyzers.errors import WorkbenchError
 
 SCRATCH = "reading-"
-"""The prefix of the scratch folders, into which child processes write before the folder becomes an entry."""
+"""The prefix of scratch folders: child processes write into such a folder before it becomes a cache entry."""
 
 
 class CacheFailure(WorkbenchError):

@@ -19,7 +19,7 @@ ENTRY = re.compile(r"[0-9a-f]{32}")
 ABANDONED_S = 86_400.0
 """The age in seconds after which a scratch folder counts as left by a killed process: no file takes a day to read."""
 LIMIT_BYTES = 32
-"""How many bytes of the file with the limit are read at most."""
+"""The largest number of bytes that are read of the file with the limit."""
 
 
 class Entry(NamedTuple):
@@ -52,7 +52,7 @@ def entry_of(path: Path) -> Entry | None:
 
 
 GROWN: dict[Path, float] = {}
-"""For each cache folder, the bytes that this process has added to it since it last pruned it."""
+"""{cache folder: number of bytes that this process has added to it since it last pruned it}."""
 PARTS_OF_LIMIT = 64
 
 

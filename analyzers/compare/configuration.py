@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from analyzers.compare.model import Row
 
 RUN_KEYS = ("world_size", "device_name", "backend", "mesh", "versions")
-"""The keys of `run.json` outside of its config that describe how a run was made."""
+"""The keys of `run.json`, besides its configuration, that describe how the run was made."""
 IGNORED = {"job.dump_folder"}
 """Settings that always differ between two runs, such as their folders."""
 

@@ -29,7 +29,7 @@ CONFIDENCE = {Measure.STEP_TIME: 0.8, Measure.PROCESSOR_TIME: 0.8, Measure.MEMOR
 OTHER_CONFIDENCE = 0.7
 """The confidence of findings on measures that `CONFIDENCE` does not list.
 
-Runs also differ for reasons that no interval within a run shows.
+It is below 1, because runs also differ for reasons that no confidence interval within one run shows.
 """
 NAMED_AT_MOST = 3
 NOTABLE_SHARE = 0.01

@@ -16,15 +16,18 @@ from analyzers.words import quantity, share, size, uncapitalised
 
 GIB, MIB = 1 << 30, 1 << 20
 HALF_OF_LAST_DIGIT = 0.005
-"""The rounding error of PyTorch's messages, which print two decimals: 38.78 GiB is 38.775 to 38.785 GiB."""
+"""The rounding error of sizes in PyTorch's messages, which have two decimals: 38.78 GiB is 38.775 to 38.785 GiB."""
 
 # Context and loaded kernels, in GiB, by how large the device is: up to V100 and T4, A10 to A100 40 GB, A100 80 GB and
 # H100, larger ones. Measured on these with torch 2: 0.47 lazily loaded on A100, 0.55 on H100, 0.92 eagerly loaded.
 CONTEXT_GIB = ((34, 0.25, 0.6), (60, 0.35, 0.7), (100, 0.4, 0.95), (float("inf"), 0.5, 1.0))
 NCCL_CONNECTION_BYTES = pair_bytes(NcclBuffers(), is_read=False)
-"""The bytes that a connection of an NCCL channel to a peer and back takes, unless the environment changes it."""
+"""The bytes of a connection from an NCCL channel to a peer and back, unless the environment changes the buffers."""
 FEWER_CHANNELS, SMALLER_BUFFER = 8, 1 << 20
-"""The number of channels, and the bytes of a buffer for the protocol SIMPLE, that advice on NCCL's memory proposes."""
+"""The settings that the advice on NCCL's memory proposes.
+
+They are the number of channels, and the bytes of a buffer for the protocol SIMPLE.
+"""
 
 
 class Holder(StrEnum):
@@ -66,7 +69,7 @@ class Source(StrEnum):
 
 
 UNTRACKED = frozenset({Holder.CONTEXT, Holder.NCCL, Holder.LIBRARIES, Holder.OUTSIDE, Holder.OTHER_PROCESSES})
-"""The holders of memory that belongs to no tensor and that PyTorch's allocator does not manage."""
+"""The holders of memory that no tensor uses and that PyTorch's allocator does not manage."""
 
 HOLDER_WORDS = {
     Holder.TENSORS: "tensors",
@@ -237,8 +240,9 @@ def measured(count: int) -> Range:
 
 
 LARGE_SHARE, LARGE_BYTES = 0.05, 3 * GIB // 2
-"""Memory outside PyTorch's allocator is worth a finding if it is at least this share of the device and so
-many bytes.
+"""The smallest share of the device, and the smallest number of bytes, outside PyTorch's allocator for a finding.
+
+Both must be exceeded.
 """
 
 

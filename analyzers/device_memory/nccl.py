@@ -13,13 +13,13 @@ import msgspec
 
 MIB = 1 << 20
 GRANULARITY = 2 * MIB
-"""NCCL rounds buffers that it shares between processes up to this (CUDA_IPC_MIN), as does memory of the driver."""
+"""NCCL rounds up the size of buffers that processes share to a multiple of this (CUDA_IPC_MIN), as the driver does."""
 HEADER_BYTES = 4096
 """The bytes of the flags beside each buffer: `ncclSendMem` and `ncclRecvMem` in src/include/comm.h (MEM_ALIGN)."""
 SHARED_SLOTS = 16
-"""How many chunks of each channel a buffer for sends between nodes has: NCCL_SHARED_STEPS in src/include/device.h."""
+"""The chunks of each channel in a buffer for sends between nodes: NCCL_SHARED_STEPS in src/include/device.h."""
 PEERS_AT_MOST = 4
-"""The most peers of a rank in one channel: the next one of the ring, and the parent and two children of the tree."""
+"""The most peers of a rank in one channel: the next rank of the ring, and the parent and two children in the tree."""
 
 
 class Link(StrEnum):

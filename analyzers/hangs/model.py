@@ -215,9 +215,9 @@ class Signature:
     output_sizes: tuple[tuple[int, ...], ...]
     output_dtypes: tuple[str, ...]
     tag: int | None = None
-    """The tag of a send or recv, where it was recorded."""
+    """The tag of a send or recv; None if it was not recorded."""
     root: int | None = None
-    """The root of a broadcast, reduce, gather or scatter as a global rank, where it was recorded."""
+    """The root of a broadcast, reduce, gather or scatter, as a global rank; None if it was not recorded."""
 
     @property
     def shape(self) -> str:
@@ -308,7 +308,7 @@ class RankState:
     overwritten: bool = False
     """Whether the ring buffer has lost the rank's first pending operations, so that `current` may be a later one."""
     replaced: dict[Op, Op] = field(default_factory=dict)
-    """Operations of which more is known than the dump says, such as the root, by the operation in the dump."""
+    """{operation in the dump: the same operation with what other files say about it, such as the root}."""
 
     @property
     def ops(self) -> list[Op]:
@@ -357,11 +357,11 @@ class Job:
     unreadable: dict[int, str] = field(default_factory=dict)
     lacks: dict[Lack, list[int]] = field(default_factory=dict)
     possible_members: dict[str, list[int]] = field(default_factory=dict)
-    """Ranks without a dump that may be members of a group whose members were not recorded, by the group's label."""
+    """{label of a group whose members were not recorded: the ranks without a dump that may be members}."""
     taken_ns: dict[int, int] = field(default_factory=dict)
-    """When each rank's dump was written, in nanoseconds since the epoch; empty if file times contradict the content."""
+    """{rank: Unix time in ns at which its dump was written}; empty if file times contradict the content."""
     unread: frozenset[int] = frozenset()
-    """Ranks whose dumps are still being read: nothing is known of them, and nothing is wrong with that."""
+    """The ranks whose dumps are still being read; that nothing is known of them yet is no sign of a failure."""
 
     def signature(self, op: Op) -> Signature:
         """Return the name of an operation, with the shapes and types of its tensors."""

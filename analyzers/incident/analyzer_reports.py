@@ -21,7 +21,7 @@ Data = TypeVar("Data")
 AnalyzerReport = Report[MemoryData] | Report[HangData] | Report[TraceData] | Report[StepsData] | Report[LogsData]
 
 MOST_SNAPSHOTS = 32
-"""How many memory snapshots are read; if there are more, those of the last step are enough for a verdict."""
+"""The most memory snapshots that are read; if there are more, those of the last step are enough for a verdict."""
 
 
 @dataclass

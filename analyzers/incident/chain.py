@@ -31,7 +31,7 @@ DEEPEST = (
     LogClass.UNUSED_PARAMETERS,
     LogClass.STARTUP,
 )
-"""Classes of failures that logs explain better than dumps, which only show that a rank died."""
+"""The classes of failures that logs explain better than dumps, which only show that a rank died."""
 SYSTEM_EXIT = re.compile(r"SystemExit\b")
 WAITS = (EventKind.TIMEOUT, EventKind.CONNECTION_LOST)
 CRASHED = "incident.crashed"

@@ -14,10 +14,10 @@ from analyzers.words import rank_names
 
 FINDING = "values.not_finite"
 LARGE_PARAMETER = 1e6
-"""The absolute value from which on a parameter has diverged: trained weights stay below some hundreds."""
+"""The absolute value above which a parameter has diverged: trained weights stay below some hundreds."""
 BACKWARD, INPUT = "backward", "input"
 NAMESPACE = "aten."
-"""What the names of PyTorch's operations begin with, such as `aten.div.Tensor`."""
+"""The prefix of the names of PyTorch's operations, such as `aten.div.Tensor`."""
 
 
 class Source(msgspec.Struct, frozen=True):

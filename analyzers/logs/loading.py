@@ -33,21 +33,21 @@ class Logs:
 
     events: list[LogEvent] = field(default_factory=list)
     clocks: list[int] = field(default_factory=list)
-    """For each event, the last time that its log had printed by then, in ns since 1970; 0 without one."""
+    """For each event, the last time that its log had printed before it, in ns since 1970; 0 if it had printed none."""
     files_of: list[int] = field(default_factory=list)
     ranks: dict[int, RankLog] = field(default_factory=dict)
     said: dict[int, list[str]] = field(default_factory=dict)
-    """The last lines that each rank printed, without errors; the oldest comes first."""
+    """{rank: the last lines that it printed, the oldest first}; lines with errors are left out."""
     unranked: list[RankLog] = field(default_factory=list)
     """For each file that has lines without a rank, the last step and the last line among these lines."""
     world_size: int | None = None
     files: list[LogFile] = field(default_factory=list)
     hint: str = ""
-    """What to do about the last file that could not be read."""
+    """The advice on the last file that could not be read."""
     inputs: list[Input] = field(default_factory=list)
     left_out: int = 0
     nccl: list[NcclProcess] = field(default_factory=list)
-    """What each process logged about NCCL's memory."""
+    """The memory of NCCL's buffers in each process that logged it."""
     has_rccl: bool = False
     """Whether the ranks use AMD's library, of which usually only the first one prints its name."""
     attempts: set[int] = field(default_factory=lambda: {0})

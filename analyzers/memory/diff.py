@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LINE_NUMBER = re.compile(r":\d+$")
 DEPTH = {"category": 1}
-"""For a kind of group, how many leading parts of its path are compared; of other kinds the whole path is compared."""
+"""{kind of group: number of leading parts of its path to compare}; of other kinds, the whole path is compared."""
 
 
 class Instant(msgspec.Struct, frozen=True, kw_only=True):

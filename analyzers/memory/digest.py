@@ -20,7 +20,10 @@ from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes, Replay
 from analyzers.store import code_version
 
 VERSION = code_version(Path(__file__).parent)
-"""A checksum of this room's code, a part of the cache's key: results change when any module of it does."""
+"""A checksum of the code of the memory analyzer, which is a part of the cache's key.
+
+Results change when any of its modules changes.
+"""
 
 
 def read(paths: list[Path]) -> tuple[dict[str, Column], dict[str, Any]]:

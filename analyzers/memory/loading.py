@@ -10,7 +10,7 @@ from analyzers.run import Artefact
 
 READER = "analyzers.memory.digest"
 REPLAYS_KEPT = 2
-"""How many replays stay in memory, as a user interface asks a device many questions; a comparison needs 2."""
+"""The number of replays that stay in memory: a user interface asks many questions of one, and a comparison needs 2."""
 
 
 def open_snapshot(artefact: Artefact, options: store.Options | None = None) -> Snapshot:

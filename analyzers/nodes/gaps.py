@@ -13,9 +13,9 @@ from analyzers.run import Kind, Run
 from analyzers.words import quantity, rank_names
 
 SILENT_NS = 15_000_000_000
-"""How long a node has to be silent to count as lost: many times the pause between two of its messages."""
+"""A node counts as lost after this time in ns without a message: many times the usual pause between messages."""
 NODES_PER_S = 200
-"""With more nodes, each may send less often, as the receiver asks them to."""
+"""The most messages per second that the receiver asks for; with more nodes than that, each sends less often."""
 OF_RANKS = (Kind.GROUPS, Kind.STEPS, Kind.FLIGHT, Kind.EXIT, Kind.STACKS)
 MOST_NODES, MOST_FILES = 20, 3
 

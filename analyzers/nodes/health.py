@@ -27,7 +27,7 @@ GPU = re.compile(r"GPU (?P<pci>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]{4,12})\s*$")
 VALUE = re.compile(r"\s+(?P<name>[\w ]{3,60}?)\s*: (?P<value>.{1,80})$")
 MOST_FAULTS = 5
 HARMLESS_XIDS = {"45"}
-"""The driver cleans up after an earlier error, which has an Xid of its own."""
+"""The Xids that are no errors of their own: with them the driver cleans up after an earlier error."""
 
 
 class Process(NamedTuple):

@@ -14,7 +14,7 @@ from analyzers.files import read_json
 NODES, LIST = "nodes", "received.json"
 SCHEMA = "workbench.nodes/1"
 ENDED_WELL = ("running", "completed", "interrupted", "failed")
-"""The states of a run from best to worst: the whole run is in the worst state of any node."""
+"""The states of a run from best to worst; the whole run has the worst state of any node."""
 
 
 class Node(msgspec.Struct):

@@ -53,7 +53,7 @@ DIFFERENCE = (
     "The largest relative difference among its norm, the sums of its elements and their product with a fixed random"
     " vector is"
 )
-"""What stands before the difference of a tensor; these numbers are recorded of it, and compared between runs."""
+"""The words before the difference of a tensor; they name the recorded numbers that are compared between runs."""
 
 
 def findings_of(data: BisectData) -> list[Finding]:

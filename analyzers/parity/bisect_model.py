@@ -70,7 +70,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     agreed: int = 0
     agreed_to: float = 0.0
     alike: int = 1
-    """The number of tensors of the same kind that differ in this step by more than is allowed."""
+    """The number of tensors of the same kind in this step that differ by more than their tolerance."""
     of: int = 1
     """The number of tensors of the same kind that were compared in this step."""
 

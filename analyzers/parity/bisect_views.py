@@ -19,7 +19,7 @@ from analyzers.run import Run
 from analyzers.store import Options
 
 NEIGHBOURS = 2
-"""How many tensors before and after the first difference `around` returns."""
+"""The number of tensors that `around` returns before and after the first difference."""
 
 
 def operation_table(a: Run, b: Run, options: Options, tolerance: float | None = None) -> pd.DataFrame:

@@ -27,9 +27,10 @@ DEVIATIONS = 4
 SETTING = 1e-6
 """The tolerance for settings of an optimizer, such as the learning rate, which no mesh rounds."""
 DRIFT = 10
-"""Factor below which a difference counts as drift: relative to its tolerance, and to the largest difference before it.
+"""The factor that distinguishes drift from a mistake.
 
-Rounding errors grow by small factors from one tensor to the next; a mistake makes a jump.
+A difference is drift if it is less than this many times its tolerance, and less than this many times the largest
+difference before it. Rounding errors grow by small factors from one tensor to the next; a mistake makes a jump.
 """
 PROJECTED = ("square", "projection")
 EXTRA = ("projection", "dtype", "elements", "calls", "length")

@@ -31,7 +31,7 @@ KIND_PLURALS = {
     ValueKind.OPTIMIZER: "settings and states of the optimizer",
 }
 WHOLE = {"(model)": "the whole model", "model": "module model"}
-"""The names of the outermost module in phrases; it is recorded as `(model)` if it has an attribute `model`."""
+"""{name of the outermost module: phrase for it}; it is recorded as `(model)` if it has an attribute `model`."""
 NEXT_STEPS = {
     ValueKind.DATA: "Give all runs the same sequences in each step: the same text, seed and sequence length, and the"
     " same product of batch size and data-parallel degree.",

@@ -24,17 +24,17 @@ from analyzers.words import quantity
 
 READER = "analyzers.steps.reading.reader"
 BYTES_OF_A_CHILD = 32 << 20
-"""One child process reads about so many bytes of logs, in any number of files, which take it about 100 MB of memory.
+"""The bytes of logs that one child process reads, in any number of files; they take it about 100 MB of memory.
 
-What it has read stays in the cache if the reading of the others is interrupted.
+The results of each child are kept in the cache, even if reading the other logs is interrupted.
 """
 NAMED = (("phase", "phases"), ("cpu", "phases"), ("device", "phases"), ("seq", "groups"), ("number", "numbers"))
 RANKS_AT_MOST = 1 << 20
 RAW = ("raw", "nan")
-"""How the names of columns begin that come from the log of another trainer."""
+"""The prefixes of the names of columns that come from the log of another trainer."""
 FILLED_NUMBERS = ("loss", "grad_norm")
 FILLED_SIZES = ("memory_bytes", "reserved_bytes")
-"""Columns of memory sizes whose gaps are filled from a less detailed log of the same steps."""
+"""The columns of memory sizes whose gaps are filled from a less detailed log of the same steps."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ DERIVED: Mapping[str, Callable[[Chunk], Column]] = {
     "warmup": lambda chunk: chunk.tagged("first", "compile"),
     "tags": lambda chunk: named_tags(chunk.columns["tags"], chunk.meta["tags"]),
 }
-"""{column of the combined table: function that computes it from the columns that the child process has read}."""
+"""{column of the combined table: function that computes it from the columns that a child process has read}."""
 
 
 class Source:
@@ -206,7 +206,7 @@ def problems_of(log: run.Artefact, file: Mapping[str, Any]) -> list[str]:
 
 
 Tell = Callable[[int, Steps], None]
-"""A function that shows a user who waits what the first of many logs say, given their number and their steps."""
+"""A function that shows first results to a waiting user: it gets the number of logs read so far, and their steps."""
 
 
 def load(artefacts: Sequence[run.Artefact], options: store.Options, tell: Tell | None = None) -> Steps:

@@ -10,7 +10,7 @@ from analyzers.tokens.reading.sources import FORMS, SUFFIXES
 BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 FILES_AT_MOST = 10_000
 OF_DATASETS = ("dataset_info.json", "state.json", "dataset_dict.json")
-"""Files that the package datasets writes beside the rows."""
+"""The files that the package datasets writes beside the rows."""
 
 
 class DataFiles(NamedTuple):

@@ -14,7 +14,7 @@ from analyzers.words import agree, percent, quantity, share
 
 ROWS_NAMED = 5
 MANY = 0.5
-"""From this share of the rows on, a mistake that some trainers tolerate is an error and no longer a warning."""
+"""The share of the rows from which on a mistake that some trainers tolerate is an error and no longer a warning."""
 ALWAYS_ERROR = frozenset({
     Problem.SHIFT, Problem.LABEL_MISMATCH, Problem.LABEL_VALUES, Problem.ALL_TRAINED, Problem.USER_TRAINED,
     Problem.ANSWER_MASKED, Problem.PADDING_TRAINED,

@@ -71,8 +71,8 @@ FACTS = (
 )
 """The names of the numbers about each row of a data set, which `reading.facts` computes.
 
-`begins` is 1 for a row that begins where a conversation does, `ends_inside` for one that ends inside of a message which
-the assistant does not write.
+`begins` is 1 for a row that begins where a conversation does. `ends_inside` is 1 for a row that ends inside of a
+message which the assistant does not write.
 """
 
 

@@ -21,7 +21,7 @@ from analyzers.words import percent, quantity, uncapitalised
 READER = "analyzers.tokens.reading.reader"
 SCHEMA = "workbench.tokens/1"
 EXAMPLES = 8
-"""The number of rows in which tokens are looked for that show the mistakes of the findings."""
+"""The number of rows that are searched for tokens which show the mistakes of the findings."""
 NO_TOKENIZER = "a tokenizer (--tokenizer), to tell the text of users, assistants and chat templates apart"
 
 

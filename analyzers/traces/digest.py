@@ -23,7 +23,7 @@ from analyzers.traces.columns.work import Work, work_of_accounts
 from analyzers.traces.reading.trace import Trace, find_lanes
 
 VERSION = code_version(Path(__file__).parent)
-"""A part of the cache's key; it changes with the code of any module of the trace analyzer."""
+"""A checksum of the code of the trace analyzer, which is a part of the cache's key."""
 LATE_IMPORTS = (
     "analyzers.traces.answers.accounts",
     "analyzers.traces.answers.allocations",

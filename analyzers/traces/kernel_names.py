@@ -4,7 +4,7 @@ import re
 
 LONG, MEDIUM, SHORT = 70, 44, 36
 SHARED = re.compile(r"\(anonymous namespace\)::|\b[a-z]\w*::|, (?:\w+::)*[Aa]rray<char *\*, \w+>")
-"""Matches parts that all kernel names of a library have in common: namespaces, and a type of pointer arrays."""
+"""Matches the parts that all kernel names of a library have in common: namespaces, and a type of pointer arrays."""
 
 
 def shortened(name: str, length: int = LONG) -> str:

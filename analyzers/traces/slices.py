@@ -229,9 +229,9 @@ def joined(exact: Slices, line: Integers, most: int) -> Slices:
 
 
 EMPTY = 4
-"""About one cell of time in so many is taken to hold events, when the first width of cells is chosen."""
+"""The assumed number of cells of time for each cell that holds events, when the first width of cells is chosen."""
 CODE_BITS = 16
-"""How many of the lower bits of a key hold kind and phase; the bits above are equal for all slices of one cell."""
+"""The number of lower bits of a key that hold kind and phase; the bits above are equal for all slices of one cell."""
 
 
 def group_keys(exact: Slices, line: Integers, cell_ns: int) -> Integers:

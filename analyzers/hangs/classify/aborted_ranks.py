@@ -22,9 +22,9 @@ from analyzers.hangs.reading.side_files import SideFiles
 SCALAR_BYTES = 8
 INNERMOST_FRAMES = 3
 LAST_COLLECTIVES = 2
-"""How many collectives before the last common one a difference may be and still explain an abort."""
+"""A difference between ranks may explain an abort if it is at most this many collectives before the last common one."""
 RATIO_TOLERANCE = 0.1
-"""By how much two ratios of tensor sizes may differ and still count as equal; gloo rounds the parts of a tensor."""
+"""Two ratios of tensor sizes count as equal if they differ by at most this; gloo rounds the parts of a tensor."""
 ONE_WAY = {"broadcast", "scatter", "gather", "reduce", "send", "recv"}
 """Operations in which some ranks only send: these ranks may already be at a later line than the others."""
 

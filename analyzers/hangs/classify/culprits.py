@@ -18,7 +18,10 @@ from analyzers.hangs.reading.exits import Ending, RankEnd, is_victim
 from analyzers.hangs.reading.side_files import SideFiles
 
 MISSING_SHARE = 4
-"""If more than one in this many dumps is missing, a common reason is likely, such as files of a node not copied."""
+"""If more than one in this many dumps is missing, a common reason is likely.
+
+An example is that the files of a node were not copied.
+"""
 UNKNOWN_CONFIDENCE = 0.2
 BEST_FIRST = tuple(HangClass)
 DIFFERENCES = (HangClass.MISMATCH, HangClass.SKIPPED)

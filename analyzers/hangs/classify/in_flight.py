@@ -8,7 +8,7 @@ from analyzers.hangs.model import Job
 
 RANKS_SAMPLED = 64
 SHORTEST_HANG_NS = 1_000_000_000
-"""An operation that was issued less than a second before the dumps may be slow rather than hung."""
+"""The time in ns before the dumps within which an issued operation may be slow rather than hung."""
 
 
 def is_newer_than_skew(context: HangContext, node: OpNode) -> bool:

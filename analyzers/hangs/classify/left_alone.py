@@ -13,7 +13,7 @@ from analyzers.hangs.model import Culprit, HangClass, Reason
 from analyzers.hangs.reading.exits import Ending, is_victim
 
 CONFIDENCE = 0.7
-"""This is below the default confidence, because the ranks that ended may all have left too early."""
+"""The confidence of the verdict; it is below the default, because the ranks that ended may have left too early."""
 
 
 def find_left_alone(context: HangContext, causes: Sequence[Cause]) -> list[Cause]:

@@ -23,13 +23,13 @@ from analyzers.hangs.reading.side_formats import Answer, AnswerStatus, ProcessSt
 from analyzers.nodes.health import DEAD, SILENT
 
 NO_PHASES = ("", "step", "between", "running")
-"""The names of phases in a heartbeat that mean that the rank is in no particular part of a step."""
+"""The phases in a heartbeat which say that the rank is in no particular part of a step."""
 CONFIDENCE_WITHOUT_ANSWER = 0.7
 CONFIDENCE_WITHOUT_DUMP = 0.6
 CONFIDENCE_WITH_LOST_DUMP = 0.2
 CONFIDENCE_OF_ABORT = 0.8
 RAS = {DEAD: (Reason.RAS_DEAD, 0.85), SILENT: (Reason.RAS_SILENT, 0.65)}
-"""Reason and confidence by what NCCL's RAS says of a rank without a dump."""
+"""{state that NCCL's RAS reports of a rank without a dump: (reason, confidence)}."""
 
 
 def classify_rank(context: HangContext, rank: int, victims: list[int]) -> Cause | None:

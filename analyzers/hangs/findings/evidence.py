@@ -20,7 +20,7 @@ MOST_LOCATIONS, MOST_CALLERS, MOST_PROCESSES, MOST_CHILDREN, MOST_FAULTS = 4, 5,
 RECENT_STEPS = 3
 NAMES = {"stdout.log": "output"}
 SLOWER = 1.5
-"""By which factor recent steps must take longer than earlier ones to be reported as slow before the hang."""
+"""Recent steps count as slow if they take at least this many times as long as earlier ones."""
 
 
 def evidence(context: HangContext, cause: Cause) -> list[Evidence]:

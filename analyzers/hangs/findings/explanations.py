@@ -58,7 +58,7 @@ MECHANISMS_OF_REASONS = {
     Reason.DIFFERENT_TAGS: "a recv only takes a message with its own tag",
     Reason.KEPT_ALIVE: "Python waits for such threads before a process ends, and the launcher waits for the process",
 }
-"""How a culprit stops the other ranks, by reason; these reasons say it whatever the operation is."""
+"""{reason: how such a culprit stops the other ranks}, for reasons where this does not depend on the operation."""
 
 
 def mechanism(cause: Cause) -> str:
@@ -104,7 +104,7 @@ WITHOUT_END = {
     Reason.RAS_SILENT: "NCCL's RAS has a thread in each process, which answers even while the program hangs. That of"
     " its process did not, and it left no dump",
 }
-"""What shows that a process ended, by reason, where no file says how."""
+"""{reason: what shows that the process ended}, for cases in which no file says how it ended."""
 
 
 def failed_allocation(error: str | None) -> str:
@@ -124,7 +124,7 @@ MISMATCHES = {
     Reason.DIFFERENT_HALVES: "a send and its recv must have the same shape and type",
     Reason.SIZE_RULE: "the operation never completes, because the members expect different numbers of elements",
 }
-"""Why operations that differ cannot complete together, by the reason of the cause."""
+"""{reason of a cause: why operations that differ in this way cannot complete together}."""
 
 
 def mismatch(cause: Cause) -> str:

@@ -25,7 +25,7 @@ BEGINNINGS = {
     HangClass.UNMATCHED_P2P: "ranks wait in sends and receives that do not match: ",
     HangClass.ALL_ARRIVED: "all ranks wait at the same line: ",
 }
-"""The beginnings of titles that say where all ranks are."""
+"""{class of a hang: the beginning of a title that then says where all ranks are}."""
 WHY = {
     HangClass.HOST_STUCK: "the other ranks wait in operations that need {them}",
     HangClass.MISMATCH: "all ranks wait, but not in the same operation: a branch that only some of them took, or a loop"

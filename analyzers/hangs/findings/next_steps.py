@@ -153,7 +153,7 @@ MISMATCHES = {
     " it",
     Reason.DIFFERENT_HALVES: "pass tensors of the same shape and type to the send and the recv{where}",
 }
-"""What to do about operations that differ, by the reason of the cause; `{where}` is replaced by their lines."""
+"""{reason of a cause: what to do about operations that differ}; `{where}` is replaced by their lines."""
 
 
 def for_mismatch(cause: Cause) -> str:

@@ -84,7 +84,7 @@ WAITS = (
         "look at the pattern that {code} uses and at the text it searches: nested repetitions may take for ever",
     ),
 )
-"""The waits in libraries that are recognised; for frames that match several, the first one counts."""
+"""The waits in library code that are recognised; if several match a frame, the first one counts."""
 
 
 def py_spy(process: Process, options: str = "") -> str:

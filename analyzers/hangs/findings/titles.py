@@ -127,7 +127,7 @@ DEEDS = {
     Reason.OTHER_MODEL: "built a model with a different number of parameters than the other ranks",
     Reason.LEFT_ALONE: "issued a collective when all other ranks had ended normally,",
 }
-"""What the culprits did and the other ranks did not do, by the reason of the cause, as the verb of a title."""
+"""{reason of a cause: verb phrase of a title that says what only the culprits did}."""
 
 
 def mismatch(cause: Cause) -> str:

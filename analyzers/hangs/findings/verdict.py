@@ -21,7 +21,7 @@ UNREADABLE_FACTOR = 0.85
 """The confidence is multiplied by this factor if a dump is unreadable, as that dump may hold the cause."""
 HEALTHY_CONFIDENCE, UNKNOWN_CONFIDENCE, CLEAN_END_CONFIDENCE = 0.8, 0.2, 0.95
 BLINDING = (Lack.GROUP_NAMES, Lack.FIRST_PENDING_OPERATION)
-"""Information without which dumps can look healthy although the job hangs."""
+"""The information without which dumps can look healthy although the job hangs."""
 
 
 def verdict(context: HangContext, causes: Sequence[Cause]) -> Verdict:

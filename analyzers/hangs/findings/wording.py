@@ -12,7 +12,10 @@ from analyzers.log_signs.relayed_errors import first_error
 from analyzers.words import agree, exit_reason, numbered, process_group, rank_names, source_line
 
 EXCEPTION_LENGTH = 200
-"""The longest exception text in characters: messages of NCCL have pages, and their first words name the error."""
+"""The most characters of an exception's text that are shown.
+
+Messages of NCCL take pages, and their first words name the error.
+"""
 FROM_ROOT = ("broadcast", "scatter")
 """The operations in which the root sends; in other operations with a root, the root receives."""
 ENDINGS = {

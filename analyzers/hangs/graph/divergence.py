@@ -25,7 +25,7 @@ Key = tuple[str, object, object]
 Table = Mapping[int, Op]
 """The collectives that one rank issued in one process group, by sequence number."""
 LONGEST_CONTEXT = 4
-"""How many operations before the examined one are compared to find the same point in an earlier step."""
+"""The number of operations before the examined one that are compared to find the same point in an earlier step."""
 
 
 class IssuedOp(NamedTuple):

@@ -7,7 +7,7 @@ from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.words import source_line
 
 MOST_RANKS = 1 << 20
-"""The most ranks that are listed: a damaged file may claim any world size, but no job has more."""
+"""The most ranks that are listed; a damaged file may claim any world size, but no job has more."""
 
 NO_OPERATION = "no recorded operation"
 NO_DUMP = "no dump"

@@ -16,9 +16,9 @@ from analyzers.hangs.model import Job, Op
 from analyzers.hangs.reading.p2p import NAME, find_batch, other_half_name, peer_of
 
 REFERENCES_ASKED = 16
-"""The number of reference ranks that vote; a majority of these is as good as one of thousands."""
+"""The number of reference ranks that vote; the majority of so few is as reliable as that of thousands."""
 NOT_YET, LONG_AGO = 1 << 62, -1
-"""Positions of operations that a reference has not issued yet, or that its dump no longer holds."""
+"""Positions that stand for operations which a reference has not issued yet, or which its dump no longer holds."""
 
 
 def find_first_missed(job: Job, rank: int, nodes: Sequence[OpNode]) -> OpNode | None:

@@ -18,11 +18,11 @@ from analyzers.hangs.graph.signatures import comparable
 from analyzers.hangs.model import HangClass, Job, Lack, Op, user_frame
 
 REFERENCES_PER_GROUP = 6
-"""With how many members of each of its process groups a rank is compared: enough for a majority, and fast."""
+"""The number of members of each process group with which a rank is compared: enough for a majority, and fast."""
 PREDICTED = 6
-"""How many operations of a reference rank are predicted from its earlier steps, if it stopped before it issued them."""
+"""The number of operations of a stopped reference rank that are predicted from its earlier steps."""
 CONTEXT = 12
-"""How many operations are compared, at most, to find the same point in an earlier step."""
+"""The largest number of operations that are compared to find the same point in an earlier step."""
 LARGEST_LAUNCH = 4
 """The most sends and receives of one launch that are recognized as skipped or swapped together."""
 

@@ -10,9 +10,12 @@ from math import prod
 from analyzers.hangs.model import Job, Op, Signature
 
 ROOTED = ("gather", "scatter")
-"""Operations in which only the root passes the list of all tensors, so that recorded sizes differ between ranks."""
+"""The operations in which only the root passes the list of all tensors.
+
+So the recorded sizes differ between the ranks.
+"""
 UNEVEN = ("all_to_all", "alltoall")
-"""The beginnings of the names of operations in which each rank may send and receive different sizes."""
+"""The prefixes of the names of operations in which each rank may send and receive different sizes."""
 BARRIERS = ("barrier",)
 
 Comparable = tuple[str, object]

@@ -59,7 +59,7 @@ class WaitGraph:
     waits_in: dict[int, OpNode] = field(default_factory=dict)
     absent: dict[OpNode, list[int]] = field(default_factory=dict)
     inconclusive: set[OpNode] = field(default_factory=set)
-    """The operations whose absent ranks are not all known, so that an operation without absent ranks proves nothing.
+    """The operations that prove nothing if no rank is absent, because not all of their absent ranks are known.
 
     For example, the operation began after the dump of a rank was taken, or a ring buffer lost earlier operations.
     """

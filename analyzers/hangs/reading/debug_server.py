@@ -22,11 +22,11 @@ from analyzers.hangs.reading.side_formats import AnswerStatus
 SUFFIXES = (".html", ".htm", ".txt")
 """The suffixes of files that may have the dumps of many ranks; `.gz` may follow a suffix."""
 PAGE_BYTES = 1 << 28
-"""How many bytes of a page are read at most; a page of a thousand ranks has some 100 MiB."""
+"""The largest number of bytes that are read of a page; a page of a thousand ranks has some 100 MiB."""
 GZIP_TABLES_BYTES = 1 << 12
-"""How many compressed bytes are needed, at most, before gzip can decompress the first byte of content.
+"""The number of compressed bytes with which gzip can always decompress at least the first byte.
 
-Gzip's header and Huffman tables come first.
+Its header and Huffman tables come first.
 """
 PAGE_SECTION = re.compile(rb"<h2>Rank (\d{1,7}):[^<]*</h2>\s*(<p>Failed[^<]*</p>\s*)?<pre>(.*?)</pre>", re.DOTALL)
 TEXT_SECTION = re.compile(rb"^=== Rank (\d{1,7}): \S* ===\n(Error: \d+)?(.*?)(?=^===|\Z)", re.DOTALL | re.MULTILINE)
@@ -41,7 +41,7 @@ FAILURES = {
     b"408": AnswerStatus.TIMEOUT,
     b"Timeout": AnswerStatus.TIMEOUT,
 }
-"""Maps the code with which the server reports that it could not reach a rank to the status of that rank's answer."""
+"""{code with which the server reports that it could not reach a rank: status of this rank's answer}."""
 
 PAGE_TABLE = re.compile(r"<h2>([\w ]+)</h2>\s*<table>(.*?)</table>", re.DOTALL)
 PAGE_ROW, PAGE_CELL = re.compile(r"<tr>(.*?)</tr>", re.DOTALL), re.compile(r"<t[hd][^>]*>(.*?)</t[hd]>", re.DOTALL)

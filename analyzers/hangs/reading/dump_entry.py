@@ -10,7 +10,7 @@ from typing import Any
 
 TEXT_AT_MOST = 500
 LARGEST = 1 << 62
-"""The bound to which numbers are clipped, so that they fit into columns of signed 64-bit integers."""
+"""The bound to which numbers are clipped, so that they fit into a signed 64-bit column."""
 
 Entry = dict[str, Any]
 

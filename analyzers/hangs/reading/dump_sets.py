@@ -25,7 +25,7 @@ All nodes notice a hang within one step, while two hangs are at least a timeout 
 """
 
 Rounds = dict[int, list[Artefact]]
-"""The dumps of a set as {number of the round: dumps}; in each round, every rank was asked once for its dump."""
+"""{number of the round: its dumps}, for the dumps of a set; each round asked every rank once for its dump."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from analyzers.hangs.reading.side_formats import ExitFile
 from analyzers.log_signs.relayed_errors import failed_ranks
 
 ORDERLY_SIGNALS = (-15, -2)
-"""The exit codes of processes ended by SIGTERM or SIGINT, the signals by which a launcher ends the remaining ranks."""
+"""The exit codes after SIGTERM and SIGINT, the signals with which a launcher ends the remaining ranks."""
 ABORTED, BACKWARD = "Aborted", "_engine_run_backward"
 INNERMOST_FRAMES = 4
 COMMUNICATION = re.compile(
@@ -22,8 +22,7 @@ SENT_TO_ITSELF = re.compile(r"Pair is not connected \(.{1,80}<--> \[none\]\)")
 CONNECTION = re.compile(r"connection (?:closed|reset|refused)|timed? ?out|socket|broken pipe", re.IGNORECASE)
 """Matches errors about lost connections and timeouts.
 
-They mean that another rank ended only if PyTorch raised the error: the user's code may read data over connections
-too.
+Such an error means that another rank ended only if PyTorch raised it. User code may also read data over connections.
 """
 
 

@@ -23,7 +23,7 @@ FILE_BYTES = 1 << 20
 CALLS = {"send", "recv", "isend", "irecv", "batch_isend_irecv", "_wait_batch_p2p"}
 LIBRARY = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
 INNERMOST_FRAMES = 6
-"""How many innermost frames are searched for a send or recv; a frame farther out has gone on to call something else."""
+"""The number of innermost frames that are searched for a send or recv; a frame farther out now calls something else."""
 
 
 class MessageName(NamedTuple):
@@ -49,7 +49,7 @@ class MessageCount(NamedTuple):
 
 MessageCounts = Mapping[MessageName, MessageCount]
 AllCounts = Mapping[int, MessageCounts]
-"""For each global rank, how often it has issued each send and recv."""
+"""{global rank: how often it has issued each send and recv}."""
 
 
 def read_message_counts(path: Path) -> MessageCounts:

@@ -21,9 +21,9 @@ from analyzers.progress import MANY_FILES
 
 READER = "analyzers.hangs.reading.reader"
 DUMPS_OF_A_CHILD = 1000
-"""One child process reads at least so many dumps, and less than twice as many.
+"""The number of dumps that one child process reads at least; it reads less than twice as many.
 
-The reader keeps fewer operations of each dump the more dumps it reads, down to a least number for these.
+The more dumps a reader reads, the fewer operations it keeps of each; with this number of dumps it keeps the fewest.
 """
 
 

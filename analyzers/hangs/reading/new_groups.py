@@ -46,7 +46,7 @@ class NewGroup:
 
 
 NewGroups = Mapping[int, NewGroup]
-"""The process groups that a rank created, by the number that PyTorch gave to each."""
+"""{number that PyTorch gave to a process group: what one rank recorded when it created the group}."""
 
 
 def read_new_groups(path: Path) -> NewGroups:

@@ -20,11 +20,11 @@ SIGNED = ("profiling_name", "input_sizes", "input_dtypes", "output_sizes", "outp
 
 
 Columns = dict[str, list[int]]
-"""The columns of entries by name: the fields `reader.OPS` but for `dump`, and those of `ENDS`."""
+"""{name: column of the entries}, for the fields in `reader.OPS` except `dump`, and for those in `ENDS`."""
 ENDS = ("group", "pg_id", "p2p", "seq", "done")
 """The columns that say how far a rank got in each process group."""
 SIDE_LISTS = ("groups", "signatures", "stacks", "has_frames")
-"""What the native reader returns beside columns: the values that numbers in columns refer to, and a flag."""
+"""The names of what the native reader returns besides columns: lists to which numbers in columns refer, and a flag."""
 
 
 class Interned(Generic[Value]):

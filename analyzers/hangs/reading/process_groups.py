@@ -12,7 +12,7 @@ from analyzers.hangs.model import Group, GroupSource, Job
 from analyzers.hangs.reading.side_formats import GroupsFile
 
 Members = tuple[int, ...]
-"""Global ranks, ascending."""
+"""The global ranks of a process group, in ascending order."""
 DEFAULT_GROUP = "default_pg"
 """PyTorch's description of the default process group, which has all ranks."""
 

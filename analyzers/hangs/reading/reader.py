@@ -41,13 +41,16 @@ from analyzers.store import code_version
 
 VERSION = code_version(Path(__file__).parents[1])
 TAIL_ROWS = 64_000
-"""How many of the last operations are kept over all dumps of a set; each file gets an equal part."""
+"""The number of last operations that are kept of all dumps of a set together; each file gets an equal part."""
 TAIL_AT_LEAST, TAIL_AT_MOST = 64, 1024
-"""How many completed operations are kept of one rank, at least and at most."""
+"""The smallest and the largest number of completed operations that are kept of one rank."""
 ENDS_CHECKED = 256
-"""How many entries at each end of a dump are checked; if none of them is done, only unfinished ones were dumped."""
+"""The number of entries at each end of a dump that are checked for a completed operation.
+
+If there is none, the dump holds only unfinished operations.
+"""
 LAST = 8
-"""Of how many of the last entries the process groups are looked at, to recognise the wrapper of debug mode."""
+"""The number of last entries whose process groups are checked to recognise the wrapper of the debug mode."""
 COALESCED = "nccl:coalesced"
 """The name of the entry with which NCCL ends a launch of several operations."""
 

@@ -30,7 +30,10 @@ class RootedCall(NamedTuple):
 
 
 RootedCalls = Mapping[int, RootedCall]
-"""The calls with a root that a rank made in one group, by their number: the n-th such call in this group."""
+"""{number of a call: the call}, for the calls with a root that a rank made in one group.
+
+The n-th such call in the group has the number n.
+"""
 
 
 def add_roots(job: Job, side: SideFiles) -> None:

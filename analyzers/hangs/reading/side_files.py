@@ -33,12 +33,12 @@ from analyzers.nodes.health import NodeHealth, Process, read_health
 from analyzers.run import Artefact, Kind, Run
 
 COLLECTION_NS = 2_000_000_000
-"""How long collecting the dumps of all ranks may take, in nanoseconds."""
+"""The longest time in ns that collecting the dumps of all ranks may take."""
 SIGNAL = "signal"
 AFTER_ROUND_NS = 100_000_000
-"""How long after the request for its dump a rank may still send a heartbeat although it hangs, in nanoseconds.
+"""The time in ns after the request for its dump within which a hanging rank may still send a heartbeat.
 
-That happens if the rank is asked just as it enters the operation in which it hangs.
+That happens if the request comes just as the rank enters the operation in which it hangs.
 """
 NOT_SERVING = {AnswerStatus.EXITED: Ending.PROCESS_EXITED, AnswerStatus.REFUSED: Ending.CONNECTION_REFUSED}
 ROUND = re.compile(r"round_(\d+)")
@@ -64,9 +64,9 @@ class SideFiles:
     last_words: LastWords = field(default_factory=LastWords)
     world_size: int = 0
     health: NodeHealth = field(default_factory=NodeHealth)
-    """What nodes said of the ranks' processes and of their GPUs."""
+    """The state of the ranks' processes and of their GPUs, as the nodes reported it."""
     gaps: NodeGaps = field(default_factory=NodeGaps)
-    """Which nodes did not send all of their files to the run folder."""
+    """The nodes that did not send all of their files to the run folder."""
     outdated: frozenset[int] = frozenset()
     """The ranks whose dumps are all from before the last restart of the job; these dumps are not read."""
 

@@ -9,7 +9,7 @@ from analyzers.hangs.reading.side_files import SideFiles
 from analyzers.hangs.reading.side_formats import AnswerStatus
 
 TAIL_BYTES = 1 << 16
-"""How many bytes at the end of a step log are read: about a hundred lines."""
+"""The number of bytes that are read at the end of a step log: about a hundred lines."""
 
 
 def measure_phase(side: SideFiles, rank: int) -> float | None:

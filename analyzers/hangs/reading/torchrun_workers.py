@@ -20,9 +20,9 @@ TRACEBACK_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P
 WORKER = re.compile(r"(?P<launch>.*)/attempt_(?P<attempt>\d+)/(?P<local_rank>\d+)/[^/]+")
 LOG_BYTES, LOG_LINES = 4096, 3
 BYTES_BEFORE_STACKS = 1 << 16
-"""How many bytes at the end of a log are searched for the message of an abort.
+"""The number of bytes at the end of a log that are searched for the message of an abort.
 
-faulthandler may write the stacks of all threads after that message.
+The stacks of all threads, which faulthandler may write after this message, take some of them.
 """
 NOTICE = re.compile(r"(?:\[rank\d+\]:)?\[[IW]\d{3,4} ")
 """Matches lines in which PyTorch's own servers report that they start or stop."""

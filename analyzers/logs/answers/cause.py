@@ -21,9 +21,9 @@ from analyzers.logs.loading import Logs, is_of_one_rank
 from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 
 NOBODY = (LogClass.TIME_LIMIT, LogClass.TERMINATED, LogClass.STARTUP, LogClass.NETWORK)
-"""Classes of failures for which normally no rank is to blame."""
+"""The classes of failures for which normally no rank is to blame."""
 OF_REASON = {Reason.OPERATIONS: LogClass.MISMATCH, Reason.MESSAGES: LogClass.UNMATCHED_P2P}
-"""The class of the verdict on a timeout, for a `Blame` with this reason."""
+"""{reason of a `Blame` for a timeout: class of the verdict}."""
 
 
 class Certainty(StrEnum):
@@ -51,14 +51,14 @@ class Cause:
     certainty: Certainty = Certainty.SHOWN
     blame: Blame | None = None
     killed: list[LogEvent] = field(default_factory=list)
-    """The events that report killed processes, if the host ran out of memory."""
+    """The events that report killed processes; only filled if the host ran out of memory."""
 
     waited: list[LogEvent] = field(default_factory=list)
-    """The events that show at which line each rank timed out or lost its connection, for a mismatch or a timeout."""
+    """For a mismatch or a timeout, the events that show where each rank timed out or lost its connection."""
     caught: list[LogEvent] = field(default_factory=list)
     """The errors that the ranks to blame had caught before they skipped collectives."""
     count: DifferingCount | None = None
-    """The line in which the rank to blame printed a count that differs from that of all others, if that decided."""
+    """The count in a line of the rank to blame that differs from that of all other ranks; None if no count decided."""
 
     @property
     def lead(self) -> LogEvent:

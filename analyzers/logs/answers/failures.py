@@ -14,10 +14,10 @@ from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 
 WORDLESS = (LogClass.OOM, LogClass.HOST_OOM, LogClass.DATALOADER_WORKER, LogClass.COLLECTIVE_TIMEOUT,
             LogClass.MISMATCH, LogClass.UNUSED_PARAMETERS, LogClass.EXIT_CODE, LogClass.NONFINITE_LOSS)  # fmt: skip
-"""Classes of failures whose events are one failure, whichever source line and message they have."""
+"""The classes of failures whose events count as one failure even if their source lines and messages differ."""
 ENDED_BY_SIGTERM = (Tier.KILLED, Tier.EXIT_CODE, Tier.LOST_CONNECTION, Tier.ABORTED, Tier.VAGUE, Tier.NATIVE_CRASH,
                     Tier.TIMEOUT, Tier.STUCK_WATCHDOG, Tier.NETWORK)  # fmt: skip
-"""The tiers (`Tier`) of failures that ranks report when the launcher or the scheduler stops them."""
+"""The tiers (`Tier`) of failures that ranks report if the launcher or the scheduler stops them."""
 
 
 @dataclass(frozen=True)

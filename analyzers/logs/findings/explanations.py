@@ -41,11 +41,11 @@ WITHOUT_DUMPS = (
     Basis.ONE_SIDE, Basis.LATE, Basis.MOST_SILENT, Basis.SILENT, Basis.ALL_WAIT, Basis.NOT_LISTED, Basis.LEFT_ALONE,
     Basis.THREADS,
 )  # fmt: skip
-"""The kinds of evidence that leave doubts which Flight Recorder dumps would settle."""
+"""The kinds of evidence that leave doubts which dumps of Flight Recorder would remove."""
 ALONE = "the logs show no other failure"
 NO_ERROR_BEFORE = "before it, the logs show no error of a rank that would explain the end"
 ENDED_OUTSIDE = (LogClass.TERMINATED, LogClass.TIME_LIMIT)
-"""The classes of ends of a job that no rank caused."""
+"""The classes of verdicts on jobs that ended without being caused by a rank."""
 SHOWN = "this is the first failure in the logs: no earlier line explains it"
 FEWER_STEPS = (
     "{ranks} printed fewer steps than {waiting}, and no error; logs cannot tell what else the silent ranks did"
@@ -76,7 +76,7 @@ MECHANISMS: Mapping[LogClass, str] = {
     LogClass.TERMINATED: "such a signal comes from outside the job: from its scheduler, a user or a shell that ends",
     LogClass.NONFINITE_LOSS: "once a NaN is in the loss, its gradients and the updated weights become NaN, too",
 }
-"""What a class of failure means, as a clause that precedes the evidence."""
+"""{class of a failure: a clause on what it means}, which precedes the evidence."""
 STARTUP_MECHANISMS: Mapping[Reason, str] = {
     Reason.PORT_IN_USE: "rank 0 opens this port for the store through which all ranks find each other",
     Reason.RENDEZVOUS_TIMEOUT: "torchrun starts no rank before all nodes have joined",
@@ -89,7 +89,7 @@ STARTUP_MECHANISMS: Mapping[Reason, str] = {
     Reason.BAD_ARGUMENTS: "the script ended when it read its arguments, before it trained",
     Reason.NO_SCRIPT: "Python was started with this path, and found no file there",
 }
-"""What the reason of a failed start means, as a clause that precedes the evidence."""
+"""{reason of a failed start: a clause on what it means}, which precedes the evidence."""
 EITHER_OF_TWO = (
     "PyTorch's message says that the other rank did not join the collective. But with two ranks it may also be this"
     " one that called one collective too many"
@@ -103,7 +103,7 @@ LOST_DEVICE = "the GPU's driver no longer reaches the GPU over PCIe; the trainin
 OTHER_MECHANISM = (
     Reason.HOST_ALLOCATOR, Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY, Reason.XID_SOFTWARE, Reason.SCALE_EXHAUSTED,
 )  # fmt: skip
-"""Reasons to which the sentence of their class in `MECHANISMS` does not apply."""
+"""The reasons to which the clause of their class in `MECHANISMS` does not apply."""
 
 
 def explain(cause: Cause, answer: Answer, logs: Logs) -> str:

@@ -182,7 +182,7 @@ OPEN_LINE = (
     "open the line that the title names; the lines above the traceback in the log show what was read or computed"
 )
 LOSS_FRAME = re.compile(r"^.*File \".{1,300}\", line \d+, in (cross_entropy|nll_loss|log_softmax)$", re.MULTILINE)
-"""A frame of a traceback in which a loss over a vocabulary allocates as much as the logits take."""
+"""Matches a frame of a traceback in which a loss over a vocabulary allocates as much as the logits take."""
 LOSS_IN_PIECES = (
     "compute the loss in pieces of the sequence, or by a kernel that fuses it with the output layer (such as Liger's"
     " fused_linear_cross_entropy): then the logits of all tokens are never in memory at once. Otherwise "
@@ -221,7 +221,7 @@ def for_memory(cause: Cause) -> str:
 
 
 ABSURD_BYTES = 64 << 30
-"""From this size on one request for host memory is more likely a wrong size than the last of many."""
+"""A request for this much host memory or more has probably a wrong size; it is hardly the last of many requests."""
 
 
 def for_host_memory(cause: Cause) -> str:

@@ -21,7 +21,7 @@ IB_STATUS = {
     12: "transport retry counter exceeded",
     13: "receiver-not-ready retry counter exceeded",
 }
-"""The meaning of the codes of `ibv_wc_status`, which is the result of an InfiniBand request in libibverbs."""
+"""{code of `ibv_wc_status`: its meaning}; the code is the result of an InfiniBand request in libibverbs."""
 
 
 def title(cause: Cause) -> str:

@@ -10,9 +10,9 @@ from analyzers.logs.reading.patterns import FILTER, TRIGGERS
 
 DIGITS = b"0123456789"
 KNOWN_AT_MOST, KNOWN_BYTES = 50_000, 600
-"""How many shapes (lines without digits) are remembered as irrelevant, and how long such a line may be in bytes."""
+"""The most shapes (lines without digits) that are remembered as irrelevant, and the most bytes of a shape."""
 READ_ON = 30
-"""How many lines are parsed after one that reports an event: the next lines of its block may match no pattern."""
+"""The number of lines that are parsed after a line with an event; these lines of its block may match no pattern."""
 DEPENDS_ON_DIGITS = re.compile(rb"Xid|rrno|NET/IB|xitcode|exit code|rank      :")
 
 

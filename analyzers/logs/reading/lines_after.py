@@ -6,7 +6,7 @@ from analyzers.logs.reading.text import Position, lines_after
 from analyzers.logs.reading.tracebacks import START
 
 LINES_OF_MESSAGE = 3
-"""How many lines after the one that names the exception can still be its message."""
+"""The number of lines after the one that names the exception that can still belong to its message."""
 
 
 def hint_after(at: Position, key: str, *, labelled: bool) -> str | None:

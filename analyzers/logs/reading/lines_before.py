@@ -11,7 +11,7 @@ from analyzers.logs.reading.prefixes import split_prefix, step_in
 from analyzers.logs.reading.text import Position, clean
 
 STEP_BYTES, LINE_LENGTH = 1 << 13, 1000
-"""How many bytes before an event are searched for a step, and up to which length a line is."""
+"""The number of bytes before an event that are searched for a step, and the longest line that is searched."""
 DEVICE = re.compile(rb"NVRM: The NVIDIA GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)")
 DEVICE_BYTES = 300
 OF_DEVICE = (Reason.FALLEN_OFF_BUS, Reason.UNSUPPORTED_DEVICE)

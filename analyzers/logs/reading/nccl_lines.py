@@ -23,7 +23,7 @@ HEADER = re.compile(rb":(\d{1,9}):(\d{1,9}) \[(\d{1,3})\] $")
 HEADER_BYTES, HOST_BYTES = 32, 255
 HOST_BORDERS = (b" ", b"\t", b"\n", b"\r", b":", b"[", b"]")
 OTHER_LIBRARY = b"RCCL version"
-"""AMD's library prints the same lines, but its buffers have other sizes."""
+"""The text by which AMD's library is recognised: it prints the same lines as NCCL, but its buffers have other sizes."""
 CHANNEL = re.compile(
     r"Channel \d+(?:/\d)? : (\d{1,6})\[\w+\] -> (\d{1,6})\[\w+\] (\[send\] |\[receive\] )?via (.{1,80})"
 )
@@ -35,7 +35,7 @@ NVLS = re.compile(r"NVLS comm (0x[0-9a-f]{1,16}) .{0,200}nvlsTotalSize (\d{1,15}
 SETTING = re.compile(r"(?:NCCL_(LL_|LL128_|)BUFFSIZE set by environment to|P2P Chunksize set to) (\d{1,12})\b")
 SETTING_NAMES = {"": "simple", "LL_": "ll", "LL128_": "ll128", None: "chunk"}
 CHANNELS_AT_MOST = 128
-"""More channels than this (MAXCHANNELS is 64) are a damaged line."""
+"""The most channels that a line can state; a line with more is damaged (MAXCHANNELS is 64)."""
 PROCESSES_AT_MOST, COMMUNICATORS_AT_MOST = 1 << 14, 1 << 10
 
 
@@ -53,9 +53,9 @@ class Process:
     counts: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     comms: dict[str, NcclCommunicator] = field(default_factory=dict)
     links: Counter[tuple[int, int, int, Link]] = field(default_factory=Counter)
-    """How many connections there are by thread, own rank, peer and kind."""
+    """{(thread, own rank, peer, kind): number of connections}."""
     threads: dict[str, int] = field(default_factory=dict)
-    """The thread that created each communicator."""
+    """{communicator: the thread that created it}."""
     nvls: dict[str, int] = field(default_factory=dict)
 
 

@@ -10,7 +10,7 @@ from analyzers.logs.reading.tracebacks import Raised, user_frame
 
 MESSAGES = {"send", "recv", "isend", "irecv"}
 TO_ONE_RANK = {"reduce", "gather", "gather_object"}
-"""The collectives in which all ranks but one only send; the source line of the call names that one, the root."""
+"""The collectives in which all ranks but the root only send; the source line of the call names the root."""
 INIT = "init_process_group"
 NEW_GROUP = "new_group"
 KEY_OF_RANK = re.compile(r"keys: /default_pg/0//(?:\w{1,40}//)?\w{1,20}//\d{1,9}/(\d{1,9})$")

@@ -14,12 +14,12 @@ PATTERNS = (
 LONGEST_TEXT = 8192
 STRUCTURE = ("Traceback (most recent", 'File "', "Error", "Exception", "Interrupt", "exitcode  :", "rank      :",
              "Root Cause", "SystemExit", "most recent call first")  # fmt: skip
-"""Words of blocks of several lines (tracebacks, torchrun's table) that are parsed although no pattern matches them."""
+"""Words in blocks of several lines, such as tracebacks, which are parsed although no pattern matches them."""
 NOISE = re.compile(
     r"errno: 97|NCCL INFO (?!.*(?:Mismatched|Duplicate))|\[Service thread\] Connection closed by localRank"
     r"|NET/Plugin: Could not find|Exception ignored in|in atexit callback|\b(?:Future|User|Deprecation)Warning\b"
 )
-"""Matches lines that report nothing, because healthy jobs print them too."""
+"""Matches lines that healthy jobs print too, and that therefore report nothing."""
 WORDS = tuple(word.encode() for word in dict.fromkeys([*(p.word for p in PATTERNS), *STRUCTURE]))
 TRIGGERS = re.compile(b"|".join(map(re.escape, WORDS)))
 FILTER = WordFilter(WORDS)

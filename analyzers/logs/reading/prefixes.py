@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 GLOBAL_RANK = re.compile(r"\[rank(\d{1,6})\]")
 LOCAL_RANK = re.compile(r"^\[(?!rank)[A-Za-z_.-]{1,32}(\d{1,4})\]:")
 PREFIX = re.compile(r"(?:\[[A-Za-z_.-]{1,32}\d{1,6}\]:\s?)+|\((?:\w+ )?pid=\d+(?:, ip=[\d.]+)?\)\s")
-"""Matches the prefix that launchers and PyTorch put before each line of a process, also of a traceback."""
+"""Matches the prefix that launchers and PyTorch put before each line of a process, even in a traceback."""
 OWN_WORDS = re.compile(r"(?:^|[\s\[(])[Rr]ank[ =:]{0,2}(\d{1,6})\b(?!/| version| has)")
 """Matches a rank in a line that the job's own code prints: `[rank 3] step 1`, `rank=3`."""
 SRUN_LABEL = re.compile(r"^ {0,4}(\d{1,5}): ")

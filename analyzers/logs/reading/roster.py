@@ -8,10 +8,13 @@ from analyzers.logs.reading.prefixes import printed_rank, split_prefix, step_in
 from analyzers.logs.reading.text import clean
 
 HEAD_BYTES, TAIL_BYTES = 1 << 15, 1 << 16
-"""How many bytes are read at the start and the end of each chunk: enough to find the ranks and their last lines."""
+"""The number of bytes that are read at the start and at the end of each chunk.
+
+They are enough to find the ranks and their last lines.
+"""
 LONGEST_TEXT = 1000
 SAID_AT_MOST, LONGEST_SAID = 32, 120
-"""How many of the last lines of a rank are kept to compare them with those of other ranks, and how much of each."""
+"""The number of last lines of a rank that are kept to compare it with other ranks, and the most characters of each."""
 RANKS_AT_MOST = 1 << 16
 WORLD_SIZE = re.compile(r"(?:world[_ ]size|nranks|WORLD_SIZE)['\"]?\s*[=: ]\s*(\d{1,6})\b")
 UNRANKED = -1

@@ -45,10 +45,13 @@ from analyzers.logs.reading.tracebacks import (
 GZIP_RATIO = 50
 LINES_AT_MOST = 100_000
 END_BYTES = 1 << 22
-"""How many bytes at the end of a log are parsed even after LINES_AT_MOST lines that may report errors."""
+"""The number of bytes at the end of a log that are parsed even after LINES_AT_MOST lines that may report errors."""
 MESSAGE_LENGTH = 1000
 AROUND_BYTES, TRACEBACK_BYTES = (300, 900), (1600, 300)
-"""How many bytes before and after the line of an event are kept as its excerpt; the second pair is for exceptions."""
+"""The numbers of bytes before and after the line of an event that are kept as its excerpt.
+
+The first pair is for all events but exceptions, the second pair for exceptions.
+"""
 SKIPPED = {"ChildFailedError", "CalledProcessError", "SystemExit", "ProcessExitedException", "ProcessRaisedException"}
 """The exceptions that launchers raise because a rank failed; they are not events of their own."""
 QUOTED = re.compile(r"[|>] ")
@@ -84,7 +87,7 @@ class Scanner:
     caught: dict[str, int] = field(default_factory=dict)
     latest: dict[str, int] = field(default_factory=dict)
     before: dict[str, str] = field(default_factory=dict)
-    """For each process (by the prefix of its lines) with an open traceback, the line before that traceback."""
+    """{prefix of the lines of a process with an open traceback: the line before this traceback}."""
 
     def __post_init__(self) -> None:
         """Create the reader of stacks, which completes the events of this log."""

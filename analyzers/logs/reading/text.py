@@ -11,7 +11,7 @@ from analyzers.files import open_regular
 
 CHUNK_BYTES = 1 << 22
 LONGEST_LINE = 1 << 16
-"""The length in bytes up to which a line is read completely; of longer lines only parts around possible errors are."""
+"""The most bytes of a line that is read completely; of longer lines, only the parts around possible errors are read."""
 BEFORE, AFTER = 512, 4096
 PARTS_AT_MOST = 8
 LONGEST_BEFORE = 1000

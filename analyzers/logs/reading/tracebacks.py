@@ -21,7 +21,7 @@ EXCEPTION = re.compile(r"^\s*((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: ?(.*))?$")
 NAMED_EXCEPTION = re.compile(
     r"(?:^|: |\s{2})((?:[a-z_]\w*\.)*[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Failure|NotMet))(?:: (.*)|\s*)$"
 )
-"""Matches a line that names an exception, for exceptions that the log shows without a traceback."""
+"""Matches a line that names an exception, even without a traceback."""
 THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+ .*most recent call first")
 BOX = re.compile(r"^\s*[\u2502\u2503|] (.*?)\s*(?:[\u2502\u2503|]\s*)?$")
 """Matches a line inside of the box that the library `rich` draws around a traceback."""
@@ -46,14 +46,14 @@ class Raised:
     frames: list[tuple[str, int, str]]
     chain: list["Raised"]
     code: dict[tuple[str, int], str] = field(default_factory=dict)
-    """The source text of each frame, as far as the log shows it, by (file, line)."""
+    """{(file, line): source text of the frame}, for the frames whose source text the log shows."""
     of_rank: int | None = None
-    """The rank that raised the exception, if another exception relays it to all ranks.
+    """The rank that raised the exception, if another exception only passes it on to all ranks; else None.
 
     The frames are then those of the other exception.
     """
     hint: str | None = None
-    """The advice at the end of its text, where that is known before the lines after it are read."""
+    """The advice at the end of the exception's text, if it is known before the lines after it are read."""
 
     @property
     def text(self) -> str:

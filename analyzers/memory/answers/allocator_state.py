@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import pandas as pd  # imported late: every report needs this module, few need its tables
 
 UNIT = np.uint64(512)
-"""The allocator rounds each request up to a multiple of this number of bytes (kMinBlockSize)."""
+"""The number of bytes to a multiple of which the allocator rounds up each request (kMinBlockSize)."""
 
 Range = tuple[int, int]
-"""An address range: its first address, and its length in bytes."""
+"""A range of addresses, as (first address, length in bytes)."""
 
 
 def segments_at(trace: DeviceTrace, entry: int) -> list[Range]:

@@ -35,7 +35,7 @@ SPECIAL_WEIGHTS = {
     "quantized weights": re.compile(r"fp8|float8|int8|int4|nf4|fp4|[48]bit|qweight|qzeros|absmax|quant", re.IGNORECASE),
     "adapter weights": re.compile(r"lora|adapter|\bdora|\bia3", re.IGNORECASE),
 }
-"""Kinds of weights that are listed apart from other parameters, with a pattern for their name or allocating line."""
+"""{kind of weights: pattern for their name or allocating line}, for weights that have an entry of their own."""
 
 
 def breakdowns(artefacts: Sequence[Artefact], options: store.Options | None = None) -> list[Breakdown]:

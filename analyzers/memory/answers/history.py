@@ -26,7 +26,10 @@ COMPARE: dict[str | None, Callable[[Integers, float], Mask]] = {
 }
 
 Span = tuple[int, int, int, int]
-"""A reserved address range and its lifetime: address, bytes, and the trace entries that reserved and released it."""
+"""A reserved range of addresses with its lifetime.
+
+It is (address, bytes, trace entry that reserved the range, trace entry that released it).
+"""
 
 
 def events(replay: Replay, first: int, count: int, text: str = "") -> pd.DataFrame:

@@ -14,7 +14,7 @@ STEPS_AT_LEAST = 4
 # Set by hand. Peaks of steps with batches of several sizes also differ: a spike must stand out from how they differ.
 SPIKE_RATIO, SPREADS_AT_LEAST = 1.1, 2
 SHARE_AT_MOST = 0.25
-"""The largest share of the steps that may need more; if more of them do, the job has two kinds of ordinary steps."""
+"""The largest share of steps that may count as unusually large; if there are more, the job has two kinds of steps."""
 
 
 def larger_steps(replay: Replay, uses: Sequence[StepUse], loop: TrainingLoop) -> Iterator[UnusualUse]:

@@ -15,13 +15,13 @@ from analyzers.memory.reading.schema import CATEGORIES
 from analyzers.memory.replay.lifetimes import Replay
 
 RISES_AT_LEAST, RISES_TO_BE_SURE = 4, 8
-"""How many steps must add live bytes for a leak, and how many are enough to be sure.
+"""The number of steps that must add live bytes for a leak, and the number that is enough to be sure.
 
 Blocks that are freed late, or whose free was not recorded, grow for some steps too. So a few steps prove a leak only if
 each of them keeps blocks of the same sizes; with many steps it is enough that they add about equally many bytes.
 """
 PAUSE_AT_MOST = 1
-"""How many steps without growth may lie between two that grow: a tensor kept in every second step is a leak too."""
+"""The most steps without growth between two that grow: a tensor that every second step keeps is a leak too."""
 # Each step takes a pass over all blocks; 64 are more than enough for proof.
 STEPS_AT_MOST = 64
 BYTES_AT_LEAST, SHARE_AT_LEAST = 64 << 10, 0.005
@@ -30,7 +30,7 @@ STACKS_AT_MOST = 10
 SNAPSHOT_BYTES_AT_LEAST, SNAPSHOT_SHARE_AT_LEAST, SNAPSHOT_RISES_AT_LEAST = 1 << 20, 0.05, 2
 STEADY = 0.5
 OOM_SHARE_AT_LEAST = 0.1
-"""A growth below this share of the allocated bytes does not explain why a request failed."""
+"""The share of the allocated bytes below which growth does not explain why a request failed."""
 
 
 def growing_stacks(replay: Replay, guess: Guess, loop: TrainingLoop) -> list[Growth]:

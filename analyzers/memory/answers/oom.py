@@ -15,7 +15,7 @@ from analyzers.memory.replay.lifetimes import Replay
 from analyzers.memory.replay.phases import step_at
 
 BELOW_LAYER = re.compile(r"^(.*?\.\d+)\..*$")
-"""Finds the layer of a module name: `layers.3.attention.wq` counts for `layers.3`."""
+"""Finds the layer in the name of a module: the memory of `layers.3.attention.wq` counts for `layers.3`."""
 # Set by hand: a quarter above the highest step before is no ordinary variation.
 GROWN_SHARE, SPIKE_RATIO = 0.1, 1.25
 MODULES_AT_MOST = 8

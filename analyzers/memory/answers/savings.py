@@ -15,9 +15,9 @@ from analyzers.memory.replay.simulator import LARGE_SEGMENT, SMALL_SEGMENT, simu
 
 LAYERS_AT_LEAST = 2
 SIMULATED_ENTRIES_AT_MOST = 250_000
-"""The highest number of trace entries for which the allocator is simulated; two simulations take 3 µs per entry."""
+"""The most trace entries for which the allocator is simulated; two simulations take 3 µs per entry."""
 FAITHFUL = 0.05
-"""The simulation is used only if the bytes it reserves differ from the recorded ones by at most this share."""
+"""The largest relative error of the simulation, in reserved bytes, with which its result is used."""
 
 
 def savings(replay: Replay, guess: Guess, entry: int) -> list[Saving]:

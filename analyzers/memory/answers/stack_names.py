@@ -15,7 +15,10 @@ from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes
 NO_STACK, OLDER = "no stack recorded", "allocated before the recording began"
 CALLER_PARTS = 2
 ALLOCATIONS = 3
-"""Within how many allocations after a block's own the tensor must be freed: one operation may need several blocks."""
+"""The number of allocations after a block's own within which its tensor must be freed.
+
+It is more than one, because one operation may need several blocks.
+"""
 
 
 def base_name(frames: Frames, stack: int, label: str, *, older: bool) -> str:

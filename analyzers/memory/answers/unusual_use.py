@@ -24,10 +24,10 @@ ATTENTION = re.compile(r"(?i)(attention|attn|sdpa)\w*(\.py \w+$|$)")
 FALLBACK = re.compile(r" (at::|aten::)\S*scaled_dot_product_attention")
 """Matches PyTorch's own attention without a fused kernel, which only its arguments can change."""
 LOSS_PIECES = 8
-"""The number of pieces in the estimate of what computing the loss in pieces would save."""
+"""The number of pieces that is assumed in the estimate of what computing the loss in pieces would save."""
 BYTES_AT_LEAST, PEAK_SHARE_AT_LEAST, LOSS_SHARE_AT_LEAST, SCORES_SHARE_AT_LEAST = 1 << 20, 0.05, 0.25, 0.1
 KEPT_STEPS = 2
-"""For how many later steps an activation must stay alive to count as kept.
+"""An activation counts as kept if it is still alive this many steps after its own step.
 
 Its own step may end late, and one more step may log it.
 """

@@ -23,12 +23,12 @@ from analyzers.memory.replay.lifetimes import Replay
 from analyzers.run import Artefact
 
 RECOMPUTED_EVERY = {"full": 1, "selective": 2}
-"""For each mode of activation checkpointing, n: every n-th layer is recomputed (`selective`: the trainer's default)."""
+"""{mode of activation checkpointing: n}, where every n-th layer is recomputed (`selective`: the trainer's default)."""
 COUNTER_BYTES = 8
-"""Optimizer state of at most these bytes is a step counter, which keeps its data type."""
+"""The largest size in bytes of optimizer state that is taken for a step counter, which keeps its data type."""
 BLOCKWISE, BLOCKWISE_ELEMENTS_AT_LEAST = "int8", 4096
 MOMENT_BYTES = BYTES_OF | {BLOCKWISE: 1 + 4 / 256}
-"""The bytes of one element of an optimizer's moment, by data type.
+"""{data type: bytes of one element of an optimizer's moment}.
 
 For int8, bitsandbytes and torchao keep a scale in float32 for each block of 256 elements, and do not quantize moments
 of fewer than `BLOCKWISE_ELEMENTS_AT_LEAST` elements.
@@ -245,4 +245,4 @@ CHANGES: dict[str, Callable[[Scenario, str], str]] = {
     "ac": checkpoint,
     "optim_dtype": change_moment_type,
 }
-"""For each setting, the function that applies its new value to a scenario and returns a description of the change."""
+"""{setting: function that applies its new value to a scenario, and returns a description of the change}."""

@@ -25,9 +25,9 @@ LASTING = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
 MOVED = (Category.PARAMETERS, Category.OPTIMIZER_STATE)
 """The categories of tensors that scripts move away, to the CPU for example, and back."""
 LOOK_BACK = 32
-"""How many of the latest allocations of the same size in the same interval may be what replaced a freed block."""
+"""The number of latest allocations, of the same size in the same interval, that may have replaced a freed block."""
 EVENTS_AT_MOST = 500_000
-"""The highest number of blocks that are searched for replacements: above it the search would take seconds."""
+"""The most blocks that are searched for replacements; searching more would take seconds."""
 
 
 class Event(NamedTuple):

@@ -78,9 +78,15 @@ CATEGORY = np.array([-1 if rule.category is None else rule.category for rule in 
 CONFIDENCE = np.array([rule.confidence for rule in RULES])
 
 CUBLAS_WORKSPACE_BYTES = (2 * 4096 + 8 * 16) << 10
-"""Bytes of cuBLAS's workspace per handle and stream before Hopper: `CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8`, in KiB."""
+"""The size of cuBLAS's workspace per handle and stream before Hopper, set by `CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8`.
+
+The setting means 2 buffers of 4096 KiB and 8 buffers of 16 KiB.
+"""
 WEAK = [NUMBER_OF[name] for name in ("none", "between", "batch", "forward_kept", "optimizer_freed")]
-"""The indexes of the least certain rules: a category that one of them decided gives way to that of a replaced block."""
+"""The indexes of the least certain rules.
+
+If one of them decided the category of a block, the category of the block that it replaced takes precedence.
+"""
 INHERITED = {
     Category.PARAMETERS: NUMBER_OF["replaced_parameters"],
     Category.GRADIENTS: NUMBER_OF["replaced_gradients"],

@@ -74,14 +74,14 @@ PHASE_OF_SIGN = {
     Sign.BACKWARD: Phase.BACKWARD,
     Sign.OPTIMIZER: Phase.OPTIMIZER,
 }
-"""The training phase that a kind of code shows; if a stack shows several kinds, the last one in this dict decides.
+"""{kind of code in a stack: training phase that it shows}; if a stack shows several kinds, the last one here decides.
 
 Backward and optimizer code may run below a frame of a forward function.
 """
 
 
 STACKS_AT_ONCE = 1 << 14
-"""How many stacks are searched at once: the frames of all may take a hundred megabytes."""
+"""The number of stacks that are searched at once; the frames of all stacks may take a hundred megabytes."""
 
 
 def stack_signs(snapshot: Snapshot) -> dict[Sign, Mask]:

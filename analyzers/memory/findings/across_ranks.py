@@ -10,7 +10,7 @@ from analyzers.words import share, size
 
 EVIDENCE_SHOWN = 3
 NOTABLE_SHARE = 0.001
-"""A category is evidence if it makes more than this share of the difference."""
+"""The share of the difference between ranks above which a category is evidence."""
 ADVICE = {
     "parameters": "Split the layers more evenly over the pipeline stages, or shard what only this rank keeps whole.",
     "optimizer_state": "Split the parameters more evenly over the ranks: optimizer state is as uneven as they are.",

@@ -10,7 +10,7 @@ from analyzers.words import percent_change, size, uncapitalised
 NOISE_SHARE, NOISE_BYTES = 0.05, 1 << 20
 GROUPS_SHOWN = 3
 STATES = {"went": "is gone"}
-"""What a sentence says for the state of a group of blocks, where the state is no verb of a sentence."""
+"""{state of a group of blocks: words for it in a sentence}, for a state that is not a verb of a sentence."""
 
 
 def comparison_findings(diff: Diff, b: Instant) -> list[Finding]:

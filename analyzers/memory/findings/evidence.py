@@ -20,7 +20,7 @@ CATEGORY_WORDS = {
 }
 
 FORWARD_ONLY = " No stack shows a backward pass, so they may be evaluation or inference."
-"""What is said of inferred steps in which nothing shows that they train."""
+"""The sentence about inferred steps in which nothing shows that they train."""
 
 
 def in_words(category: str) -> str:

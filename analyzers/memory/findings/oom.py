@@ -12,7 +12,7 @@ from analyzers.words import capitalised, quantity, rank_names, share, size
 
 NEAR_LIMIT_SHARE = 0.9
 LARGE_REQUEST_SHARE = 0.25
-"""A failed request of at least this share of the allocated bytes has a finding of its own."""
+"""The share of the allocated bytes from which on a failed request has a finding of its own."""
 INPUT_LABEL = re.compile(r"input (\d+)")
 MODULES_SHOWN = POOLS_SHOWN = 3
 WITHOUT_TENSORS = "Find out what else uses the device: `nvidia-smi` lists the processes on it and their memory."
@@ -81,7 +81,7 @@ LIMITS = {
     "RLIMIT_DATA": "RLIMIT_DATA, `ulimit -d`, which limits its data: heap, stacks and private memory maps",
     "RLIMIT_AS": "RLIMIT_AS, `ulimit -v`, which limits its address space: all that it maps, used or not",
 }
-"""{name of a memory limit of the process: the name with the command that shows it, and what counts towards it}."""
+"""{name of a memory limit of the process: its name with the command that shows it, and what counts towards it}."""
 UNKNOWN_LIMIT = "`ulimit -d` or `ulimit -v`: the recording does not say which"
 
 

@@ -10,7 +10,7 @@ from analyzers.words import size, uncapitalised
 
 LARGER_INPUTS_RATIO = 1.5
 CROWDED_SHARE = 0.7
-"""From this share of the allocated bytes on, recomputing the layer that holds them needs as much again."""
+"""If one layer holds at least this share of the allocated bytes, recomputing it would need as much memory again."""
 # Checkpointing computes the activations of one layer at a time again: those of one layer must fit in any case.
 ONE_LAYER = (
     f"Use a smaller batch ({BATCH}) or sequence ({SEQUENCE}). Activation checkpointing would not help: {{module}} alone"

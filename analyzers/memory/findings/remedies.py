@@ -30,7 +30,7 @@ ADVICE_WHEN_RECOMPUTING = {
     f" ({BATCH}) or sequence ({SEQUENCE})",
     "full": f"Use a smaller batch ({BATCH}) or sequence ({SEQUENCE}): all activations are recomputed already",
 }
-"""Advice against activations if the job recomputes some or all of them already, by the mode in run.json."""
+"""{mode in run.json: advice against activations}, for jobs that already recompute some or all of them."""
 SHARDABLE = ("parameters", "gradients", "optimizer_state")
 HELPFUL = {
     "activations": {
@@ -40,7 +40,7 @@ HELPFUL = {
     "inputs": {Remedy.HALF_BATCH: "Half the batch"},
     "temporary": {Remedy.HALF_BATCH: "Half the batch or the sequence"},
 }
-"""For each category, the remedies that help against it, each with the beginning of a sentence about its effect."""
+"""{category: {remedy that helps against it: the beginning of a sentence about its effect}}."""
 
 
 def remedy(device: Device, categories: Mapping[str, int]) -> str:

@@ -24,7 +24,10 @@ UNTOLD = (
         " the job with `workbench launch -- COMMAND`, which records the category of each block."
     ),
 )
-"""Why blocks have stacks but are of unknown category, and what to do; `WITHOUT_STACK` is for blocks without stacks."""
+"""The reason why blocks with stacks are of unknown category, and the advice on it.
+
+`WITHOUT_STACK` is the same for blocks without stacks.
+"""
 
 
 def trust_findings(device: Device) -> Iterator[Finding]:

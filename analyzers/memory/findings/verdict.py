@@ -9,7 +9,7 @@ from analyzers.report import Finding, Status, Verdict, status_of
 from analyzers.words import rank_names, share, size, uncapitalised
 
 CLASSES = (MemoryClass.OOM, MemoryClass.LEAK, MemoryClass.FRAGMENTATION, MemoryClass.NEAR_LIMIT)
-"""The classes in order of priority: `oom` is first, as a leak or fragmentation may be why memory ran out."""
+"""The classes in order of priority; `oom` is first, because a leak or fragmentation may be why memory ran out."""
 CONFIDENCE_IF_HEALTHY, CONFIDENCE_PER_MISSING, CONFIDENCE_AT_LEAST = 0.9, 0.2, 0.2
 
 MISSING = {

@@ -25,7 +25,7 @@ Table = dict[str, Column]
 CHUNK = 1 << 13
 """The number of trace entries that are converted to columns at a time."""
 CHECKS_OF_AN_EMPTY_LIST = 16
-"""How often a list is checked for trace entries while it is empty, before it is ignored.
+"""The number of times that an empty list is checked for trace entries before it is ignored.
 
 The unpickler appends entries a thousand at a time, so that the list of a trace is empty at first.
 """

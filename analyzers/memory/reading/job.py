@@ -11,9 +11,12 @@ from analyzers.memory.job import Job
 from analyzers.nodes.received import NODES
 
 FOLDERS_UP = 3
-"""How many folders above a snapshot are searched for run.json; snapshots are in `RUN/memory_snapshot/iteration_N/`."""
+"""The number of folders above a snapshot that are searched for run.json.
+
+Snapshots are in `RUN/memory_snapshot/iteration_N/`.
+"""
 BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
-"""The bytes of one element, by the name of its data type."""
+"""{name of a data type: bytes of one element}."""
 
 
 def job_of(snapshot: Path) -> Job | None:

@@ -18,7 +18,7 @@ NODES = (
     (re.compile(r"\bCopySlices\b"), "backward of an in-place change of a view"),
     (re.compile(r"\bPyNode::apply\b"), "backward of a custom autograd function"),
 )
-"""Nodes of the autograd graph that do not have the name of an operator."""
+"""Patterns for nodes of the autograd graph that are not named after an operator, with a readable name for each."""
 ENGINE_USES = (
     (re.compile(r"\bAccumulateGrad\b"), "gradient of a parameter (AccumulateGrad)"),
     (re.compile(r"InputBuffer::"), "sum of gradients from several uses"),
@@ -33,7 +33,7 @@ OVERLOAD = re.compile(
 )
 WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 FILLS = {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "resize_"}
-"""Operators that only allocate memory. The operator that called one of these says more about the purpose."""
+"""The operators that only allocate memory; the operator that called one of them says more about the purpose."""
 
 
 def operation_of(names: Sequence[str]) -> str:

@@ -29,7 +29,7 @@ from analyzers.memory.reading.schema import ACTION_OF, CATEGORY_OF, STATE_OF, UN
 GZIP_MAGIC, PICKLE_MAGIC = b"\x1f\x8b", b"\x80"
 TEXT_AT_MOST = 500
 BYTES_AT_MOST = 1 << 62
-"""The largest sum of sizes that is accepted; it is far beyond any real memory, and int64 can hold it."""
+"""The largest sum of sizes that is accepted; it is far above any real memory, and int64 can hold it."""
 
 Row = Mapping[str, Any]
 """A dict of the snapshot file: a trace entry, a segment, a block or an annotation."""

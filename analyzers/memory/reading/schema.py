@@ -55,7 +55,7 @@ class BlockState(IntEnum):
 ACTIONS = tuple(action.name.lower() for action in Action)
 CATEGORIES = tuple(category.name.lower() for category in Category)
 UNTAGGED = -1
-"""The number in a category column where the recorder wrote no category."""
+"""The number in a category column for blocks to which the recorder gave no category."""
 
 ACTION_OF = {name: number for number, name in enumerate(ACTIONS)}
 CATEGORY_OF = {name: number for number, name in enumerate(CATEGORIES)} | {

@@ -16,7 +16,7 @@ from analyzers.memory.reading.schema import Action, BlockState
 from analyzers.store import Columns
 
 HISTORY_SHARE_AT_LEAST = 0.01
-"""The bytes allocated and freed in a trace, as a share of the memory in use, below which the trace is ignored.
+"""A trace is ignored if it allocates and frees fewer bytes than this share of the memory in use.
 
 Such a trace was switched on just before the snapshot.
 """

@@ -19,10 +19,10 @@ from analyzers.memory.replay.lifetimes import BEFORE, Replay
 
 POOLS_AT_MOST = 32
 UNKNOWN_POOL = "?"
-"""The name of the pool where it is not known.
+"""The name of a memory pool that is not known.
 
-Trace entries do not record it before torch 2.12, and a segment that was released is no longer in the snapshot to show
-it.
+Trace entries do not record the pool before torch 2.12, and a segment that was released is no longer in the snapshot to
+show it.
 """
 NO_ARENA = -1
 

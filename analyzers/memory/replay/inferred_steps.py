@@ -20,7 +20,7 @@ from analyzers.memory.reading.snapshot import DeviceTrace
 from analyzers.memory.replay.phases import StepSpan
 
 RECURS_AT_LEAST = 5
-"""How many times a stack must occur to show a loop; a loop of fewer steps is not recognised."""
+"""The number of times that a stack must occur to show a loop; a loop of fewer steps is not recognised."""
 UNEVEN_AT_MOST = 0.4
 """The highest standard deviation of the distances between a stack's allocations, divided by their mean.
 
@@ -32,7 +32,7 @@ WHOLE_FROM = 0.9
 COVERED_AT_LEAST = 0.6
 """The share of all allocations in the trace that the loop must span.
 
-What recurs in the forward pass of a single step spans only a third.
+A stack that recurs within the forward pass of a single step spans only a third.
 """
 
 

@@ -8,13 +8,13 @@ from analyzers.memory.reading.snapshot import DeviceTrace
 from analyzers.memory.replay.phases import annotated_steps
 
 POINTS = 32
-"""The number of (trace entry, step) points per training step.
+"""The number of (trace entry, step) points for each training step.
 
-Between two points, time is assumed to pass evenly over the trace entries.
+Between two points, the same time is assumed to pass at each trace entry.
 """
 
 StepTimes = tuple[int, int, int]
-"""A training step's number, and the times in µs at which it begins and ends."""
+"""A training step, as (number, time in µs at which it begins, time in µs at which it ends)."""
 
 
 def step_clock(trace: DeviceTrace, logged: pd.DataFrame | None = None) -> pd.DataFrame:

@@ -28,11 +28,11 @@ from analyzers.columns import Floats
 
 PENALTY = 4.0
 SHORTEST = 5
-"""The smallest number of values in a segment."""
+"""The smallest number of values in a segment between two changes."""
 LONGEST_SERIES = 2000
-"""A longer series is replaced by the medians of blocks of its values, and cut only between blocks.
+"""The length above which a series is replaced by the medians of blocks of its values.
 
-The cost of the search grows with the square of the length.
+It is then cut only between blocks. The cost of the search grows with the square of the length.
 """
 
 

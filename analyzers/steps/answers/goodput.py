@@ -42,10 +42,10 @@ rank's last step.
 LATEST_NS, LONGEST_NS = 1 << 62, 1 << 55
 """The latest plausible time (the year 2116) and the longest plausible step (a year), in ns."""
 RANKS_AT_ONCE = 64
-"""How many ranks are processed together; with more, it would take more memory but no less time."""
+"""The number of ranks that are processed together; more would take more memory but no less time."""
 ALL_ROWS = slice(None)
 OUTLIER, OUTLIER_SHARE = 6.0, 0.5
-"""How far a plain step (one that did nothing but train) exceeds the median if it counts as stalled.
+"""The limits above the median from which on a plain step (one that did nothing but train) counts as stalled.
 
 The first number is in robust standard deviations, the second is a share of the median; a stalled step exceeds both.
 """

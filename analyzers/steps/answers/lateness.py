@@ -35,17 +35,17 @@ PHASES_OF: Mapping[Cause, tuple[str, ...]] = {
     Cause.LOGGING: ("log",),
     Cause.UNRECORDED: (),
 }
-"""{cause of lateness: phases of a step whose extra time counts for it}."""
+"""{cause of lateness: phases of a step whose extra time it explains}."""
 PHASE_ORDER = (
     "gc", "data_wait", "h2d", "fwd", "bwd", "fwd_bwd", "grad_clip", "optim", "loss_sync", "log", "ckpt_save", "eval",
 )  # fmt: skip
-"""Phases in the order in which they follow each other in a step."""
+"""The phases of a step in the order in which they follow each other."""
 UNRECORDED_AT_LEAST = 0.25
-"""Time outside of the phases counts if a rank spends at least this share of a step more of it than the others."""
+"""Time outside of the phases counts if a rank spends there at least this share of a step more than the others."""
 STRETCH = (10, 9)
-"""How many consecutive steps are looked at together, and how many of them must be late."""
+"""The number of consecutive steps that are examined together, and how many of them must be late."""
 LOCAL_PHASES = ("gc", "data_wait", "h2d", "fwd", "log", "ckpt_save", "eval")
-"""The phases in which a rank waits for no other rank, unless the model is sharded (then `fwd` has all-gathers)."""
+"""The phases in which a rank waits for no other rank; in a sharded model `fwd` has all-gathers, and is not local."""
 
 
 @dataclass(frozen=True)

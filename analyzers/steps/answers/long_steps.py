@@ -11,21 +11,24 @@ from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 20
 WARM_UP = 5
-"""How many steps at the start of each process are left out, because they compile, allocate and fill caches."""
+"""The number of steps at the start of each process that are left out: they compile, allocate and fill caches."""
 AROUND = 51
-"""How many steps around a step give, by their median, the usual time of that step."""
+"""The number of steps around a step whose median duration is taken as its usual duration."""
 TIMES_USUAL = 4.0
-"""A stalled step takes at least so many times the usual time."""
+"""The number of times its usual duration that a step must take at least to count as stalled."""
 BEYOND_OTHERS = 2.0
-"""A stalled step also takes at least so many times the longest step that is not stalled.
+"""The number of times the longest step that is not stalled that a stalled step must take at least.
 
 Noise has no such gap between the longest step and the others.
 """
 DEVIATIONS = 5.0
 SINGLE_AT_MOST, SINGLE_SHARE = 2, 0.003
-"""Long steps are single stalls if there are at most this many, or this share of all steps; if more, they recur."""
+"""The most long steps that count as single stalls, as a number and as a share of all steps; the larger limit counts.
+
+If there are more, long steps recur.
+"""
 ALIKE = 0.7
-"""Long steps are taken to recur if the shortest has at least this share of the extra time of the longest."""
+"""Long steps recur if the extra time of the shortest is at least this share of the extra time of the longest."""
 MAIN_SHARE = 0.6
 """A phase or rank is named if it explains more than this share of the extra time."""
 

@@ -13,28 +13,29 @@ from analyzers.steps.robust_statistics import MAD_TO_STD, robust_deviation
 from analyzers.steps.table import Steps
 
 RECENT = 7
-"""How many values before a value give, by their median, its expected value."""
+"""The number of values before a value whose median is taken as its expected value."""
 WINDOW = 20
 BEFORE_AT_LEAST = 8
-"""The noise of a value is estimated from the values before it: at least so many, and at most WINDOW."""
+"""The smallest number of earlier values from which the noise of a value is estimated; the largest is WINDOW."""
 FINITE_AT_LEAST = 3
-"""Training counts as recovered from NaN or infinity if at least so many steps with a finite loss follow."""
+"""The number of steps with a finite loss after which training counts as recovered from NaN or infinity."""
 CHUNK = 1 << 16
-"""For how many values at a time the values before each of them are copied into memory."""
+"""The number of values that are processed at a time, because the values before each of them are copied into memory."""
 TAIL_SHARE, TAIL_DEVIATIONS = 0.015, 2.2
 """In noise with a normal distribution, 1.5 % of the values lie more than 2.2 standard deviations above the mean.
 
-If more do, the noise has heavy tails, and its deviation is estimated from how far they reach.
+If more values do, the noise has heavy tails, and its deviation is estimated from how far the tails reach.
 """
 SPIKE, SPIKE_SHARE = 8.0, 0.2
-"""A loss is a spike if it is above the expected one by 8 robust standard deviations and by 20 % of that value."""
+"""The limits for a spike of the loss, which is 8 robust standard deviations and 20 % above the expected loss."""
 JUMP, JUMP_SHARE = 12.0, 3.0
-"""The limits of SPIKE and SPIKE_SHARE for the gradient norm, which varies more."""
+"""The same limits for a jump of the gradient norm, which varies more than the loss."""
 EVENTS_AT_MOST = 20
 PLATEAU_FROM, PLATEAU_VALUES, PLATEAU_FALL = 0.6, 60, 0.01
-"""The part of the run that may be a plateau begins after PLATEAU_FROM of its steps, and has at least PLATEAU_VALUES.
+"""The limits for a plateau, which is searched for in the last part of a run.
 
-On a plateau the loss falls by less than PLATEAU_FALL of its whole fall, even by the upper bound of its slope.
+This part begins after the share PLATEAU_FROM of the steps, and must have at least PLATEAU_VALUES values. On a plateau
+the loss falls by less than the share PLATEAU_FALL of its whole fall, even by the upper bound of its slope.
 """
 RISE_VALUES, RISE_SHARE = 20, 0.05
 

@@ -8,11 +8,11 @@ from analyzers.steps.model import StepsData
 
 STEPS_AT_LEAST = 20
 DATA_SHARE, CHECKPOINT_SHARE, RESTART_SHARE = 0.2, 0.1, 0.1
-"""The shares of the time above which a part is reported."""
+"""The shares of the wall time above which data loading, checkpoints and restarts are reported."""
 LONG_RUN_NS = 600 * 10**9
-"""Restarts are reported only for runs of at least this length.
+"""The shortest run, in ns, for which restarts are reported.
 
-In shorter ones start-up takes most of the time anyway.
+In shorter runs, start-up takes most of the time anyway.
 """
 
 

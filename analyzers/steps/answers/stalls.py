@@ -13,7 +13,7 @@ OUTLIER = 6.0
 """A step is stalled if it is this many robust standard deviations above the median, and longer by SHARE of a step."""
 SHARE = 0.2
 COST = 0.03
-"""Stalls are reported if together they cost at least this share of the time of steps that did nothing but train."""
+"""The share of the time of plain steps (steps that did nothing but train) from which on stalls are reported."""
 
 
 def global_stalls(steps: Steps) -> list[GlobalStall]:

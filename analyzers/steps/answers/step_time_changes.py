@@ -13,8 +13,9 @@ from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 20
 SHARE_AT_LEAST, SHARE_ON_CPU = 0.05, 0.25
-"""The smallest relative changes of the step time that are reported; on shared processors steps vary more
-by themselves.
+"""The smallest relative changes of the step time that are reported, on devices and on CPUs.
+
+On shared processors, steps vary more without any cause in the job.
 """
 TINY_S = 1e-9
 

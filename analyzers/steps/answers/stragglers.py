@@ -16,15 +16,15 @@ from analyzers.steps.table import Steps
 STEPS_AT_LEAST = 3
 LATEST_AT_MOST = 5
 SHARE_AT_LEAST = 0.01
-"""A straggler is late in at least this share of the steps, and in at least STEPS_AT_LEAST steps."""
+"""The smallest share of the steps in which a straggler is late; it is also late in at least STEPS_AT_LEAST steps."""
 LASTING = 0.75
-"""A rank that is late in this share of the steps since its first late step is persistently late."""
+"""The share of the steps since its first late step in which a rank must be late to be persistently late."""
 TURNS = 0.6
-"""Ranks take turns if none is the latest in more than this share of the late steps."""
+"""Ranks take turns in being late if none of them is the latest in more than this share of the late steps."""
 ALL_TAGGED_SHARE = 0.3
-"""In steps in which all ranks do more than train, a rank is late only by at least this share of the step."""
+"""In steps in which all ranks do more than train, a rank counts as late only from this share of the step on."""
 NOISE = 4.0
-"""The lateness threshold is at least so many robust standard deviations (MAD); healthy ranks stay below it."""
+"""The lateness threshold in robust standard deviations (MAD); healthy ranks stay below it."""
 MAIN_CAUSE_SHARE = 0.6
 """A cause is named if it explains more than this share of the lateness; else the cause is `Cause.MIXED`."""
 

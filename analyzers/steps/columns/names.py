@@ -16,11 +16,11 @@ from functools import lru_cache
 from analyzers.steps.columns.quantities import Quantity
 
 SCOPES = {"train", "training", "trainer", "metrics", "metric", "log", "logs", "scalars", "optim", "perf", "stats"}
-"""Words at the beginning of a name that only say that it belongs to training."""
+"""Words at the beginning of a column's name which only say that the column belongs to training."""
 OTHER_SPLITS = {"eval", "evaluation", "val", "valid", "validation", "test", "dev", "ema", "best"}
-"""If one of these words is in a column's name, its numbers are not about training steps, such as a validation loss."""
+"""Words which show that a column is not about training steps, as in the name of a validation loss."""
 STATISTICS = {"min", "std", "var", "median"}
-"""If a name ends with one of these words, it is a statistic logged beside the value itself, such as `loss_std`."""
+"""Words at the end of a name which show a statistic that is logged beside the value itself, such as `loss_std`."""
 
 ALIASES: Mapping[Quantity, tuple[str, ...]] = {
     Quantity.STEP: (
@@ -77,7 +77,7 @@ ALIASES: Mapping[Quantity, tuple[str, ...]] = {
     Quantity.RANK: ("rank", "global_rank"),
     Quantity.CLOCK: ("timestamp", "wall_time", "walltime", "unix_time", "time_unix", "log_time"),
 }  # fmt: skip
-"""For each quantity, regular expressions for names, the preferred ones first; a name's words are joined by `_`."""
+"""{quantity: regular expressions for names of its column}, the preferred ones first; `_` joins the words of a name."""
 
 TIME_UNITS = {
     "ns": 1.0, "us": 1e3, "ms": 1e6, "msec": 1e6, "msecs": 1e6, "millis": 1e6, "milliseconds": 1e6, "s": 1e9,
@@ -100,7 +100,7 @@ UNITS_OF: Mapping[Quantity, Mapping[str, float]] = {
     Quantity.RESERVED: SIZE_UNITS,
 }
 IMPLIED_UNITS = {"timing_s_step": "s", "sec_per_step": "s", "sec_per_iter": "s", "s_per_it": "s", "s_per_iter": "s"}
-"""{name: its unit}, for names that have the unit in the middle."""
+"""{name: its unit}, for names that have their unit in the middle."""
 COMPILED = {quantity: tuple(map(re.compile, patterns)) for quantity, patterns in ALIASES.items()}
 PER_SECOND = re.compile(r"(?:/|\bper\s*)s(?:ec|econd)?s?\b")
 CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")

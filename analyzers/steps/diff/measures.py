@@ -21,9 +21,9 @@ from analyzers.steps.diff.resampling import (
 from analyzers.steps.table import Steps
 
 STEPS_AT_LEAST = 5
-"""How many steps a verdict needs: steps that did nothing but train, or for the loss, steps with a loss."""
+"""The number of steps that a verdict needs: steps that did nothing but train, or for the loss, steps with a loss."""
 LOSS_FROM = 0.75
-"""Losses are compared after this share of the steps that both runs have; earlier losses do not count."""
+"""The share of the steps that both runs have after which losses are compared; earlier losses do not count."""
 
 
 class Measure(StrEnum):

@@ -5,7 +5,7 @@ import msgspec
 from analyzers.steps.table import Steps
 
 OUTSIDE = "in no phase"
-"""Stands for the time of a step outside of all phases, in place of the name of a phase."""
+"""The name under which the time of a step outside of all phases is listed."""
 
 
 class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,13 +17,13 @@ from analyzers.columns import Floats, Integers
 from analyzers.steps.answers.change_points import LONGEST_SERIES
 
 STEPS_PLENTY = 20
-"""With at least so many steps the bootstrap is accurate enough."""
+"""The number of steps from which on the bootstrap is accurate enough."""
 DRAWS, SEED = 2000, 17
 BOUNDS_PERCENT = (2.5, 97.5)
 """The percentiles between which 95 % of the draws lie."""
 REJECTED = 0.05
 HALVINGS = 20
-"""How often an interval is halved to find a boundary; a millionth of the interval remains."""
+"""The number of times that an interval is halved to find a boundary; a millionth of the interval remains."""
 TINY = 1e-9
 
 

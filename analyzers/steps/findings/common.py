@@ -10,9 +10,9 @@ from analyzers.steps.model import Cause
 from analyzers.steps.table import Steps
 
 FIRM_STEPS = 20
-"""With at least so many timed steps a verdict has full confidence."""
+"""The number of timed steps from which on a verdict has full confidence."""
 SAME_MOMENT = 3
-"""Two events count as one if their first steps are at most so many steps apart."""
+"""Two events count as one if their first steps are at most this many steps apart."""
 CAUSE_NAMES: Mapping[Cause, str] = {
     Cause.COMPUTE: "compute",
     Cause.DATA: "data loading",

@@ -11,7 +11,7 @@ from analyzers.steps.table import Steps
 from analyzers.words import quantity, rank_names
 
 STEPS_BEFORE, STEPS_AFTER = 4, 2
-"""How many steps before and after a spike of the loss the evidence shows."""
+"""The numbers of steps before and after a spike of the loss that the evidence shows."""
 
 
 def nonfinite_finding(steps: Steps, broken: NonFinite) -> Finding:

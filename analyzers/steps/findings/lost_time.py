@@ -11,7 +11,7 @@ from analyzers.words import duration, percent, percent_change, quantity, rank_na
 
 PHASES_NAMED = 3
 LONG_STEP_COST = 0.01
-"""A single long step is a warning if it costs at least this share of the time of all steps."""
+"""The share of the time of all steps from which on a single long step is a warning."""
 
 
 def stall_finding(steps: Steps, stall: GlobalStall) -> Finding:
@@ -87,7 +87,7 @@ SUDDEN_NEXT = (
     " AFTER`)"
 )
 NOTABLE_SHARE = 0.01
-"""A phase is evidence for a slowdown if it grew by more than this share of it."""
+"""The share of a slowdown above which the growth of a phase is evidence for it."""
 
 
 def slowdown_reason(change: Change, *, gradual: bool) -> str:
@@ -173,4 +173,4 @@ OVERHEADS = {
         ),
     ),
 }
-"""{part of the wall time: (activity, what its share is of, what its seconds are measured over, why, advice)}."""
+"""{part of the wall time: (activity, what its share is of, what its seconds are of, explanation, advice)}."""

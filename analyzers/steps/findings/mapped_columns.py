@@ -13,7 +13,7 @@ from analyzers.words import quantity
 LOGS_AT_MOST = 4
 NAMES_AT_MOST = 8
 LARGE = 1e6
-"""From here on digits after the point say nothing, as in times since the epoch and sizes in bytes."""
+"""The value from which on digits after the point are not shown, as in times since the epoch and sizes in bytes."""
 QUANTITY_NAMES = {
     Quantity.STEP: "step",
     Quantity.LOSS: "loss",

@@ -50,9 +50,9 @@ EVIDENCE = (
 """Glob patterns of the files that appear when a job hangs or dies."""
 RANK = re.compile(r"rank_(\d+)")
 JUDGED_STEPS = 20_000
-"""Findings are computed from at most so many rows, each a step of one rank."""
+"""The most rows from which findings are computed; each row is a step of one rank."""
 JUDGING_SHARE = 0.1
-"""Computing findings may take at most this share of the time; with many ranks it takes seconds."""
+"""The largest share of the time that computing findings may take; with many ranks it takes seconds."""
 
 
 class Follower:

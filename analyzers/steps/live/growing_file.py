@@ -10,9 +10,9 @@ from analyzers.files import open_regular
 LOOK_BYTES = 1 << 24
 """The most bytes that one call reads; the rest is read by the next call."""
 LATEST_BYTES = 1 << 23
-"""How many bytes at the end of a log are read if it is longer than that when it is first followed.
+"""The number of bytes at the end of a log that are read if the log is longer than that when it is first followed.
 
-The first line of such a log, which may be a header, is read, too.
+The first line of such a log is read too, because it may be a header.
 """
 
 WholeBytes = Callable[[bytes], int]

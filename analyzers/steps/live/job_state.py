@@ -7,7 +7,7 @@ from statistics import fmean, median
 from analyzers.report import Finding
 
 SPEED_STEPS = 20
-"""The present speed is computed from so many last steps."""
+"""The number of last steps from which the present speed is computed."""
 
 
 class RankStatus(StrEnum):
@@ -22,7 +22,7 @@ class RankStatus(StrEnum):
     GONE = "gone"
     """The rank's process ended without an error message."""
     UNKNOWN = "unknown"
-    """The rank has not changed its phase for long, and its process cannot be looked up (as on another machine)."""
+    """The rank has not changed its phase for a long time, and its process cannot be checked, as on another machine."""
 
 
 class JobStatus(StrEnum):

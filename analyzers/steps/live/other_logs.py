@@ -19,7 +19,7 @@ from analyzers.steps.loading import load
 LOOK_S, LOOKING_SHARE = 2.0, 0.1
 RECENT_STEPS = 200
 QUIET_S = 60.0
-"""A job that has written nothing for so many seconds may have ended."""
+"""The seconds without output after which a job may have ended."""
 PRINTED = (Kind.LOG, Kind.TEXT, Kind.ERROR)
 TAIL_BYTES = 1 << 16
 FAILURE = re.compile(

@@ -13,9 +13,9 @@ from analyzers.steps.reading.log_lines import UNKNOWN, Header, Line, Log
 from analyzers.steps.reading.torchtitan_metrics import lines_of
 
 STEPS_KEPT = 400
-"""How many of the last steps of each rank are kept."""
+"""The number of last steps of each rank that are kept."""
 OPEN_RECORDS = 10_000
-"""How many records, at most, are kept of a step that is not finished yet."""
+"""The most records that are kept of a step that is not finished yet."""
 UTILISATION_TAG = "mfu(%)"
 
 

@@ -11,9 +11,9 @@ from analyzers.steps.live.job_state import ENDED, JobStatus, RankState, RankStat
 from analyzers.steps.live.rank_log import RankLog
 
 STALLED_S, STALLED_STEPS = 3.0, 3.0
-"""A rank that has not moved for so many seconds, and for the duration of so many steps, may be stuck."""
+"""A rank that has not moved for this many seconds, and for the duration of this many steps, may be stuck."""
 RESTART_S = 30.0
-"""After all ranks have ended, the job counts as failed only if it was not restarted within so many seconds."""
+"""The seconds after the end of all ranks within which a job may restart before it counts as failed."""
 DUMPS_AFTER = 0.4
 """The share of a collective's timeout after which this project's recorders write dumps.
 

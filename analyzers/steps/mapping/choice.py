@@ -14,11 +14,11 @@ from analyzers.steps.model import MappedColumn
 
 UNKNOWN_UNIT = "unknown"
 PLAIN_BYTES = 1e7
-"""Memory of at least this number, without a unit, must be in bytes: in a larger unit no device has so much."""
+"""A memory size of at least this number without a unit must be in bytes: no device has so many of a larger unit."""
 SECONDS_BY_WRITER: tuple[frozenset[str], ...] = tuple(
     map(frozenset, (("data_time", "time"), ("Time", "Data"), ("iter_time", "remaining_time"), ("iter_time", "iter")))
 )
-"""Sets of columns by which trainers are recognised whose times are in seconds.
+"""Sets of columns by which trainers are recognised that log times in seconds.
 
 They are mmengine and detectron2, PyTorch's ImageNet example (its `AverageMeter` of `time.time()`), and litgpt.
 """
@@ -27,7 +27,7 @@ MIB_BY_WRITER = frozenset(("data_time", "time", "memory"))
 GIB_BY_WRITER = frozenset(("tokens_per_second_per_gpu",))
 """The column by which torchtune is recognised; it logs `peak_memory_*` in GiB."""
 FEW_ROWS, TIMED_SHARE = 5, 0.02
-"""In a table with more than FEW_ROWS rows, a column of step times has a value in at least TIMED_SHARE of them."""
+"""In a table with more than FEW_ROWS rows, at least TIMED_SHARE of the rows of a column of step times have a value."""
 COMBINED = (Quantity.STEP,)
 """Quantities that are read from several columns, because the lines of one log may have them in different columns."""
 

@@ -15,7 +15,7 @@ from analyzers.steps.model import MappedLog
 from analyzers.words import quantity
 
 COVERED = 0.5
-"""A log is left out if at least this share of its steps are also in a longer log of its rank.
+"""A log is left out if a longer log of the same rank has at least this share of its steps.
 
 An example is the history of steps that a checkpoint contains.
 """

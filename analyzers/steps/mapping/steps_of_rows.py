@@ -20,16 +20,16 @@ from analyzers.steps.reading.jsonl import STARTS_AT_MOST
 from analyzers.steps.reading.log_lines import BROKEN, FINITE, UNKNOWN, Arrays, Content
 
 KEPT_NUMBERS = 64
-"""How many columns without a known meaning are kept at most."""
+"""The most columns without a known meaning that are kept."""
 LARGEST_STEP = 1 << 53
 LONGEST_NS = 4e18
 LONGEST_STEP_S = 86400.0
 UNIX_S = (1e9, 9e9)
 """The range of clock times that can be Unix seconds (2001 to 2255)."""
 BACKWARD_SHARE = 0.05
-"""If the step number goes back in more than this share of the rows, they are taken to be out of order.
+"""The share of the rows at which the step number goes back above which the rows are taken to be out of order.
 
-Otherwise each time it goes back is taken for a restart.
+If it goes back less often, each time is taken for a restart.
 """
 
 

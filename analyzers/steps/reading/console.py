@@ -16,7 +16,7 @@ from analyzers.steps.reading.jsonl import content_of
 from analyzers.steps.reading.log_lines import UNKNOWN, Line, Log
 
 LONGEST_LINE = 4096
-"""A line of more bytes is skipped: a regular expression could take very long on a hostile line."""
+"""The most bytes of a line that is parsed; on a longer, hostile line a regular expression could take very long."""
 COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 STEP = re.compile(r"(?<!validate )\bstep:\s+(\d{1,15})\b")
 PAIR = re.compile(r"\b(loss|grad_norm|memory|tps|wps):\s+([-+\w.,]+)")

@@ -15,13 +15,13 @@ from analyzers.steps.columns.quantities import Quantity
 from analyzers.steps.reading.json_table import number_of
 
 LONGEST_LINE = 16384
-"""A longer line is skipped: a regular expression could take very long on a hostile line."""
+"""The most characters of a line that is parsed; on a longer, hostile line a regular expression could take very long."""
 NUMBER = (
     r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan\b|inf(?:inity)?\b)"
 )
 UNIT = r"(?:\s?(ns|us|ms|sec|s|GiB|MiB|KiB|GB|MB|KB|B|M|G)\b(?![/\w]))?"
 NOT_A_TIME = r"(?![\d.]*\d|:\S|-\d)"
-"""A pattern for what must not follow a number: the rest of a date, of a time, or of a line number of a source file."""
+"""A pattern that rejects a number which is part of a date, a time, or a line number in a source file."""
 WORD = r"[A-Za-z_@][\w/.@%#-]{0,120}"
 MORE_WORDS = r"(?: [A-Za-z(\[][\w/.%()\[\]-]{0,60}){0,5}"
 PAIR = re.compile(

@@ -24,7 +24,7 @@ LINE_END = re.compile(rb"[\r\n]+")
 INTERESTING = re.compile(
     rb"loss|step|iter|it/s|s/it|epoch|batch|num_updates|learning.rate|\blr\b|grad.norm|\[metric\]", re.IGNORECASE
 )
-"""Matches words of which every line about a step has one; this check is far cheaper than parsing the line."""
+"""Matches words, at least one of which is in every line about a step; this is far cheaper than parsing the line."""
 STEP_NAME, TOTAL_NAME, EPOCH_NAME = "step", "total steps", "epoch"
 
 

@@ -14,7 +14,7 @@ from analyzers.steps.columns.raw_table import RawTable, RowCollector
 from analyzers.steps.reading.jsonl import content_of
 
 DEPTH_AT_MOST = 4
-"""How deeply objects may be nested in a row, and how deeply a document is searched for rows."""
+"""The deepest nesting of objects in a row, and of the part of a document that is searched for rows."""
 NUMBER_LENGTH = 40
 LARGEST_NUMBER = 1e300
 

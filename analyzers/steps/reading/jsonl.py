@@ -26,7 +26,7 @@ SPANS = {
     "kineto_profiler_step_call": "profiler",
     "memory_profiler_step_call": "snapshot",
 }
-"""{span that torchtitan logs: the phase in this project's step logs that corresponds to it}."""
+"""{span that torchtitan logs: the corresponding phase in this project's step logs}."""
 TAGS = {"checkpoint_save": "checkpoint"}
 HEADER = ("rank", "local_rank", "world_size", "host", "pid", "attempt", "device", "started_ns")
 STARTS_AT_MOST = 1000

@@ -17,7 +17,7 @@ NAME_LENGTH = 100
 """The most different phases, tags or groups that are kept; a hostile log might have a million."""
 LARGEST = 1 << 62
 UNKNOWN = -1
-"""Stands for a rank, a duration or a sequence number that is not recorded."""
+"""The value that stands for a rank, a duration or a sequence number that is not recorded."""
 ABSENT, FINITE, BROKEN = 0, 1, 2
 """Values of `loss_state`, `local_loss_state` and `grad_norm_state`: not logged, a number, NaN or infinite."""
 

@@ -35,7 +35,7 @@ READERS = {
     kinds.Kind.LOG: read_console,
     kinds.Kind.METRICS: read_metrics,
 }
-"""The function that reads each kind of file; all other kinds are JSONL."""
+"""{kind of file: function that reads it}; files of all other kinds are JSONL."""
 
 
 def read(paths: list[Path]) -> tuple[Arrays, dict[str, Any]]:

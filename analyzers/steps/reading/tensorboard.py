@@ -18,7 +18,7 @@ from analyzers.columns import Column
 HEAD = struct.Struct("<QI")
 FOOT = struct.Struct("<I")
 SCALAR_BYTES = 1 << 14
-"""A record of more bytes is skipped: it holds an image, a graph or a histogram."""
+"""The most bytes of a record that is read; longer ones hold images, graphs or histograms."""
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 WIDTHS = {FIXED64: 8, FIXED32: 4}
 Field = tuple[int, int, int | bytes]
@@ -96,7 +96,7 @@ TABLE = polynomial_table()
 
 
 FEW = 32
-"""Up to so many messages of equal length are processed one after the other, more of them together."""
+"""The most messages of equal length that are processed one by one; more of them are processed together."""
 TABLE_OF_INTS: list[int] = TABLE.tolist()
 
 

@@ -11,15 +11,20 @@ from analyzers.tokens.model import UNKNOWN_SHIFT, Form, Shifter
 from analyzers.tokens.reading.facts import FORMS
 
 ALL_TRAINED_SHARE = 0.9
-"""If at least this share of the conversations is trained as a whole, that is reported as one mistake, not by role."""
+"""The share of conversations that are trained as a whole from which on this is reported as one mistake, not by role."""
 # Not 1: a data set whose rows are all cut to one length may end with a shorter one.
 SAME_LENGTH = 0.95
 PILE_ROWS, PILE_RATIO, NEAR_LONGEST = 3, 3.0, 0.9
-"""Rows were truncated if at least so many have the largest length, and so many times as many as have each other length
-from this share of the largest on. Two long rows of one length are chance.
+"""The limits from which on rows with the largest length count as truncated.
+
+At least PILE_ROWS rows have this length, and PILE_RATIO times as many as have any other length above NEAR_LONGEST of
+it. Two long rows of one length may be chance.
 """
 LAST_ONLY_SHARE = 0.9
-"""If at least this share of the conversations of several turns trains only the last turn, that counts as intended."""
+"""The share of conversations that train only their last turn from which on this counts as intended.
+
+Only conversations of several turns count.
+"""
 
 
 class Problem(StrEnum):

@@ -11,7 +11,7 @@ from analyzers.tokens.reading.samples import Sample
 from analyzers.tokens.reading.vocabulary import Vocabulary
 
 NEAR = 2
-"""How many tokens a declared border may be away from the one in the text: a line end may follow the last turn."""
+"""The most tokens between a declared border and the one in the text: a line end may follow the last turn."""
 
 
 class Documents(NamedTuple):

@@ -16,7 +16,7 @@ ROLES = {
     **dict.fromkeys(("system", "developer"), Role.SYSTEM),
     **dict.fromkeys(("tool", "ipython", "function", "observation", "environment", "tools"), Role.TOOL),
 }
-"""The role of a text by the name that a chat format gives it, in small letters."""
+"""{name that a chat format gives to a role, in small letters: the role of the text}."""
 
 
 class Format(NamedTuple):

@@ -37,7 +37,7 @@ FIRST_ROWS = 256
 """The number of rows from which the chat format is recognised."""
 SHOWN_ROWS, SHOWN_TOKENS = 100, 8192
 EXAMPLES = 2
-"""How many rows are kept for each combination of facts, so that each finding has a row to show."""
+"""The number of rows that are kept for each combination of facts, so that each finding has a row to show."""
 COMBINATIONS = 64
 DAMAGED_SHOWN = 8
 TIME_SHARE = 0.8

@@ -13,7 +13,7 @@ from analyzers.tokens.reading.vocabulary import SPECIAL, Vocabulary
 
 CONTENT = (Role.ANSWER, Role.USER, Role.SYSTEM, Role.TOOL)
 RUN_WITHOUT_TOKENIZER = 3
-"""How many equal tokens at the end of a row count as padding, if no tokenizer names the padding token."""
+"""The number of equal tokens at the end of a row that count as padding if no tokenizer names the padding token."""
 
 
 class Pieces(NamedTuple):

@@ -16,7 +16,7 @@ IDS = {
     "input_ids": Shifter.MODEL,
     **dict.fromkeys(("tokens", "token_ids", "input", "inputs"), Shifter.DATA),
 }
-"""The names of columns of token ids, and what shifts the labels in trainers that use such a name."""
+"""{name of a column of token ids: what shifts the labels in trainers that use this name}."""
 LABELS = ("labels", "label_ids", "targets", "target")
 TRAINED = ("completion_mask", "assistant_masks", "assistant_mask", "assistant_tokens_mask", "loss_mask", "train_mask")
 POSITIONS = ("position_ids", "input_pos", "positions")
@@ -33,7 +33,7 @@ NAMES_OF_ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "mode
 KNOWN = "its rows need input_ids with labels, messages, prompt and completion, or text"
 Raw = dict[str, Any]
 Span = tuple[str, bool]
-"""The text of a message, with a character for each byte, and whether it is trained."""
+"""The text of a message, in which a character stands for a byte, and whether it is trained."""
 
 
 @dataclass

@@ -236,7 +236,7 @@ def with_others(values: Integers, others: Integers, changed: Integers, columns: 
 
 
 SIMULATED_AT_ONCE = 1 << 17
-"""How many clocks are simulated together, which takes a few times as many integers of memory."""
+"""The number of clocks that are simulated together; the simulation needs a few times as many integers of memory."""
 
 
 def savings(lateness: Lateness) -> tuple[int, list[int]]:

@@ -139,7 +139,7 @@ class MatchedCollectives:
 
 
 Members = list[tuple[int, int]]
-"""The records of one collective on its ranks: (index of the rank, index of the collective in its recording) of each."""
+"""The records of one collective on its ranks, each as (index of the rank, index of the collective in its recording)."""
 
 
 def match_collectives(recordings: Sequence[Recording]) -> MatchedCollectives | None:

@@ -14,7 +14,7 @@ from analyzers.traces.across.lateness import Lateness, Replay
 from analyzers.traces.columns.phases import HOST_PHASES
 
 WORTH, COLLECTIVES_AT_MOST = 0.01, 3
-"""The share of the time from which on an answer is listed, and how many kinds of collectives are simulated."""
+"""The share of the time from which on an answer is listed, and the most kinds of collectives that are simulated."""
 
 
 class Change(StrEnum):

@@ -25,13 +25,13 @@ class Arithmetic(StrEnum):
 
 
 TO_16_BIT = {Arithmetic.SIXTEEN_BIT: 1.0, Arithmetic.TF32: 0.5, Arithmetic.FLOAT8: 2.0, Arithmetic.UNKNOWN: 1.0}
-"""The peak rate of tensor cores in each number format relative to 16 bits, the same for all devices with them."""
+"""{number format: peak rate of tensor cores in it, divided by that in 16 bits}, which is the same for all devices."""
 FLOAT32_PEAKS = {
     "B200": 75e12, "GB200": 80e12, "H200": 67e12, "H100 PCIe": 51e12, "H100 NVL": 60e12, "H100": 67e12, "H20": 44e12,
     "A100": 19.5e12, "A10": 31.2e12, "V100": 15.7e12, "T4": 8.1e12, "L40S": 91.6e12, "L4": 30.3e12, "MI325X": 163e12,
     "MI300X": 163e12, "MI250X": 24e12,
 }  # fmt: skip
-"""FLOP/s in float32 without tensor cores, from the same data sheets as `flops.PEAKS`."""
+"""{part of a device's name: FLOP/s in float32 without tensor cores}, from the same data sheets as `flops.PEAKS`."""
 TYPES = {"float": Arithmetic.TF32, "c10::Half": Arithmetic.SIXTEEN_BIT, "c10::BFloat16": Arithmetic.SIXTEEN_BIT}
 
 

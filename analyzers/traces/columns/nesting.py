@@ -23,7 +23,7 @@ from analyzers.columns import Column, Integers, Mask, narrowed
 from analyzers.traces.reading.distinct import rows_by_value
 
 NONE = -1
-"""Stands for "no event" in arrays of rows or indices."""
+"""The value that stands for "no event" in arrays of rows or indices."""
 
 
 class NestedEvents(NamedTuple):

@@ -34,7 +34,7 @@ UNNAMED = PHASE_NAMES.index(OTHER)
 HOST_PHASES = [
     name for name in PATTERNS if name not in (FORWARD, BACKWARD, "forward and backward", "optimizer", "grad_clip")
 ]
-"""Phases in which the host works itself, as in data loading, and launches no work of the model."""
+"""The phases in which the host does work of its own, such as loading data, and launches no work of the model."""
 PHASE_PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in PATTERNS.items()}
 ANY_PHASE = re.compile("|".join(PATTERNS.values()), re.IGNORECASE)
 

@@ -33,7 +33,7 @@ WAITED_NS = 50_000
 """The shortest time without an operator that counts as waiting; a shorter one is a pause between two operators."""
 ISSUING_CALL = re.compile(r"^_?c10d\w*::(?!wait)")
 BUSY_PHASES = ("data", "gc", "checkpoint", "log", "profiler")
-"""Phases in which a host is busy although it runs no operator."""
+"""The phases in which a host is busy although it runs no operator."""
 
 
 class PathPiece(NamedTuple):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HANDOVER_NS = 10_000
-"""A launched kernel that starts within this time after other work ended is taken to have waited for it."""
+"""A launched kernel that starts within this time in ns after other work ended is taken to have waited for it."""
 
 
 class Position(NamedTuple):

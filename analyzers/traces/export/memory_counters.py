@@ -9,7 +9,7 @@ from analyzers.traces.answers.device_allocator import Allocator, allocators
 from analyzers.traces.reading.trace import Trace
 
 POINTS_AT_MOST = 20_000
-"""The most points that are written for a device; if there are more, the highest in each interval of time are kept."""
+"""The most points that are written for a device; if there are more, the highest in each time interval are kept."""
 
 
 def memory_counters(

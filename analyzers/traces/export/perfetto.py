@@ -35,7 +35,10 @@ EVENTS_AT_MOST = 1_000_000
 FINDINGS_PID = 0
 PIDS_PER_RANK = 1000
 TRACKS_PER_FILE = 1 << 20
-"""The distance between the numbers of tracks of one lane: lane n has track n, then n plus multiples of this number."""
+"""The distance between the numbers of the tracks of one lane.
+
+Lane n has the track n, then n plus this number, n plus twice this number, and so on.
+"""
 PATH_TID = TRACKS_PER_FILE
 ENCODER = msgspec.json.Encoder()
 Event = dict[str, object]

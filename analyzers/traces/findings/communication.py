@@ -9,9 +9,9 @@ from analyzers.words import duration_ns, process_group, quantity, share, size
 
 COLLECTIVES_AT_MOST = 3
 LITTLE_COMPUTE = 0.25
-"""Overlap is said not to help much if compute is too short to hide this part of the exposed communication.
+"""The share of the exposed communication that compute must be able to hide for overlap to be advised.
 
-Even perfect overlap then leaves more than three quarters of it exposed, so that its causes must be found first.
+With less, even perfect overlap leaves more than three quarters of it exposed, so its causes must be found first.
 """
 HOST_ONLY = " These times are those of the CPU: the trace has no device events."
 

@@ -25,7 +25,7 @@ FACTS_AT_MOST = 5
 # Part of the time of the driver's calls from which on that of the frees alone explains them.
 START_UP_SHARE = 0.8
 STANDS_OUT = 5
-"""A call that frees memory stands out if it takes at least so many times the mean of the others."""
+"""A call that frees memory stands out if it takes at least this many times the mean of the others."""
 MAYBE_START_UP = "If the recording begins with the start of the process, begin it some steps later, after the warm-up. "
 SHORT_OF_MEMORY = (
     "Look for torch.cuda.empty_cache() in the training loop and remove it. If there is none, record a memory snapshot"
@@ -99,7 +99,7 @@ def idle_text(account: RankTrace) -> str:
 
 
 WORTH_NAMING = 0.01
-"""A synchronising call is named if it takes at least this share of the time in which the device waits for the host."""
+"""The share of the time in which the device waits for the host from which on a synchronising call is named."""
 
 
 def busiest_on_host(account: RankTrace) -> list[str]:

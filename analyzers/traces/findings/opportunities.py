@@ -14,20 +14,20 @@ from analyzers.traces.opportunity_model import Advice, NamedTime, Opportunity, O
 from analyzers.words import bandwidth, duration_ns, percent, quantity, share, size, times, uncapitalised
 
 TELLING = 0.05
-"""An opportunity becomes a finding if it can save at least this share of a step's time."""
+"""The share of a step's time that an opportunity must be able to save to become a finding."""
 WARNING = 0.1
-"""A finding about an opportunity is a warning if it can save at least this share of a step's time."""
+"""The share of a step's time that an opportunity must be able to save for its finding to be a warning."""
 CONFIDENCE = 0.7
 NAME_AT_MOST = 120
 REPORTED_ELSEWHERE = {
     OpportunityKind.EXPOSED_COMMUNICATION, OpportunityKind.ALLOCATION, OpportunityKind.COMPILATION,
     OpportunityKind.IMBALANCE,
 }  # fmt: skip
-"""Kinds of opportunities about which other findings are made, such as trace.driver_allocations and trace.straggler."""
+"""The kinds of opportunities that other findings report, such as trace.driver_allocations and trace.straggler."""
 WAITS = tuple(OpportunityKind)[: tuple(OpportunityKind).index(OpportunityKind.LAUNCH) + 1]
-"""Kinds in which the device waits for the host."""
+"""The kinds of opportunities in which the device waits for the host."""
 IN_HOST_BOUND = {*WAITS} - {OpportunityKind.BUFFER_BROADCAST}
-"""Waits that `trace.host_bound` reports if they are large together; the broadcast of buffers has its own remedy."""
+"""The waits that `trace.host_bound` reports if they are large together; the broadcast of buffers has its own remedy."""
 
 
 class Words(NamedTuple):
@@ -184,7 +184,7 @@ IMBALANCE_CHECKS = {
     Cause.EVAL: "Leave the evaluation out for some steps. If it is the cause, the delay is gone.",
     Cause.LOG: "Leave logging out for some steps. If it is the cause, the delay is gone.",
 }
-"""{main cause of an imbalance: how to check it}, where moving the rank's data or host would show nothing."""
+"""{main cause of an imbalance: how to check it}, for causes that moving the rank's data or host would not show."""
 EVENTS = dict.fromkeys(WAITS, "interval without work") | {
     OpportunityKind.FLOAT32: "kernel",
     OpportunityKind.MISALIGNED: "kernel",
@@ -195,7 +195,7 @@ EVENTS = dict.fromkeys(WAITS, "interval without work") | {
     OpportunityKind.SMALL_COLLECTIVES: "collective",
     OpportunityKind.BUS_BANDWIDTH: "collective",
 }
-"""{kind of opportunity: what its count counts}: intervals in which the device waits, kernels, else events."""
+"""{kind of opportunity: what its `count` counts}; for kinds that are not listed, it counts events."""
 ACTIVITIES = {
     OpportunityKind.DATA_LOADER: "waiting for the data loader",
     OpportunityKind.ALLOCATION: "allocating and freeing memory in the driver",

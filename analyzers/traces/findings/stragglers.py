@@ -13,7 +13,7 @@ from analyzers.words import duration_change_ns, duration_ns, percent
 EVIDENCE_AT_MOST = 8
 NAME_AT_MOST = 60
 NOTABLE_SHARE = 0.01
-"""A part of a straggler's extra time is named in the evidence if it is more than this share of it."""
+"""The share of a straggler's extra time above which a part of it is named in the evidence."""
 # Excess, as part of the recorded time, from which on its size takes nothing from the confidence.
 CERTAIN_EXCESS_SHARE = 0.1
 # The part of a rank's work that each cause stands for, as a noun; a mix has none.

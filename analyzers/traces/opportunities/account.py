@@ -30,12 +30,12 @@ from analyzers.traces.reading.distinct import factorize, sums_by_code
 from analyzers.traces.reading.trace import OPS, PROFILER_STEP
 
 SHARE_AT_LEAST = 0.02
-"""An opportunity is listed if it saves at least this share of a step."""
+"""The share of a step that an opportunity must save to be listed."""
 NAMES_AT_MOST, INTERVALS_AT_MOST = 3, 1000
 COPY_AT_LEAST_NS = 20_000
 EVENTS_AT_LEAST = 10
 FUSED_AT_MOST = 15
-"""How many pointwise operators, at most, a compiler is assumed to fuse into one kernel."""
+"""The largest number of pointwise operators that a compiler is assumed to fuse into one kernel."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ OTHER_PRODUCTS = {
 LENGTH_AT_LEAST, HEAD_AT_MOST = 128, 512
 """The shortest sequence for which fusing helps, and the largest head dimension."""
 KERNELS_AT_MOST = 24
-"""How many kernels one attention may have, forward or backward; more belong to something else."""
+"""The most kernels of one attention, forward or backward; longer sequences belong to something else."""
 
 
 @dataclass(frozen=True)

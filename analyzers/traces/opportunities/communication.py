@@ -16,9 +16,12 @@ from analyzers.traces.opportunity_model import OpportunityKind
 from analyzers.traces.reading.distinct import combined_codes, rows_by_value
 
 SMALL_BYTES, SMALL_NS, SMALL_A_STEP = 1 << 20, 60_000, 50
-"""Collectives below this size and time are limited by latency; with so many per step it is worth merging them."""
+"""The limits below which latency decides the time of a collective, in bytes and ns, and how many per step are too many.
+
+Merging such collectives is worth while if a step has at least SMALL_A_STEP of them.
+"""
 LARGE_BYTES = 16 << 20
-"""From this size on the bandwidth of the links limits a collective, and not its latency."""
+"""The size in bytes from which on the bandwidth of the links limits a collective, and not its latency."""
 SLOW = 0.5
 """Links count as slow if a collective reaches less than this share of the expected bus bandwidth."""
 ONE_HOST = 8

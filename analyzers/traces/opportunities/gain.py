@@ -19,9 +19,9 @@ from analyzers.traces.columns.work import Work
 from analyzers.traces.reading.distinct import distinct_values, rows_by_value
 
 UNBLOCKED = 10
-"""A percentile of the durations of launching calls: a call as short as this did not wait for room in the queue."""
+"""The percentile of the durations of launching calls at which a call did not wait for room in the queue."""
 WAITED_NS = 10_000
-"""A synchronising call that is shorter than this is taken not to have waited for the device."""
+"""The time in ns below which a synchronising call is taken not to have waited for the device."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from analyzers.traces.opportunities.kernel_kinds import runs_in_float32
 from analyzers.traces.reading.distinct import distinct_values, rows_by_value
 
 TENSOR_CORE_FACTOR = 7.5
-"""How many times as fast as ordinary cores the tensor cores multiply float32 numbers.
+"""The factor by which tensor cores multiply float32 numbers faster than ordinary cores.
 
 TF32 on an A100 (156 TFLOP/s against 19.5) and on an H100 (494 against 67), 16 bits on a V100 (125 against 15.7).
 """
@@ -27,7 +27,7 @@ MULTIPLES = {"c10::Half": 8, "c10::BFloat16": 8}
 SLOW = 0.5
 """A product with misaligned sizes counts as slow if it reaches less than this share of the rate of aligned products."""
 LARGE = 0.1
-"""Rates are compared among the products that have at least this share of the operations of the largest product."""
+"""The products whose rates are compared have at least this share of the operations of the largest product."""
 PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
 VECTOR = re.compile(r"gemv|gemmk1|dot_kernel")
 

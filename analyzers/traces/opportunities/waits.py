@@ -35,13 +35,16 @@ SYNCHRONISING = re.compile(
 )
 DDP_FORWARD = re.compile(r"^DistributedDataParallel\.forward$")
 BROADCAST = re.compile(r"^(c10d::broadcast_|aten::(un)?flatten_dense_tensors)$")
-"""Operators by which DistributedDataParallel broadcasts buffers, joined into one tensor that is split up again."""
+"""Matches the operators by which DistributedDataParallel broadcasts buffers, joined into one tensor."""
 OWN_WORK = ("gc", "checkpoint", "eval", "log", "profiler")
-"""Phases in which the host runs Python or calls that launch nothing."""
+"""The phases in which the host runs Python or calls that launch nothing."""
 RAMP_NS, STRETCH_NS, LAUNCH_AT_MOST_NS = 200_000, 500_000, 5_000_000
-"""A host needs at most `RAMP_NS` to catch up after a call that waited for the device. Python that takes longer than
+"""The times in ns by which the causes of waiting for the host are told apart.
+
+A host needs at most `RAMP_NS` to catch up after a call that waited for the device. Python that takes longer than
 `STRETCH_NS` is a cause of waiting of its own, and so is an operator that takes longer than `LAUNCH_AT_MOST_NS`. A
-launching call that takes longer than that loads or compiles code."""
+launching call that takes longer than that loads or compiles code.
+"""
 
 
 @dataclass(frozen=True)

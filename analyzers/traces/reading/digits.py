@@ -27,14 +27,17 @@ from analyzers.columns import Integers, Words
 
 WORD_BYTES = 8
 MARGIN_BYTES = 2 * WORD_BYTES
-"""How many bytes of text must precede the end of each number, because up to 16 bytes before its end are read.
+"""The number of bytes of text that must precede the end of each number, because up to 16 bytes before it are read.
 
 A number may have 16 digits; if it has fewer, the bytes in front of it are read, too, and cleared.
 """
 ZERO = np.uint8(ord("0"))
 ZEROS = np.uint64(int.from_bytes(b"0" * WORD_BYTES, "little"))
 LAST_BYTES = np.array([(1 << 64) - (1 << 8 * (WORD_BYTES - length)) for length in range(WORD_BYTES + 1)], np.uint64)
-"""`word & LAST_BYTES[n]` keeps the last n bytes of a word's text, which are its higher bytes, and clears the others."""
+"""Masks for words of text: `word & LAST_BYTES[n]` keeps the last n bytes of the text, and clears the others.
+
+The last bytes of the text are the higher bytes of the word.
+"""
 # For each step: the factor of the left neighbour, the distance of the right one in bits, the bits that hold results.
 JOIN_STEPS = [
     (np.uint64(10), np.uint64(8), np.uint64(0x00FF00FF00FF00FF)),

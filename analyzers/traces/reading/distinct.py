@@ -10,7 +10,7 @@ import numpy as np
 from analyzers.columns import Column, Integers, narrowed
 
 SPARE_ENTRIES = 1 << 16
-"""The table with an entry per possible value may have this many entries plus four per element of the column.
+"""A table with an entry for each possible value may have this many entries, and four more per element of the column.
 
 If the range of the values is larger, they are sorted instead.
 """

@@ -50,7 +50,7 @@ from analyzers.traces.reading.templates import (
 )
 
 CONSTANT_FIELDS = ("name", "cat", "shape", "collective", "group", "dtype", "splits", "unfinished", "occupancy")
-"""Fields that have one value for all events of a kind: mostly the index of a text, see `EventKinds.constants`."""
+"""The fields that have one value for all events of a kind: mostly the index of a text, see `EventKinds.constants`."""
 FIELDS = {
     field: i
     for i, field in enumerate(

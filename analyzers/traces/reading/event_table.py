@@ -20,7 +20,7 @@ from analyzers.traces.reading.text_numbers import FIRST_TEXT_ID, Text, Threads, 
 
 NO_ARGS = Args()
 MICROSECONDS_AT_MOST = 4.5e15
-"""The largest time that is accepted, about 140 years; the sum of two such times fits into int64 nanoseconds."""
+"""The largest time in µs that is accepted, about 140 years; in ns, the sum of two such times fits into int64."""
 NUMBER_AT_MOST = 1 << 62
 DIGITS_AT_MOST = 20
 DEVICE_AT_MOST = 1 << 31
@@ -49,7 +49,7 @@ In the result they are named `memory_at`, `memory_pid` and so on.
 NO_ALLOCATIONS = np.zeros((0, 1 + len(ALLOCATIONS)), np.int64)
 TIMES = ("start", "end")
 WHOLE_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
-"""An id that is written as a text, such as "77", but is a number."""
+"""Matches an id that is written as a text, such as "77", but is a number."""
 
 
 @dataclass(frozen=True)
@@ -342,7 +342,7 @@ def raw_text(raw: msgspec.Raw) -> str:
 
 
 SEPARATOR = 1
-"""A byte that is in no JSON text."""
+"""A byte that no JSON text contains."""
 
 
 def decoded_texts(texts: Sequence[bytes]) -> list[str]:

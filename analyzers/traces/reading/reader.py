@@ -19,7 +19,7 @@ from analyzers.traces.reading.stream import CounterEvent, ReadState, read_events
 from analyzers.traces.reading.templated_events import TemplateReader
 
 MEMBERS_AT_MOST = 1 << 20
-"""How many ranks of one process group are read; more are left out."""
+"""The most ranks of one process group that are read; further ones are left out."""
 COUNTER_AT_MOST = 1e18
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from analyzers.columns import Integers, Words
 
 UNKNOWN, UNUSABLE = -1, -2
-"""Values of a row that was not learned so far, and of a row that was found to be useless and is not learned again."""
+"""The values for a row that was not learned so far, and for a row that is of no use and is not learned again."""
 LEARN_FROM = 4
 """A row is learned if it occurs at least this often in one look-up; learning costs as much as decoding a few events."""
 # 2**64 divided by the golden ratio, made odd: multiplicative hashing after Knuth, The Art of Computer Programming, 6.4.

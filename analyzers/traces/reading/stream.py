@@ -30,14 +30,14 @@ from analyzers.traces.reading.problems import Problem, ProblemKind
 
 BLOCK_BYTES = 8 << 20
 CHUNK_BYTES = 1 << 20
-"""How many bytes of a gzipped file are read and inflated at once."""
+"""The number of bytes of a gzipped file that are read and inflated at once."""
 HEAD_BYTES_AT_MOST = 64 << 20
 EVENT_BYTES_AT_MOST = 32 << 20
 NEAR_END_BYTES = 16 << 10
 """The size of the last part of a block, in which the end of its last complete event is searched."""
 CUTS_AT_MOST = 64
 ENDS_AT_MOST = 16
-"""How many positions are tried as the end of one event in damaged text: `}, {` may also be inside its arguments."""
+"""The most positions that are tried as the end of an event in damaged text: `}, {` may also be inside of arguments."""
 GZIP_MAGIC = b"\x1f\x8b"
 
 ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -48,7 +48,10 @@ EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*\{|\]))")
 COUNTED = b"cuda_profiler_range"
 """The category of events that hold hardware performance counters."""
 INSTANT, ALLOCATION = "cpu_instant_event", "[memory]"
-"""The category of events without a duration, and the name of allocations; exporters that stream add a bogus one."""
+"""The category of events without a duration, and the name of events about allocations.
+
+Exporters that stream give these events a duration that means nothing.
+"""
 BETWEEN_EVENTS = b", \r\n\t"
 # From 2**43 microseconds on a float64 does not hold each nanosecond. Some exporters write Unix time, which is later.
 FINE_AND_LATE = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d*[1-9]')

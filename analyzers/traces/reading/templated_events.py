@@ -35,11 +35,11 @@ from analyzers.traces.reading.templates import DECIMALS_OF, ID_FIELDS, TO_ALLOCA
 
 SEAM = re.compile(rb"\},\s{0,64}\{")
 SEAM_SAMPLE_BYTES = 64 << 10
-"""How many bytes at the beginning of a block are searched for the most common seam between events."""
+"""The number of bytes at the beginning of a block that are searched for the most common text between two events."""
 FAILURES_AT_MOST = 4
-"""If more consecutive blocks than this could not be read without decoding them, the rest of the file is decoded."""
+"""The most consecutive blocks that may need decoding; after more, the whole rest of the file is decoded."""
 FLOAT_EXACT_BELOW = 1 << 43
-"""Below this time, in microseconds, neighbouring float64 values are less than a nanosecond apart."""
+"""The time in µs below which neighbouring float64 values are less than a nanosecond apart."""
 TARGETS = [FIELDS[TO_EVENTS], FIELDS[TO_ALLOCATIONS]]
 SPARSE_FIELDS = {
     "collective": (

@@ -43,9 +43,9 @@ import msgspec
 from analyzers.traces.reading.stream import ALLOCATION, COUNTED, INSTANT, Args, ExactEvent
 
 TO_EVENTS, TO_ALLOCATIONS = "events", "allocations"
-"""The table that gets a row for an event: events with a duration, or allocations and frees."""
+"""The table to which an event belongs: events with a duration, or allocations and frees."""
 ID_FIELDS = ("pid", "tid", "stream")
-"""Fields that hold either a number or a text."""
+"""The fields that hold either a number or a text."""
 NUMBER_FIELDS = (
     *ID_FIELDS,
     "correlation",
@@ -75,14 +75,14 @@ TIME_FIELDS = {TO_EVENTS: ("ts", "dur"), TO_ALLOCATIONS: ("ts",)}
 TEXT_FIELDS = (
     "collective", "group", "dtype", "dims", "types", "concrete", "occupancy", "limits", "warps", "blocks", "splits",
 )  # fmt: skip
-"""Arguments that are kept as texts: other digits in them make another text, and so another kind of event."""
+"""The arguments that are kept as texts: other digits in them make another text, and so another kind of event."""
 
 # All marks have five digits, so no mark is the beginning of another, and a number below 10000 that the decoder returns
 # is the default of a field that the event lacks.
 FIRST_MARK = 10_000
 RUNS_AT_MOST = 10_000
 DECIMALS_AT_MOST = 3
-"""How many digits after the point of a time (in microseconds) are read without decoding: those of nanoseconds."""
+"""The most digits after the point of a time in µs that are read without decoding: those of nanoseconds."""
 TEXT_BYTES_AT_MOST = 1 << 16
 DIGIT_RUN = re.compile(rb"\d+")
 LEADING_DIGIT = re.compile(rb"(?<![\d.])\d(?=\d)")

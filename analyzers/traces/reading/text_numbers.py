@@ -13,7 +13,10 @@ import numpy as np
 from analyzers.columns import Column, Integers, narrowed
 
 FIRST_TEXT_ID = -2
-"""How a pid, tid or stream that is a text is stored: `FIRST_TEXT_ID - n` is the text with index n, -1 means none."""
+"""The number for the first text among the pids, tids and streams.
+
+The text with index n is stored as `FIRST_TEXT_ID - n`; -1 means none.
+"""
 TEXT_COLUMNS = ("name", "cat", "collective_name", "collective_group", "collective_dtype", "collective_splits")
 ID_COLUMNS = ("pid", "tid", "stream", "memory_pid", "memory_tid")
 Text = TypeVar("Text", str, bytes)

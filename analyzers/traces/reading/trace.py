@@ -19,7 +19,7 @@ from analyzers.traces.reading.text_numbers import FIRST_TEXT_ID
 # Categories as Kineto writes them, older spellings beside them. Other accelerators use the same ones for their work.
 DEVICE_WORK = {"kernel", "Kernel"}
 ON_MTIA = {"mtia_ccp_events"}
-"""The category of what MTIA's control processors run: kernels, and their own small DMA requests without a launch."""
+"""The categories of what MTIA's control processors run: kernels, and their own small DMA requests without a launch."""
 COPIES = {"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"}
 LAUNCHES = re.compile(r"runtime|driver", re.IGNORECASE)
 ANNOTATIONS = {"user_annotation", "cpu_op", "Operator"}

@@ -6,7 +6,7 @@ from analyzers.logs.model import EventKind, Facts, Reason
 from analyzers.logs.reading.line_patterns.pattern import Found, number, pattern, plain
 
 SOFTWARE_XIDS = {13, 31, 43, 45, 63, 68}
-"""Xids that a program can cause, or that only report consequences, according to NVIDIA's catalogue.
+"""The Xids that a program can cause, or that only report consequences, according to NVIDIA's catalogue.
 
 An Xid is the number by which NVIDIA's driver reports an error of a GPU or of a program on it.
 """

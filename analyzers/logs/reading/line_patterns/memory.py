@@ -10,7 +10,7 @@ from analyzers.logs.reading.line_patterns.pattern import Found, number, pattern,
 
 SIZE = r"(\d{1,18}(?:\.\d{1,9})?) (bytes|KiB|MiB|GiB|TiB)"
 MOST_BYTES = 1 << 50
-"""The largest plausible size in bytes; containers print 17179869184.00 GiB if a counter is below zero."""
+"""The largest plausible size in bytes; containers print 17179869184.00 GiB if a counter falls below zero."""
 PARTS = {
     "total_bytes": re.compile(rf"total capac\w*ty of {SIZE}|{SIZE} total capac"),
     "free_bytes": re.compile(rf"of which {SIZE} is free|{SIZE} free[;)]"),

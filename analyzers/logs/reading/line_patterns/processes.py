@@ -17,7 +17,7 @@ SIGNALS = {
 }
 REASONS = (("TIME LIMIT", Reason.TIME_LIMIT), ("NODE FAIL", Reason.NODE_FAILURE), ("PREEMPT", Reason.PREEMPTION))
 SHELL_CODE = 128
-"""What shells and containers add to the number of a signal to get the exit code of a process that it ended."""
+"""The number that shells and containers add to the number of a signal for the exit code of a process that it ended."""
 
 
 def signal_name(exit_code: int | None) -> str | None:
