@@ -32,11 +32,11 @@ ROOMS = {
     "steps": TIMED,
     "logs": (Kind.LOG, Kind.TEXT, Kind.ERROR),
 }
-"""The kinds of file that each analyzer reads, by the name of the analyzer (its room)."""
+"""{name of an analyzer: kinds of file that it reads}."""
 PRINTED = (Kind.LOG, Kind.TEXT, Kind.ERROR, Kind.EXIT)
-"""The kinds of file that say how a job ended.
+"""The kinds of file that show how a job ended.
 
-For a run with such a file the analyzer is "incident", unless all its files are of the kind TEXT.
+A run with such a file gets the analyzer "incident", unless all of its files are of the kind TEXT.
 """
 JOINED = "incident"
 """The name of the analyzer that joins the answers of the others."""

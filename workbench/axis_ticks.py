@@ -6,7 +6,7 @@ from math import floor, log10
 from analyzers.words import size, tick_durations
 
 Tick = tuple[float, str]
-"""The value at a tick, and its label."""
+"""A tick of an axis, as (value, label)."""
 
 
 def byte_tick_values(top: int) -> list[int]:

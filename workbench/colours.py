@@ -21,7 +21,7 @@ HUE_OF_CATEGORY = {
     "workspace": "grey",
     "unknown": "pale",
 }
-"""The hue of each category of memory, in the order in which a stacked chart has them from bottom to top."""
+"""{category of memory: its hue}, in the order in which a stacked chart has them from bottom to top."""
 HUE_OF_PHASE = {
     "fwd": "green",
     "bwd": "blue",
@@ -36,9 +36,9 @@ HUE_OF_PHASE = {
     "snapshot": "grey",
     "residual": "grey",
 }
-"""The hue of each phase of a step; `hue_of_phase` has one for any other name, too."""
+"""{phase of a step: its hue}; `hue_of_phase` has one for any other name, too."""
 HUE_OF_KIND = {"compute": "blue", "communication": "teal", "memory": "olive", "idle": "empty", "": "grey"}
-"""The hue of each kind of device work in a trace; events of the host have the kind ""."""
+"""{kind of work in a trace: its hue}; events of the host have the kind ""."""
 HUE_OF_STATE = {
     "done": "pale",
     "started": "blue",
@@ -48,12 +48,12 @@ HUE_OF_STATE = {
     "no dump": "grey",
     "": "page",
 }
-"""The hue of each state of a collective on one rank; the state is empty where nothing was recorded.
+"""{state of a collective on one rank: its hue}; the state is empty where nothing was recorded.
 
 `hangs.views.matrix` assigns these states.
 """
 SERVES = ("blue", "green", "violet", "teal", "pink", "olive", "petrol", "grey")
-"""Hues for lists without fixed colours, such as streams; neighbours in the list differ most."""
+"""The hues for lists without fixed colours, such as streams; neighbours in the list differ most."""
 
 
 @dataclass(frozen=True)
@@ -121,15 +121,16 @@ CATEGORIES = DARK.categories
 PHASES = DARK.phases
 EVENT_KINDS = DARK.kinds
 HEAT = DARK.heat
-"""The colour scale of the dark theme from small to large values; each colour is lighter than the one before, so that
-the order shows without hues.
+"""The colour scale of the dark theme, from small to large values.
+
+Each colour is lighter than the one before, so that the order shows without hues.
 """
 CATEGORY_LETTERS = {name: name[0].upper() for name in CATEGORIES} | {"unknown": "?"}
-"""A letter for each category of memory, where there is no room for its name; all letters differ."""
+"""{category of memory: a letter for it}, for cells without room for the name; all letters differ."""
 NEUTRAL, TEXT_ERROR, TEXT_WARNING = "#8a919d", "#e5383f", "#c98f00"
-"""Colours of text in a terminal; where they are faint in a theme, the terminal app changes their lightness."""
+"""The colours of text in a terminal; the terminal app changes their lightness where they are faint in a theme."""
 ON_LIGHT = {TEXT_ERROR: "#a80f1a", TEXT_WARNING: "#704b00"}
-"""{colour of text in the terminal: the darker one that is readable on the surfaces of a light theme}."""
+"""{colour of text in a terminal: the darker colour that is readable on the surfaces of a light theme}."""
 COLLECTIVE_STATES = {
     "done": NEUTRAL,
     "started": "#3f86d4",
@@ -139,7 +140,7 @@ COLLECTIVE_STATES = {
     "no dump": NEUTRAL,
     "": NEUTRAL,
 }
-"""The colour of the sign of each state of a collective in a terminal, where it has no cell of its own colour."""
+"""{state of a collective: colour of its sign in a terminal}, where the cell has no colour of its own."""
 SEVERITIES = {"info": NEUTRAL, "warning": TEXT_WARNING, "error": TEXT_ERROR}
 SEVERITY_SIGNS = {"info": "·", "warning": "!", "error": "✗"}
 STATUSES = {"ok": NEUTRAL, "warning": TEXT_WARNING, "error": TEXT_ERROR, "unknown": NEUTRAL}
@@ -164,7 +165,7 @@ LIVE_STATES = {
     "failed": TEXT_ERROR,
     "gone": TEXT_ERROR,
 }
-"""The colour of each state that a rank or job can have while it is watched; others have the colour of `unknown`."""
+"""{state of a rank or job that is watched: its colour}; other states have the colour of `unknown`."""
 LIVE_STATE_SIGNS = {
     "running": "▶",
     "done": "✓",

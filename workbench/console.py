@@ -102,7 +102,9 @@ def heed_limits() -> None:
 
 
 LEAST_SPACE, ENOUGH_SPACE, ENOUGH_PROCESSES = 144 << 20, 8 << 30, 4096
-"""NumPy cannot be loaded with less than `LEAST_SPACE` bytes of address space. With `ENOUGH_SPACE` bytes and
+"""The limits of a process within which NumPy can be loaded.
+
+It cannot be loaded with less than `LEAST_SPACE` bytes of address space. With `ENOUGH_SPACE` bytes and
 `ENOUGH_PROCESSES` processes, any number of its threads can start. A negative value means that there is no limit.
 """
 
@@ -127,9 +129,9 @@ def explain(error: Exception) -> int:
 
 
 UNMAPPED = "failed to map segment from shared object"
-"""Part of the message of an ImportError if the address space has no room for a library."""
+"""A part of the message of an ImportError if the address space has no room for a library."""
 LONGEST = 300
-"""The most characters that are shown of an internal error's message."""
+"""The most characters of an internal error's message that are shown."""
 HINTS = {
     errno.ENOSPC: "free space on the disk",
     errno.EDQUOT: "free space: your quota is used up",

@@ -6,7 +6,10 @@ from analyzers.report import Finding
 from workbench.ask import ROOMS
 
 ROOM_OF_FINDING = {"incident.crashed": "hang", "compare": "compare", "parity": "parity", "bisect": "bisect"}
-"""The analyzer (room) whose view shows a finding, for findings whose id does not begin with the analyzer's name."""
+"""{id of a finding, or its beginning: the analyzer whose view shows it}.
+
+It has the findings whose ids do not begin with the name of that analyzer.
+"""
 PARTS = {
     "timeline": ("memory.oom", "memory.near_limit", "memory.activation_peak", "memory.attention_scores"),
     "changes": ("memory.leak",),
@@ -36,7 +39,10 @@ PARTS = {
     "times": ("steps.slowdown", "steps.global_stall"),
     "loss": ("steps.nonfinite_loss", "steps.loss_spike", "steps.loss_rise", "steps.plateau", "steps.grad_norm_jump"),
 }
-"""The part of a view that shows the findings with these ids, or with longer ids such as `memory.oom.spike`."""
+"""{part of a view: ids of the findings that it shows}.
+
+An id also stands for longer ids, such as `memory.oom` for `memory.oom.spike`.
+"""
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from analyzers.words import quantity, size, waiting_time
 from workbench.console import note, rewrite_line
 
 FIRST_S, EVERY_S = 2.0, 1.0
-"""On a terminal, the progress line appears after `FIRST_S` seconds and changes every `EVERY_S` seconds."""
+"""The seconds after which the progress line appears on a terminal, and those between two changes of it."""
 FIRST_NOTE_S = 20.0
-"""Seconds after which the first progress line is printed if stderr is no terminal.
+"""The seconds after which the first progress line is printed if stderr is no terminal.
 
 Each further line is printed when twice as much time has passed, so that logs stay short.
 """

@@ -9,7 +9,7 @@ import msgspec
 from analyzers.parity.jumps import Jumps
 
 SPIKE = "steps.loss_spike"
-"""The id of the finding on a spike of the loss."""
+"""The id of the finding that the loss jumped up for a short time."""
 
 
 class RerunData(msgspec.Struct, frozen=True, kw_only=True):

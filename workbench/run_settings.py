@@ -8,9 +8,9 @@ from trainer.config import ConfigError, JobConfig, KeyReport, as_dict, explain
 
 FILE_FLAG = "job.config_file"
 SIGNS = {"honoured": "✓", "translated": "→", "ignored": "·", "unknown": "?"}
-"""The sign that is shown for a configuration key, by how the trainer handled the key."""
+"""{how the trainer handled a configuration key: sign that is shown for the key}."""
 REFUSED_SIGN = "✗"
-"""The sign of a key that the trainer refuses to train with."""
+"""The sign of a key with which the trainer refuses to train."""
 
 
 class Setting(NamedTuple):

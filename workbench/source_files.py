@@ -10,10 +10,10 @@ from pathlib import Path
 from workbench.python_path import PACKAGE_ROOT, working_folder
 
 SOURCE_LINE = re.compile(r"([^\s:()\"']+\.(?:py|pyx|cpp|cc|cu|cuh|h|hpp))(?::(\d+)|\((\d+)\))")
-"""`path.py:41`, as stacks write it, or `path.py(41)`, as traces do."""
+"""Matches a source line: `path.py:41`, as stacks write it, or `path.py(41)`, as traces do."""
 LARGEST_BYTES = 8 << 20
 FILES_AT_MOST = 20_000
-"""The search ends after this number of files, because a home folder may hold millions."""
+"""The number of files after which the search ends, because a home folder may hold millions."""
 SKIPPED_FOLDERS = ("site-packages", "node_modules", "__pycache__")
 
 

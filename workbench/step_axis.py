@@ -8,7 +8,7 @@ import pandas as pd
 from analyzers.columns import Floats
 
 Span = tuple[float, float]
-"""A range (first, end) of positions on an axis, or of steps."""
+"""A range of positions on an axis, or of steps, as (first, end)."""
 NEAR = 5e-4
 """A position that is less than this number of steps from a whole step counts as that step: pixels are no finer."""
 

@@ -11,7 +11,7 @@ SIGNS: Mapping[str, str] = {
     **dict(zip("✗✓▲●·→←↑↓\u00d7≥≤±µ—━─│█▌•", "xv!o-><^vx><~u---|##-", strict=True)),
     "…": "...",
 }
-"""The text to print in place of a character that an encoding lacks.
+"""{character: text to print in its place}, for characters that an encoding lacks.
 
 None of these texts has a quotation mark, which would end a text in JSON.
 """

@@ -7,12 +7,12 @@ FOLDERS = (
     *("dumps", "steps", "logs", "health", "values", "not_finite", "tb", "profile_traces", "memory_snapshot"),
     *("comm_traces", "comm_trace", "structured_logs", "profiling"),
 )
-"""The folders in which our recorders and torchtitan write artefacts, those that explain a hang first."""
+"""The folders in which our recorders and torchtitan write files, those that explain a hang first."""
 LOOSE = re.compile(r"run\.json|[^/]*\.(?:log|out|err|jsonl)|slurm-\d[^/]*")
-"""Matches artefacts directly in the run folder."""
+"""Matches the names of artefacts that are directly in the run folder."""
 WEIGHTS = (".safetensors", ".distcp", ".pt", ".pth", ".ckpt")
 GROWING = (".jsonl", ".log", ".out", ".err")
-"""Suffixes of files that are written by appending."""
+"""The suffixes of files that are written by appending."""
 DEEPEST, NAME_BYTES, PATH_BYTES = 8, 200, 1000
 
 

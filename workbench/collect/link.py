@@ -8,7 +8,7 @@ from workbench.collect.parcel import PATH, SIGNATURE
 from workbench.collect.token import is_signed, signature
 
 ANSWER_S = 60.0
-"""How long the receiver may take to answer."""
+"""The seconds within which the receiver must answer."""
 REPLY_BYTES = 1 << 20
 
 

@@ -21,11 +21,11 @@ from workbench.collect.parcel import TAIL_BYTES, Part, Result
 
 INCOMING = ".incoming"
 FILE_BYTES = 1 << 30
-"""The longest file that is accepted."""
+"""The size in bytes of the longest file that is accepted."""
 NODE_BYTES, NODE_FILES = 4 << 30, 20_000
 """The most bytes and files that are accepted from one node."""
 FREE_BYTES = 1 << 30
-"""Nothing is accepted that would leave less room on the disk."""
+"""The free bytes that must remain on the disk; a file that would leave fewer is not accepted."""
 LARGEST = (1 << 63) - 1
 HEARTBEAT = "heartbeat_"
 

@@ -20,7 +20,7 @@ from workbench.collect.parcel import PART_BYTES, TAIL_BYTES, Part, Result
 SMALL_BYTES = 4096
 MOST_FILES = 50_000
 State = tuple[object, ...]
-"""What distinguishes the present content of a file from an earlier one."""
+"""The values that distinguish the present content of a file from an earlier one."""
 
 
 @dataclass

@@ -8,13 +8,13 @@ import msgspec
 PATH = "/v1/parcels"
 SIGNATURE = "X-Workbench-Signature"
 PARCEL_BYTES = 8 << 20
-"""The longest message that a receiver reads."""
+"""The size in bytes of the longest message that a receiver reads."""
 PART_BYTES = 1 << 20
-"""The most bytes of one file in a part."""
+"""The most bytes of one file in a part of a parcel."""
 FULL_BYTES, FULL_PARTS = 4 << 20, 256
-"""A sender closes a parcel when it has so many bytes or parts."""
+"""The number of bytes or of parts with which a sender closes a parcel."""
 TAIL_BYTES = 4096
-"""How many bytes before a continued part are compared, to notice that the file is another one by now."""
+"""The number of bytes before a continued part that are compared, to notice that another file has taken its place."""
 
 
 class Part(msgspec.Struct, array_like=True):

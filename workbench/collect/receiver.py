@@ -16,11 +16,11 @@ from workbench.collect.parcel import Incident, Parcel, Reply, Result
 
 MOST_NODES = 4096
 ONE_INCIDENT_S = 15.0
-"""Sets of dumps that nodes begin within this time belong to one incident: all nodes are asked only once for it."""
+"""Sets of dumps that nodes begin within this many seconds belong to one incident: it asks each node only once."""
 NODES_PER_S = 200
-"""How many parcels a second the receiver expects at most: many nodes are told to send less often."""
+"""The most parcels per second that the receiver expects; if there are more nodes, it tells them to send less often."""
 LIST_S = 1.0
-"""The list of nodes is written at most so often, except when a node appears or ends."""
+"""The shortest time in seconds between two writes of the list of nodes, unless a node appears or ends."""
 MOST_REFUSALS = 20
 
 

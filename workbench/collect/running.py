@@ -31,9 +31,9 @@ NODE = "WORKBENCH_NODE"
 """The environment variable with the name of this node, where host names are not unique."""
 DONE = b"done"
 ALONE_S = 60.0
-"""A receiver whose launcher was killed ends when no node has sent anything for so long."""
+"""The seconds without any message after which a receiver ends whose launcher was killed."""
 ORPHANED_S = 120.0
-"""A sender whose launcher was killed ends after this time, even if nothing records the end of the job."""
+"""The seconds after which a sender ends whose launcher was killed, even if nothing records the end of the job."""
 LOOK_S = 1.0
 
 

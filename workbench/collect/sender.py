@@ -24,13 +24,16 @@ from workbench.collect.parcel import FULL_BYTES, FULL_PARTS, Incident, Parcel, P
 from workbench.console import note
 
 LOOK_S = 0.25
-"""How often a sender looks whether the node's collector takes dumps."""
+"""The seconds between two checks of whether the node's collector takes dumps."""
 RETRY_S, LONGEST_RETRY_S = 1.0, 15.0
 LONGEST_PAUSE_S = 60.0
 QUIET_S = 5.0
-"""A job whose end is recorded has ended when no file has changed for so long: launchers write after their ranks."""
+"""The seconds without a changed file after which a job whose end is recorded has ended.
+
+Launchers still write after their ranks have ended.
+"""
 LAST_TRIES_S = 60.0
-"""How long a sender that was told to end tries to reach the receiver."""
+"""The seconds for which a sender that was told to end still tries to reach the receiver."""
 ENDED = ("completed", "failed", "interrupted")
 
 

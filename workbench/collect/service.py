@@ -18,12 +18,12 @@ from workbench.console import note
 from workbench.errors import UsageProblem
 
 THREADS = 16
-"""Most of them wait for the disk."""
+"""The number of threads that answer requests; most of them wait for the disk."""
 MOST_CONNECTIONS = 1000
 SILENCE_S = 30
 HEADER_BYTES = 8 << 10
 COMPLAINTS_S = 60.0
-"""Requests without the right token are reported at most so often."""
+"""The shortest time in seconds between two reports of requests without the right token."""
 
 
 class Service:

@@ -32,7 +32,7 @@ SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
 UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 """{unit: exponent of the power of two that it stands for}; `4G`, `4GB` and `4GiB` all mean 4 * 2**30 bytes."""
 DIGITS_AT_MOST = 18
-"""The largest number of digits in a size; no file system can count more bytes."""
+"""The most digits in a size; no file system can count more bytes."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ RECORDERS = (
 """Trainer flags that turn all recorders on, and set a timeout that is short enough to wait for."""
 ABOUT_MEMORY = ("oom", "leak")
 SHORT_WINDOW = ("--profiling.memory_snapshot_window", "2")
-"""Trainer flags for incidents that are not `ABOUT_MEMORY`: only two steps per snapshot are recorded, for speed."""
+"""Trainer flags for incidents that are not `ABOUT_MEMORY`: only two steps per snapshot are recorded, to save time."""
 
 
 def demonstrate(incident: str, nproc: int, folder: Path | None, *, tui: bool, as_json: bool) -> Exit:

@@ -147,7 +147,7 @@ def torchtitan_problems() -> Iterator[Finding]:
 
 
 RING_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-"""The environment variables for the size of Flight Recorder's buffer: the newer name first."""
+"""The environment variables for the size of Flight Recorder's buffer, the newer name first."""
 
 
 def recorder_problems(variables: dict[str, str]) -> Iterator[Finding]:

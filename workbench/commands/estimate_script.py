@@ -25,7 +25,7 @@ from workbench.trainer_answers import EstimateData, Refusal, TrainerEstimate
 
 SECONDS = 900
 ADDRESS_SPACE_OF_TORCH = 16 << 30
-"""Bytes of addresses that the libraries of torch map, without using memory for all of them."""
+"""The bytes of address space that the libraries of torch map, without using memory for all of them."""
 DEVICES = ("cuda", "cpu")
 
 

@@ -27,11 +27,17 @@ from workbench.command_options.options import ReadOptions
 from workbench.present.table import Table
 
 REPORT_FILE = "report.json"
-"""The name of the file in a cache entry that holds a report."""
+"""The name of the file with the report in a cache entry."""
 BYTES_AT_MOST = 16 << 20
-"""Larger reports are not kept: an analysis that takes this long anyway reads its columns from the cache."""
+"""The size in bytes of the largest report that is kept.
+
+An analysis with a larger report takes long even if it reads its columns from the cache.
+"""
 FOLDERS_ABOVE = 5
-"""How many folders above the given one are searched for the run.json of the run; the analyzers look at up to four."""
+"""The number of folders above the given one that are searched for the run.json of the run.
+
+The analyzers search up to four.
+"""
 OWN_CODE = Path(__file__).resolve().parents[2]
 
 

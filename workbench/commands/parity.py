@@ -26,7 +26,7 @@ ALIKE = (
     *("--debug.deterministic", "--metrics.log_freq", "1"),
     *("--profiling.no_enable_profiling", "--profiling.no_enable_memory_snapshot"),
 )
-"""The trainer flags of all runs, so that they differ only in the mesh."""
+"""The trainer flags that all runs have, so that they differ only in the mesh."""
 BATCH = "training.local_batch_size"
 
 

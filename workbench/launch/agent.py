@@ -16,7 +16,7 @@ from workbench.launch.plan import Plan
 from workbench.launch.processes import MARK, end_processes
 
 MONITOR_S = 0.5
-"""Seconds between the elastic agent's checks for dead ranks.
+"""The seconds between two checks of the elastic agent for dead ranks.
 
 When the agent finds a dead rank, it stops all others, so the recorders must notice a dead rank earlier to take dumps.
 """

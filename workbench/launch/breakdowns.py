@@ -6,9 +6,9 @@ from workbench.console import clean
 from workbench.launch.plan import Plan, loaded, trainer_arguments
 
 TITLES = {"timing_breakdown": "Timing breakdown of ", "memory_breakdown": "Memory by category "}
-"""{key of the section `debug`: how the table begins that it asks for}."""
+"""{key of the section `debug`: the beginning of the table that it asks for}."""
 LONGEST = 1 << 24
-"""The largest number of characters that is read of a log."""
+"""The most characters of a log that are read."""
 RECORD = "[trainer] "
 
 

@@ -16,9 +16,9 @@ from typing import BinaryIO
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE_S = 40.0
-"""Seconds that the command has to end after a signal, before it is killed; launchers give their own ranks 30 s."""
+"""The seconds that the command has to end after a signal, before it is killed; launchers give their own ranks 30 s."""
 DRAIN_S = 2.0
-"""Seconds to wait for the rest of the output after the command's end; a daemon that it started may keep it open."""
+"""The seconds to wait for the rest of the output after the command's end; a daemon that it started may keep it open."""
 
 
 def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:

@@ -20,11 +20,11 @@ from workbench.launch.run_manifest import read_manifest
 from workbench.python_path import command, environment
 
 LISTENING_S = 10.0
-"""How long a receiver may take until it listens."""
+"""The seconds within which a receiver must begin to listen."""
 SILENT_S = 15.0
-"""A node that was silent for so long is not waited for at the end of the job."""
+"""The seconds of silence after which a node is not waited for at the end of the job."""
 WAIT_S = 60.0
-"""How long the launcher of the home folder waits for the files of other nodes at the end of the job."""
+"""The seconds for which the launcher of the home folder waits for the files of other nodes at the end of the job."""
 SENDER_S = 90.0
 LOOK_S = 0.5
 ENDED = ("completed", "failed", "interrupted")

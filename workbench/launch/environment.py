@@ -16,7 +16,7 @@ WITHOUT_EFFECT = {
 """{environment variable of torchtitan's scripts that has no effect here: why}, for the note to print."""
 
 CONFIGURATION = ("CONFIG_FILE", "MODULE", "CONFIG")
-"""The variables that name a configuration."""
+"""The environment variables that name a configuration."""
 
 
 def from_environment(request: Request, variables: Mapping[str, str] | None = None) -> tuple[Request, list[str]]:

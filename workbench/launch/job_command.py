@@ -22,14 +22,14 @@ LAUNCHERS = frozenset(
         *("horovodrun", "torchx", "ray", "mpirun", "mpiexec", "orterun", "srun", "sbatch", "tune", "axolotl", "xtuner"),
     )
 )
-"""Programs that start ranks themselves."""
+"""The programs that start ranks themselves."""
 WRAPPERS = frozenset(
     (
         *("env", "nohup", "time", "nice", "numactl", "taskset", "stdbuf", "timeout", "uv", "conda", "poetry", "pixi"),
         "hatch",
     )
 )
-"""Programs that run the command in their own arguments, such as `env` and `nohup`."""
+"""The programs that run the command in their own arguments, such as `env` and `nohup`."""
 LAUNCHER_MODULES = (
     *("torch.distributed.run", "torch.distributed.launch", "accelerate.commands", "deepspeed.launcher"),
     *("composer.cli", "lightning.fabric.cli", "horovod.runner", "torchx"),
@@ -40,7 +40,7 @@ STARTS_RANKS = re.compile(
     r"\bmp\.spawn\b|\bmultiprocessing\b|\bstart_processes\b|\belastic_launch\b|\b(?:notebook|debug)_launcher\b"
     r"|\bimport (?:pytorch_)?lightning\b|\bfrom (?:pytorch_)?lightning\b"
 )
-"""Calls and imports in the source of a script that starts its ranks itself."""
+"""Matches calls and imports in the source of a script that starts its ranks itself."""
 SCRIPT_BYTES = 1 << 20
 
 

@@ -19,7 +19,7 @@ SECRET = "workbench-token"  # noqa: S105  # the name of the Secret
 RENDEZVOUS_PORT, RECEIVER_PORT = 29500, 29501
 VOLUME = "10Gi"
 LAST_FILES_S = 120
-"""Seconds that a pod has from SIGTERM to its end: its last files are sent meanwhile."""
+"""The seconds that a pod has from SIGTERM to its end, in which its last files are sent."""
 
 
 def manifest(job: Plan, arguments: Sequence[str]) -> str:

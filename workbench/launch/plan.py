@@ -56,7 +56,7 @@ class Request:
     rdzv_endpoint: str = "localhost:0"
     max_restarts: int = 0
     collect: str | None = None
-    """HOST:PORT of the receiver of all nodes' files; without a host, that of the rendezvous."""
+    """The address HOST:PORT of the receiver of all nodes' files; without a host, it is that of the rendezvous."""
     token_file: Path | None = None
     image: str | None = None
     """The container image of a job for Kubernetes."""
@@ -64,9 +64,9 @@ class Request:
     scheduler: Scheduler = Scheduler.LOCAL
     overrides: tuple[str, ...] = ()
     command: tuple[str, ...] | None = None
-    """The words after `--`; None where there is no `--`."""
+    """The words after `--`; None if there is no `--`."""
     timeout: float | None = None
-    """Seconds until a collective times out; None leaves it to the script."""
+    """The seconds after which a collective times out; None leaves it to the script."""
     profile_step: int | None = None
     recorders: bool = True
     watch: bool = True
@@ -96,11 +96,11 @@ class Plan:
     notes: tuple[str, ...] = ()
     """Notes on the configuration, which the launcher prints once so that not every rank prints them."""
     is_dry_run: bool = False
-    """Whether the job is a single process that simulates all ranks, does one step, and prints what it finds."""
+    """Whether the job is a single process that simulates all ranks, runs one step, and prints what it finds."""
     earlier_files: tuple[str, ...] | None = None
-    """What the job's own program writes into `folder`; such files and folders of an earlier job are moved away.
+    """The files and folders that the job's own program writes into `folder`.
 
-    Those of the recorders are moved too. With None the launcher moves nothing.
+    Those of an earlier job are moved away, and so are those of the recorders. With None the launcher moves nothing.
     """
 
     @property

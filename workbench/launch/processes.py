@@ -9,7 +9,7 @@ from pathlib import Path
 MARK = "WORKBENCH_JOB"
 """The environment variable with the id of the job; all processes of the job inherit it."""
 END_BY_THEMSELVES = {b"workbench.recorders.hang.collector", b"analyzers.reader_server", b"analyzers.child"}
-"""Modules whose processes inherit the job's id but are not ended with the job.
+"""The modules whose processes inherit the job's id but are not ended with the job.
 
 Dump collectors end when they have taken the dumps of the ranks. Readers of files end with the launcher, which started
 them.

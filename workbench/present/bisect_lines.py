@@ -11,7 +11,7 @@ from analyzers.words import relative
 from workbench.present.parity_lines import Lines, logarithm
 
 HIGHEST = 10.0
-"""The relative difference at which infinite ones are drawn.
+"""The relative difference at which infinite differences are drawn.
 
 A difference is infinite if a tensor is finite in only one of the runs, or if its sizes differ.
 """

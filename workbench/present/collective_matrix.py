@@ -13,9 +13,9 @@ from workbench.colours import COLLECTIVE_SIGNS, HUE_OF_STATE, css_state, css_sta
 from workbench.present.figure import text
 
 COLLECTIVES, SINGLE_RANKS, MOST_ROWS = 60, 32, 64
-"""The most collectives, the most ranks with a row each, and the most rows of ranks that share one."""
+"""The most collectives, the most ranks with a row each, and, if there are more ranks, the most rows for all."""
 FEW = 30
-"""The most collectives side by side that leave room for a sign in each cell; beyond, completed ones have none."""
+"""The most collectives side by side that leave room for a sign in each cell; with more, completed ones have none."""
 HALF = 0.5
 LABELS, LABEL_REM = 12, 7.5
 STYLE = """

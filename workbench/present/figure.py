@@ -10,7 +10,7 @@ from workbench.console import clean
 # Units of the drawing; the page stretches it to its own width.
 WIDTH, HEIGHT = 900, 220
 LAST = 0.9
-"""A label further right than this share of the width ends at its position, so that it is not cut."""
+"""A label that is further right than this share of the width ends at its position, so that it is not cut."""
 
 
 class Axes(NamedTuple):

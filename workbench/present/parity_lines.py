@@ -13,9 +13,9 @@ from analyzers.words import figures, relative
 from workbench.colours import nth_colour
 
 SMALLEST = 1e-10
-"""The smallest relative difference that a chart shows; its axis is logarithmic, and smaller ones are drawn here."""
+"""The smallest relative difference on a chart's axis, which is logarithmic; smaller differences are drawn here."""
 MOST_FIGURES, MOST_DIGITS = 3, 8
-"""The digits of a label, and the most of one where values differ only in further ones."""
+"""The usual number of digits of a label, and the largest number, if values differ only in further digits."""
 SIGNS = "●▲■◆✚✖▼★"
 """The signs of the runs in a chart, one for each run, because no chart relies on colour alone."""
 

@@ -18,7 +18,7 @@ LAYERS = {
     "-2": "the last layer but one",
     "-1": "the last layer",
 }
-"""The layers of a part of the model that have windows of their own, by their names in these windows."""
+"""{name of a layer in the names of windows: words for it}; only these layers of a model have windows of their own."""
 
 
 def window_words(window: str) -> str:

@@ -34,13 +34,13 @@ STEPS_AT_MOST = 450
 PHASES, LEVELS = 8, 5
 STEP_LABELS, STEPS_SHOWN = 6, 2
 LABEL = 0.14
-"""The least space between the labels of two steps, as a share of the width: on a phone it is four digits."""
+"""The least space between the labels of two steps, as a share of the width: on a phone it fits four digits."""
 ANGLES = (0, 45, 135)
-"""How the bands of what is no phase of the training are hatched, which are all grey."""
+"""The angles of the hatching of bands that are no phase of the training; these bands are all grey."""
 
 
 StepStart = tuple[int, float]
-"""A step, and the trace entry at which it starts."""
+"""The start of a step, as (number of the step, trace entry)."""
 
 
 def charts(report: Report[object], run: Run) -> Iterator[str]:

@@ -7,12 +7,15 @@ from numbers import Integral
 from analyzers.words import UNKNOWN, number
 
 ROWS = 12
-"""How many rows of a table a document shows; `--json` prints all data."""
+"""The number of rows of a table that a document shows; `--json` prints all data."""
 MORE = 5000
 COUNTS = frozenset(
     ("allocations", "blocks", "calls", "compilations", "count", "events", "kernels", "launches", "times", "tokens")
 )
-"""Heads of columns of counts, which have commas between thousands; in other columns whole numbers may be identities."""
+"""The headings of columns of counts, which have commas between thousands.
+
+In other columns, whole numbers may be identifiers.
+"""
 
 
 @dataclass(frozen=True)

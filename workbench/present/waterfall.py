@@ -12,7 +12,7 @@ from workbench.console import clean
 from workbench.present.tables.comparison import signed
 
 ROWS = 10
-"""The most parts that have a line of their own; the others share one."""
+"""The most parts that have a line of their own; the other parts share one."""
 LEAST_SHARE = 0.002
 """Parts below this share of the larger total have no line of their own: nobody would see their bar."""
 MORE, LESS, WHOLE = DARK.hues["violet"], DARK.hues["teal"], DARK.hues["grey"]

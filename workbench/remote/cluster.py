@@ -12,7 +12,7 @@ CONNECT_S = 10
 LOGGERS = ("distributed", "distributed.client", "tornado.application", "asyncio")
 """The loggers with which Dask and its libraries write to stderr; each has a level of its own."""
 SIZE_AT_MOST = 256
-"""Largest number of artefacts that are read at the same time; a thread of this process waits for each."""
+"""The most artefacts that are read at the same time; a thread of this process waits for each."""
 START = "start one with `dask scheduler`, its workers with `dask worker ADDRESS`, and give its address"
 
 

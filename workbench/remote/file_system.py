@@ -10,7 +10,7 @@ from workbench.remote.urls import scrubbed, without_credentials
 
 Value = TypeVar("Value")
 Details = Mapping[str, object]
-"""What a file system says about a file: `name`, `size`, `type`, and more that depends on the protocol."""
+"""The properties that a file system reports of a file: `name`, `size`, `type`, and more that depend on the protocol."""
 PROTOCOL = re.compile(r"(?:^|(?<=::))([A-Za-z][A-Za-z0-9+.-]*)(?=://)")
 DISTRIBUTIONS = {"smbclient": "smbprotocol", "libarchive": "libarchive-c", "git": "gitpython"}
 """{module: the name under which pip installs it}, for modules where the two differ."""

@@ -19,7 +19,7 @@ from workbench.remote.file_system import Details, FileSystem
 from workbench.remote.urls import without_credentials
 
 NAME_BYTES = 255
-"""Largest number of bytes in the name of a file on this machine."""
+"""The most bytes in the name of a file on this machine."""
 WEIGHTS = frozenset({".bin", ".ckpt", ".distcp", ".pt", ".pth", ".safetensors"})
 TIMES = ("LastModified", "last_modified", "Last-Modified", "mtime", "modified", "updated", "created", "date_time")
 """The fields in which file systems give the time at which a file was written."""

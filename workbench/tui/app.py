@@ -36,14 +36,14 @@ from workbench.tui.widgets.key_line import KeyLine
 from workbench.tui.widgets.view_switcher import ViewSwitcher
 
 BROAD = 140
-"""Screen width, in columns, from which on the home view shows the findings to the left of their evidence."""
+"""The screen width, in columns, from which on the home view shows the findings to the left of their evidence."""
 TALL_LINES = 36
-"""Screen height, in lines, from which on the home view shows a chart and a table below the findings."""
+"""The screen height, in lines, from which on the home view shows a chart and a table below the findings."""
 
 TINY_LINES = 16
-"""Screen height, in lines, below which the home view cuts the verdict, so that the findings are on the screen."""
+"""The screen height, in lines, below which the home view cuts the verdict, so that the findings are on the screen."""
 TITLE_MARGINS = 30
-"""The columns of the title line that its other parts take: the icon, the name of the program and the margins."""
+"""The columns of the title line that the icon, the name of the program and the margins take."""
 
 
 class Answered(Message):

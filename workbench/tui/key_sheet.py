@@ -17,14 +17,14 @@ from workbench.tui.widgets.key_bindings import CURSOR_KEYS, SCROLL_KEYS, SEARCH_
 
 EVERYWHERE = "Everywhere"
 TWO_COLUMNS = 76
-"""Screen width, in columns, from which on the keys of the view stand beside those that work everywhere."""
+"""The screen width, in columns, from which on the keys of the view are beside those that work everywhere."""
 MARGINS = 5
 """The columns of the frame around the keys, with its padding and a scroll bar."""
 VIEW_NUMBERS = "view."
-"""How the ids of the keys begin that show a view by its number."""
+"""The prefix of the ids of keys that show a view by its number."""
 MOVES = "Lists and text"
 WORDS = {"app.focus_next": "Next pane", "app.focus_previous": "Previous pane", "command_palette": "Search all commands"}
-"""What Textual's own keys do, in words of this program, by action; its other keys are left out."""
+"""{action of one of Textual's own keys: words for it in this program}; its other keys are left out."""
 MOVE_IDS = {key.id for key in (*CURSOR_KEYS, *SCROLL_KEYS, *SEARCH_KEYS) if isinstance(key, Binding)}
 
 

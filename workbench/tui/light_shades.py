@@ -15,7 +15,7 @@ SHADES = (
 )
 """{colour of the dark theme: colour of the light theme with the same meaning}."""
 ON_COLOUR = {"#000000", "#ffffff"}
-"""The colours of text on a coloured cell."""
+"""The colours of text on a cell with a colour."""
 
 
 class LightShades(LineFilter):

@@ -16,7 +16,7 @@ from textual.widgets.option_list import Option
 from workbench.console import clean
 
 FRAME_LINES = 3
-"""Lines of the frame around the choices, and of the input above them."""
+"""The number of lines of the frame around the choices, and of the input above them."""
 CHOICES_AT_MOST = 2000
 """The most choices that are listed; typing finds the others."""
 

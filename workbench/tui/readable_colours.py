@@ -28,11 +28,11 @@ from workbench.colours import (
 from workbench.tui.light_shades import ON_COLOUR, hex_of
 
 TEXT, SWATCH = 4.5, 3.0
-"""The least contrast of signs and text, and that of coloured areas and lines (WCAG 2.2, 1.4.3 and 1.4.11)."""
+"""The lowest contrast of signs and text, and of coloured areas and lines (WCAG 2.2, 1.4.3 and 1.4.11)."""
 GREYS = {theme.hues["grey"]: 5.0 for theme in (LIGHT, DARK)}
-"""The least contrast of areas of the hue `grey`: with less, they would look like those of the hue `pale`."""
+"""The lowest contrast of areas of the hue `grey`; with less, they would look like those of the hue `pale`."""
 MEANINGS = (*SERVES, "pale", "empty", "error", "warning")
-"""The hues with a meaning; the others are those of pages."""
+"""The hues that have a meaning; the others belong to the pages."""
 SHADES = frozenset(
     {theme.hues[hue] for theme in (LIGHT, DARK) for hue in MEANINGS}
     | {colour for table in (COLLECTIVE_STATES, LIVE_STATES, SEVERITIES, STATUSES) for colour in table.values()}

@@ -14,7 +14,7 @@ from workbench.tui.themes import BLACK, HIGH_CONTRAST, THEMES, WHITE, NoFaintTex
 Result = TypeVar("Result")
 ON_DARK = (ReadableColours(BLACK),)
 ON_LIGHT = (LightShades(), ReadableColours(WHITE))
-"""The filters of colours for themes with a dark and with a light background; Textual caches lines by filter."""
+"""The colour filters for themes with a dark background and with a light one; Textual caches lines by filter."""
 
 
 class TerminalApp(App[Result]):

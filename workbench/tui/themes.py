@@ -10,7 +10,7 @@ from textual.theme import Theme
 
 BLACK, WHITE = "#000000", "#ffffff"
 HIGH_CONTRAST = "high-contrast"
-"""How the names of the themes of high contrast begin."""
+"""The prefix of the names of themes with high contrast."""
 
 
 def high_contrast(name: str, ink: str, page: str, *, dark: bool) -> Theme:

@@ -21,7 +21,7 @@ HOW_TO_RECORD = {
     "bisect": "",
     "config": "`workbench launch` writes it to run.json",
 }
-"""For each view, what to do so that a run records the data of the view."""
+"""{view: what to do so that a run records the data of this view}."""
 
 
 class ViewTabs(Vertical):

@@ -20,7 +20,7 @@ from workbench.watch.watched_job import JobWatcher, WatchedJob
 
 POLL_S = 0.25
 QUIET_S = 60.0
-"""Seconds without new files after which a job on another machine counts as ended; its processes cannot be seen."""
+"""The seconds without new files after which a job on another machine counts as ended; its processes cannot be seen."""
 
 
 def follow(folder: Path) -> None:

@@ -11,7 +11,7 @@ from analyzers.words import agree, duration, percent, quantity, rank_names, size
 from workbench.watch.watched_job import WatchedJob
 
 SMALLEST_SHARE = 0.05
-"""A phase, or our recorders, are shown only if they take at least this share of the time (from 0 to 1)."""
+"""The share of the time (0 to 1) from which on a phase, or the work of our recorders, is shown."""
 LOST_STATES = ("gone", "failed")
 
 

@@ -29,11 +29,11 @@ from workbench.web.gestures import ALL, zoomed_range
 
 EVERY_MS = 1000
 YOUNG_S = 0.4
-"""For this many seconds all browsers get the same state of the job, so that it is not read for each."""
+"""The seconds for which all browsers get the same state of the job, so that it is not read for each of them."""
 RANKS = 64
-"""Largest number of ranks in the table; those with problems come first."""
+"""The most ranks in the table; those with problems come first."""
 SMALLEST_BAR = 0.005
-"""Smallest share of the time with which a phase gets a bar of its own; smaller ones are shown as "other"."""
+"""The share of the time from which on a phase has a bar of its own; smaller ones are shown as "other"."""
 LABEL = "Memory, step time and loss of the last steps"
 SIGN_OF_STATUS = {
     JobStatus.FAILED: "error",

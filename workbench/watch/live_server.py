@@ -18,7 +18,7 @@ from workbench.web.server import Place, dashboard, serve_app
 from workbench.web.uploads import Uploads
 
 RECORDED = "recorded"
-"""The name of the recorded files' dashboard in its address, `open/recorded/`."""
+"""The name of the dashboard of the recorded files in its address, `open/recorded/`."""
 
 
 def serve_live(folder: Path, place: Place) -> None:

@@ -23,7 +23,7 @@ NUMBER_WIDTH = 12
 MEMORY_BAR_WIDTH = 8
 VERDICT_LINES = 12
 SPARE_LINES = 3
-"""Lines reserved for the head of the rank table, the line about hidden ranks, and a second summary line."""
+"""The lines reserved for the head of the rank table, the line about hidden ranks, and a second summary line."""
 RANK_HEADS = " rank state       step phase          for    memory          room left full at"
 ANALYSING = "analysing the files that were recorded ..."
 

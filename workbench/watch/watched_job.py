@@ -14,15 +14,15 @@ from analyzers.store import Options
 from workbench.ask import JOINED, ask
 
 SETTLED_S = 0.7
-"""Dumps are analysed when no new one has come for this many seconds; the ranks write theirs one after the other."""
+"""The seconds without a new dump after which dumps are analysed; the ranks write theirs one after the other."""
 EXIT_CODE_S = 8.0
-"""The same, if the process of a rank has disappeared while the job continues.
+"""The same time, if the process of a rank has disappeared while the job continues.
 
 The launcher records which signal ended the rank only after it has ended all other ranks.
 """
 
 Evidence = tuple[tuple[tuple[str, int], ...], bool]
-"""((path, size in bytes) of each file on which a verdict is based, whether the job has failed)."""
+"""The files on which a verdict is based, each as (path, size in bytes), and whether the job has failed."""
 NO_EVIDENCE: Evidence = ((), False)
 
 

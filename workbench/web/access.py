@@ -17,7 +17,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 TOKEN_BYTES = 18
 FOLDER_BYTES = 12
 HEADERS = [("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"), ("X-Content-Type-Options", "nosniff")]
-"""Headers of answers that concern the token: browsers must not store them, nor tell other pages their address."""
+"""The headers of answers that concern the token: browsers must not store these, nor tell other pages their address."""
 
 
 @dataclass(frozen=True)

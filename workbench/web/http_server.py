@@ -25,7 +25,7 @@ THREADS = 8
 MOST_CONNECTIONS = 512
 """The most open connections: a browser holds six, and other clients may connect without sending anything."""
 SILENCE_S = 30
-"""Seconds without a byte after which a connection is closed; a request that is being answered may take longer."""
+"""The seconds without a byte after which a connection is closed; a request that is being answered may take longer."""
 HEADER_BYTES = 64 << 10
 STRANGER_BYTES = 4 << 10
 """The longest body of a request without the token, so that strangers cannot fill the disk of this machine."""

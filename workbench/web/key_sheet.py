@@ -42,7 +42,7 @@ KEYS = {
         ("Home, End", "go to the beginning or end of the trace"),
     ),
 }
-"""{where keys act: (keys, what they do)}; charts and the timeline take them while they have the focus."""
+"""{where keys act: (keys, what they do)}; charts and the timeline react to them while they have the focus."""
 
 
 def key_sheet() -> html.Dialog:

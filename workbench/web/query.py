@@ -19,7 +19,10 @@ AXES = ("time", "entry")
 COLOURS = ("category", "pool", "stream", "phase", "rank")
 ADDRESS = re.compile(r"0x[0-9a-f]{1,16}")
 DIGITS = 19
-"""Numbers with so many digits or more are not read: times in ns since 1970 have 19, and int() of long texts is slow."""
+"""The number of digits from which on numbers are not read.
+
+Times in ns since 1970 have 19 digits, and int() is slow for long texts.
+"""
 SEARCH_CHARACTERS = 100
 NODES = 1 << 40
 

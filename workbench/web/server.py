@@ -29,7 +29,7 @@ from workbench.web.uploads import Uploads
 
 LOOPBACK = "127.0.0.1"
 FAR_PORT = 8050
-"""The port, on the machine with the browser, that ssh forwards to a Unix socket if none is given."""
+"""The port on the machine with the browser that ssh forwards to a Unix socket, if no port is given."""
 
 
 @dataclass(frozen=True)

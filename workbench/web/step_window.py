@@ -15,7 +15,7 @@ from workbench.web.query import Query
 # Digits are limited, as the field takes whatever is typed or pasted.
 STEPS = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(?:\s*(?:-|to)\s*(\d{1,9}(?:\.\d{1,6})?))?")
 ALL_STEPS = "all"
-"""The value of `steps` in an address that selects everything, for pages that by default show only a part."""
+"""The value of `steps` in an address that selects all steps, for pages that by default show only some."""
 WINDOW_NAMES = ("from", "to", "steps")
 """The names of the query parameters that select a range."""
 
@@ -41,7 +41,7 @@ class Window:
     span: tuple[int, int] | None = None
     steps: Span | None = None
     everything: bool = False
-    """Whether the address asks for everything, on a page that by default shows only a part."""
+    """Whether the address selects all steps, on a page that by default shows only some."""
 
     def state(self) -> WindowState:
         """Return the range as the browser stores it."""

@@ -24,12 +24,12 @@ from workbench.web.app import make_app
 from workbench.web.served_run import served_run
 
 MOST_BYTES = 2 << 30
-"""The limit of the size of all dropped files together, in bytes."""
+"""The largest size, in bytes, of all dropped files together."""
 MOST_SETS = 16
 CHUNK = 1 << 20
 BY_PATH = "open it by its path: workbench serve PATH"
 HEADER = ("HTTP_X_WORKBENCH", "drop")
-"""(name, value) of the header that uploads must have, against uploads by pages of other sites.
+"""The header, as (name, value), that uploads must have, which prevents uploads by pages of other sites.
 
 Before a browser sends such a header for another site's page, it asks this server for permission (a CORS preflight),
 which the server never gives.

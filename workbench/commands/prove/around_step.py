@@ -24,11 +24,11 @@ from workbench.rerun_data import SPIKE, RerunData
 NOT_FINITE = "steps.nonfinite_loss"
 STEP_FOLDER = re.compile(r"step-(\d{1,12})")
 STEPS_AT_MOST = 500
-"""The largest number of steps of a second run; a step with recorders takes up to three times as long."""
+"""The most steps of a second run; a step with recorders takes up to three times as long."""
 BEFORE_SPIKE = 4
 """The number of steps before a spike that are run too, if a checkpoint allows it, to compare gradients with."""
 SAME = 1e-3
-"""Two losses count as equal if they differ by less than this fraction; kernels may add in another order."""
+"""Two losses count as equal if they differ by less than this fraction; kernels may add numbers in another order."""
 
 
 def broken_step(run: Run, options: Options) -> Finding | None:

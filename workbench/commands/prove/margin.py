@@ -10,13 +10,16 @@ from typing import Any
 from workbench.proof_data import Basis
 
 DATA_PARALLEL = 0.05
-"""Margin for one rank, DDP, FSDP and HSDP: in 24 jobs, estimates were 3.9 % too low to 4.6 % too high."""
+"""The margin for one rank, DDP, FSDP and HSDP: in 24 jobs, estimates were 3.9 % too low to 4.6 % too high."""
 OTHER_MESHES = 0.10
-"""Margin for other meshes: on 45 ranks, the peak was up to 9.2 % above the estimate, as gloo keeps copies."""
+"""The margin for other meshes: on 45 ranks, the peak was up to 9.2 % above the estimate, as gloo keeps copies."""
 EXPERTS = 0.06
-"""Margin for expert parallelism: the peak was up to 5.3 % above, as no estimate knows how tokens are routed."""
+"""The margin for expert parallelism: peaks were up to 5.3 % above the estimate, which cannot foresee the routing."""
 BEFORE_PEAK = 0.20
-"""Margin for a prediction of the failed request, after which the peak comes: the measured case failed at 95 %."""
+"""The margin for a prediction from the failed request, after which memory still grows.
+
+In the measured case, the request failed at 95 % of the peak.
+"""
 MESH_KEYS = ("tp", "cp", "pp")
 
 

@@ -14,7 +14,7 @@ from workbench.python_path import command, environment
 
 TIMEOUT_S = 120
 STACKS_FILE = ".stacks_"
-"""The beginning of the name of a file in the run folder's `dumps` that a rank's recorder keeps open."""
+"""The prefix of the name of a file in the run folder's `dumps` that a rank's recorder keeps open."""
 DUMP_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 COMMAND_LENGTH = 80
 

@@ -16,12 +16,12 @@ RANK_NAMES: tuple[Scheme, ...] = (
     ),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
-"""The environment variables of each kind of launcher: rank, world size, local rank, and number of local ranks.
+"""The environment variables of each kind of launcher, as (rank, world size, local rank, number of local ranks).
 
 An empty name means that the launcher sets no such variable.
 """
 JOB_NAMES = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE")
-"""Environment variables whose values are the same for all ranks of a job, and so identify it."""
+"""The environment variables that have the same value in all ranks of a job, and so identify the job."""
 TORCH_LIBRARY = b"libtorch"
 
 

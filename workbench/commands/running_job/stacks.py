@@ -21,7 +21,7 @@ from workbench.console import note
 
 PY_SPY_TIMEOUT_S = 30
 PAUSES_S = (1.5, 3.0)
-"""Seconds before the second and the third reading of the stacks; the stack of a waiting rank stays the same."""
+"""The seconds before the second and the third reading of the stacks; the stack of a waiting rank stays the same."""
 HELPERS = re.compile(
     r"^ {4}\S.*(?:_worker_loop|resource_tracker\.py|forkserver\.py|compile_worker|torch/distributed/(?:run|elastic))",
     re.MULTILINE,

@@ -15,9 +15,9 @@ from packaging.version import InvalidVersion, Version
 PACKAGE = "torchtitan"
 UNKNOWN = "of unknown version"
 UNDECLARED = ("torch", "triton")
-"""Modules that torchtitan imports at its start and does not name in its requirements."""
+"""The modules that torchtitan imports at its start without naming them in its requirements."""
 TORCH_SINCE = {(0, 3): (2, 14)}
-"""{version of torchtitan from which on it needs a newer torch: the oldest torch with which it trains}."""
+"""{version of torchtitan: the oldest version of torch with which it trains}, for versions that need a newer torch."""
 BACKEND_OPTION = "parallelism.spmd_backend"
 BACKEND_OF_OLDER_TORCH = "partial_dtensor"
 """The value of the option `parallelism.spmd_backend` with which torchtitan 0.3 trains with torch 2.13 as well."""
@@ -27,7 +27,7 @@ class Form(StrEnum):
     """How a version of torchtitan is configured."""
 
     TOML = "toml"
-    """Up to 0.2: a TOML file, and `--job.dump_folder`."""
+    """Up to torchtitan 0.2: a TOML file, and `--job.dump_folder`."""
     REGISTRY = "registry"
     """Since 0.3: a Python function, named by `--module llama3 --config llama3_debugmodel`, and `--dump_folder`."""
 

@@ -18,7 +18,7 @@ ON_CPU = (
 )
 
 OWN_FILES = ("comm_traces", "profile_trace", "profiling", "structured_logs")
-"""The folders in its dump folder to which torchtitan writes dumps, traces and step logs."""
+"""The subfolders of its dump folder to which torchtitan writes dumps, traces and step logs."""
 
 
 def plan_torchtitan(request: Request) -> Plan:

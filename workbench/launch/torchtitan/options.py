@@ -26,7 +26,7 @@ SINCE_0_3 = {
         )
     },
 }
-"""{name of an option in torchtitan 0.2: its name in 0.3}, for options whose value means the same in both."""
+"""{name of an option in torchtitan 0.2: its name in 0.3}, for options whose values mean the same in both."""
 
 
 def torchtitan_options(request: "Request", found: Torchtitan) -> tuple[tuple[str, ...], list[str]]:

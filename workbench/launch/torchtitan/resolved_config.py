@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 MARK = "workbench-torchtitan: "
-"""The beginning of the line of JSON; torchtitan and the modules that it imports print lines of their own."""
+"""The beginning of the line with JSON; torchtitan and the modules that it imports print other lines."""
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ GROUPINGS: Mapping[str, Callable[[Diff], Sequence[MemoryChange]]] = {
     "modules": lambda diff: diff.modules,
     "lines": lambda diff: diff.lines,
 }
-"""Functions that return the changes of peak memory, by the name of their grouping in dashboard addresses."""
+"""{name of a grouping in dashboard addresses: function that returns the changes of peak memory in this grouping}."""
 SINGULAR = {"categories": "category", "modules": "module", "lines": "source line"}
 HEADS = "{} | a> | b> | change>"
 

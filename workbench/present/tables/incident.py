@@ -13,7 +13,7 @@ from workbench.present.tables.trace import trace_tables
 CHAIN = "Chain of events"
 """The title of the table of events; a chain of one event says no more than the verdict."""
 TABLES_BEHIND = 3
-"""How many tables are shown of each analyzer that the chain names; the analyzer's own view has the others."""
+"""The number of tables that are shown of each analyzer that the chain names; the analyzer's own view has the others."""
 
 
 def incident_tables(data: IncidentData) -> list[Table]:

@@ -15,7 +15,7 @@ from workbench.present.tables.run import shared_folder
 
 EVENTS, RANKS = 20, 40
 QUIET = frozenset({"dump_written", "watchdog_status", "overflow_skip"})
-"""Kinds of events that the tables leave out, because they say little on their own; the JSON document has them."""
+"""The kinds of events that the tables leave out, because they say little on their own; the JSON document has them."""
 
 
 def logs_tables(data: LogsData) -> list[Table]:

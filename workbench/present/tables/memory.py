@@ -11,7 +11,7 @@ from workbench.present.tables.device_memory import device_memory
 from workbench.present.tables.memory_breakdown import requested_tables
 
 DETAILED_DEVICES = 2
-"""How many devices have their categories listed: the one that failed and one to compare it with."""
+"""The number of devices whose categories are listed: the one that failed, and one to compare it with."""
 
 
 def memory_tables(data: MemoryData) -> list[Table]:

@@ -13,7 +13,10 @@ from workbench.present.table import Table, table
 
 STEPS = 12
 MOST_COLUMNS = 4
-"""With more runs than this, a table by step has a row per run: a terminal has no space for more columns of names."""
+"""The most runs that a table by step shows as columns; with more runs, it has a row per run.
+
+A terminal has no space for more columns of names.
+"""
 MOST_STEPS = 6
 """The number of steps in a table that has a row per run."""
 MOST_RUNS = 40

@@ -39,7 +39,7 @@ SPARE_DESCRIPTORS = 4
 c10d: Any = _distributed_c10d  # its type stubs lag behind
 logger = logging.getLogger(__name__)
 CHECKPOINT_GROUP = "checkpoint"
-"""Description of a process group whose collectives save checkpoints on a thread of their own, beside the training."""
+"""The description of a process group that saves checkpoints on a thread of its own, beside the training."""
 
 
 def dump_ring() -> bytes:

@@ -18,7 +18,10 @@ import torch.distributed as dist
 from workbench.recorders.memory.snapshot import Frame
 
 NAMING = "_process_group_name"
-"""PyTorch's function that names a new group; `new_group`, `new_subgroups` and device meshes call it once per group."""
+"""The function of PyTorch that names a new group.
+
+`new_group`, `new_subgroups` and device meshes call it once per group.
+"""
 MAX_CALLS = 4096
 MAX_FRAMES = 24
 

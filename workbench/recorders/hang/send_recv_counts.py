@@ -22,13 +22,13 @@ ROW = struct.Struct("<qq40sq64s")
 
 They are: number of calls; Unix time of the last call in ns; direction and peer such as `send 0->1` (ranks in the
 group); tag of the last call; name of the process group. A row about a collective with a root has other content in two
-fields: the first is the number of the call, counting the rank's calls with a root in this group; the third is
+fields. The first is then the number of the call, counting the rank's calls with a root in this group. The third is
 operation and root (a rank in the group), such as `gather root 2`.
 """
 MAX_ROWS = 1024
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 ROOTS_KEPT = 64
-"""The number of calls with a root that are kept for each process group: the last 64."""
+"""The number of last calls with a root that are kept for each process group."""
 ANY = "recv_anysource"
 """The method of a process group by which `recv` without a source receives; its rows name `any` as the peer."""
 process_group: Any = _distributed_c10d.ProcessGroup  # its type stubs lag behind

@@ -10,7 +10,7 @@ from workbench.recorders.memory.snapshot import Details
 
 PROCESSES_AT_MOST = 256
 NOT_AVAILABLE = (1 << 64) - 1
-"""What NVML returns as the memory of a process if the driver does not tell it."""
+"""The number that NVML returns for the memory of a process if the driver does not report it."""
 
 
 class RunningProcess(ctypes.Structure):

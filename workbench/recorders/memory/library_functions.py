@@ -14,12 +14,12 @@ CATEGORIES = {
 
 GATHER_SPAN = "FSDP::all_gather_copy_out"
 FSDP_SPANS = ("FSDP::all_gather", "FSDP::post_backward_reduce")
-"""Beginnings of the names of profiler spans that FSDP records around its collectives; the module's name follows.
+"""The prefixes of the names of profiler spans that FSDP records around its collectives; the module's name follows.
 
 They show the category of an allocation even if its call stack has no Python frames.
 """
 COLLECTIVE_PREFIXES = ("gloo:", "nccl:", "c10d::")
-"""Beginnings of the names of profiler operations that gloo, NCCL and c10d run."""
+"""The prefixes of the names of profiler operations that gloo, NCCL and c10d run."""
 
 
 def category_of_function(filename: str, function: str) -> str | None:

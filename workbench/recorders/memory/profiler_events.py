@@ -21,7 +21,7 @@ class ProfilerEvent(Protocol):
 
 
 Path = tuple[Any, ProfilerEvent, str | None] | None
-"""A call path, innermost call first, as a linked list.
+"""A call path as a linked list, innermost call first.
 
 It is (path of the outer calls, event, name of the operation or None); None is the empty path. Paths share their outer
 parts.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 WINDOW = 5
-"""Default number of steps that are recorded before a snapshot: fewer would not show growth from step to step."""
+"""The default number of steps that are recorded before a snapshot: fewer would not show growth from step to step."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from workbench.recorders.timing.profiler_traces import TracePlan, TraceRecorder
 # SIGUSR2 is taken: it requests stacks.
 SIGNAL = signal.SIGUSR1
 LEAD_STEPS = 3
-"""The step to profile is this number of steps after the signal, because ranks get the signal in different steps."""
+"""The number of steps from the signal to the step to profile, because ranks get the signal in different steps."""
 REQUEST = ".profile_step.json"
 REQUEST_AGE_S = 30.0
 

@@ -29,7 +29,10 @@ from workbench.recorders.timing.step_log import StepRecorder
 
 BACKWARD = "bwd"
 OTHERS_STEPS = 100
-"""If others step this number of times while the optimizer that counts steps does not, another one counts them."""
+"""The number of steps of other optimizers after which one of them counts the steps of the training.
+
+That happens if the optimizer that counted them makes no step meanwhile.
+"""
 
 
 class Recording:

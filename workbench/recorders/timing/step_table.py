@@ -10,7 +10,7 @@ from workbench.recorders.timing.step_record import StepRecord
 MAX_STEPS = 10_000
 """The number of steps that are kept; older ones are dropped, so that the memory of a long run does not grow."""
 SPECIAL_TAGS = frozenset(("first", "compile", "profile", "snapshot"))
-"""Tags of steps that take longer than usual, and are left out of the table."""
+"""The tags of steps that take longer than usual and are left out of the table."""
 OTHER, STEP = "other", "step"
 MS = 1e6
 

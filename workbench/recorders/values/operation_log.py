@@ -20,13 +20,13 @@ from torch.utils._pytree import tree_leaves
 from workbench.recorders.memory.tensor_hooks import Removable, without_wrappers
 
 UNWRITTEN = ("aten.empty", "aten.new_empty", "aten.empty_like", "c10d.", "c10d_functional.", "fsdp.")
-"""Operations that are not logged, because their result has no values yet or gets them from another rank.
+"""The operations that are not logged, because their result has no values yet or gets them from another rank.
 
 Such a tensor is logged, with the kind `input`, when another operation reads it.
 """
 NO_RANGE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 MOST_OPERATIONS = 200_000
-"""The log is cleared after this number of operations; without an optimizer step it would grow forever."""
+"""The number of operations after which the log is cleared; without an optimizer step it would grow forever."""
 LIBRARY = (str(Path(torch.__file__).parent), str(Path(__file__).resolve().parents[1]))
 Given = tuple[tuple[object, ...], dict[str, object] | None]
 """The positional and the keyword arguments of an operation."""

@@ -9,7 +9,7 @@ from workbench.recorders.values.operation_log import BACKWARD, FORWARD, INPUT, O
 
 FILLS = ("aten.masked_fill", "aten.full", "aten.fill", "aten.where", "aten.scalar_tensor", "aten.triu", "aten.tril",
          "aten.index_put", "aten.lift_fresh", "aten.zeros", "aten.ones", "aten.copy")  # fmt: skip
-"""Operations that write constants or copy values: an infinity in their result is intended, as in a mask."""
+"""The operations that write constants or copy values: an infinity in their result is intended, as in a mask."""
 
 
 class Range(NamedTuple):

@@ -28,11 +28,11 @@ from workbench.recorders.values.tensor_sums import Sums, sums_of
 
 INPUT, INPUT_GRADIENT, BUFFER, OPTIMIZER = "input", "input_gradient", "buffer", "optimizer"
 STEPS = 100
-"""Number of steps that are recorded by default; with a thousand tensors, they take 25 MB."""
+"""The default number of steps that are recorded; with a thousand tensors, they take 25 MB."""
 TENSORS_AT_MOST = 16
-"""At most this number of tensors is recorded of one call of a module: a cache of keys and values may have many."""
+"""The most tensors that are recorded of one call of a module; a cache of keys and values may have many."""
 CALLS_AT_MOST = 64
-"""Number of calls of a module in one forward pass that get different names; all later calls share the last one."""
+"""The most calls of a module in one forward pass that get different names; all later calls share the last one."""
 
 
 class TensorRecorder(ValueRecorder):

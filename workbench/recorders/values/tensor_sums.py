@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
 SIGNATURE = 4096
-"""Length of the fixed random vector from which projections are computed."""
+"""The length of the fixed random vector from which projections are computed."""
 
 
 class Sums(NamedTuple):

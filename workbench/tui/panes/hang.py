@@ -33,15 +33,15 @@ from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher
 
 COLLECTIVES = 60
 BROAD = 140
-"""Width of the views, in columns, from which on there is evidence beside the culprits."""
+"""The width of the views, in columns, from which on evidence is shown beside the culprits."""
 ROWS_AT_MOST = 32
 """The most ranks that have a row each; if there are more, ranks with the same states share a row."""
 WIDEST_RANKS = 40
-"""The longest list of ranks in the name of a process group, in characters."""
+"""The most characters of the list of ranks in the name of a process group."""
 OTHER_GROUPS = 2
-"""The most process groups besides the one on the screen whose operations are evidence."""
+"""The most process groups, besides the one on the screen, whose operations are shown as evidence."""
 OTHER_LINES = 4
-"""Lines besides the rows of the ranks: title, legend, and the matrix's own heading and scroll bar."""
+"""The number of lines besides the rows of the ranks: title, legend, and the matrix's own heading and scroll bar."""
 TITLES = {
     "chain": "culprits, which rank waits for which, and where the culprits are",
     "stacks": "stacks of all ranks, merged",

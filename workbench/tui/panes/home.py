@@ -35,7 +35,7 @@ TITLES = {
     "artefacts": "the files of the run",
 }
 TABLES_AT_MOST = 3
-"""How many tables are shown below a finding; the views of the analyzers have the others."""
+"""The most tables that are shown below a finding; the views of the analyzers have the others."""
 
 
 class EvidenceWanted(Message):

@@ -49,7 +49,7 @@ from workbench.tui.widgets.new_size import call_on_new_size
 from workbench.tui.widgets.row_list import RowList
 
 COLLECTIVES = 200
-"""How many collectives the matrix shows: the last ones, because the one that hangs is among them."""
+"""The number of last collectives that the matrix shows; the one that hangs is among them."""
 NO_DUMP, DONE = "no dump", "done"
 SINGLE_RANKS = 6
 """The most ranks that have a row each; if there are more, ranks with equal rows share one."""

@@ -39,12 +39,12 @@ TITLES = {
     "ranks": "bytes at the peak of each rank's last snapshot",
 }
 TIMELESS = ("life", "places", "reserved", "ranks")
-"""Views that do not belong to one instant."""
+"""The views that do not show a single instant."""
 GROUPINGS = ("module", "line", "stack", "category")
 ALLOCATED_BY = ("pool", "stream", "phase")
 CELL_WIDTH = 13
 EARLIER, LATER = 6, 60
-"""How many trace entries are listed before and after the instant."""
+"""The numbers of trace entries that are listed before and after the instant."""
 RANGES_AT_MOST = 500
 RANGE_HEAD = Text(f"{'bytes':>10} {'stream':>6} pool", style="dim")
 

@@ -55,10 +55,10 @@ CALLS_BY = ("operator", "module", "function")
 BAR_HEADS = Text(f"{'rank':>6} {'step':>6} {'span':>9}", style="dim")
 BARS_AT_MOST = 8
 COLLECTIVES = 14
-"""The most collectives that the view of waits lists: as many as fit into a table without a scroll bar."""
+"""The most collectives in the view of waits: as many as fit into a table without a scroll bar."""
 RANK_COLUMNS = 6
 OTHER_COLUMNS = 27
-"""Width in columns of the rank, the steps and the recorded time before each bar."""
+"""The columns that the rank, the steps and the recorded time take before each bar."""
 
 
 class TracePane(Vertical):

@@ -10,15 +10,15 @@ CURSOR_KEYS: list[BindingType] = [
     Binding("g", "scroll_home", "First", id="list.first", show=False),
     Binding("G", "scroll_end", "Last", id="list.last", show=False),
 ]
-"""Keys of widgets that have a cursor."""
+"""The keys of widgets that have a cursor."""
 SCROLL_KEYS: list[BindingType] = [
     Binding("j", "scroll_down", "Down", id="scroll.down", show=False),
     Binding("k", "scroll_up", "Up", id="scroll.up", show=False),
     *CURSOR_KEYS[2:],
 ]
-"""Keys of widgets that only scroll."""
+"""The keys of widgets that can only be scrolled."""
 SEARCH_KEYS: list[BindingType] = [
     Binding("n", "next_match(1)", "Next match", id="found.next", show=False),
     Binding("N", "next_match(-1)", "Previous match", id="found.previous", show=False),
 ]
-"""Keys of widgets that can be searched."""
+"""The keys of widgets that can be searched."""

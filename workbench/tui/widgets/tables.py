@@ -26,7 +26,10 @@ CELL_PADDING = 1
 ROWS_AT_MOST = 2000
 """The most rows that a table shows: more take seconds to lay out, and `--json` prints all data."""
 NAMES = ("name", "measure", "module", "source line", "source lines", "operation", "ranks", "setting", "value")
-"""The headings of columns that become narrower if the table is wider than the screen; others have to be scrolled to."""
+"""The headings of columns that become narrower if the table is wider than the screen.
+
+Columns with other headings have to be scrolled to.
+"""
 SENTENCES = ("event",)
 """The headings of columns of sentences, which wrap to several lines if the table is wider than the screen."""
 SHORTEST_NAME, LONG_NAME = 18, 32

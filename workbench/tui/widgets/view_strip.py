@@ -18,12 +18,12 @@ NAMES = {
     "places": "pools",
     "standing": "positions",
 }
-"""The displayed names of those views whose id is not the word that a user looks for."""
+"""{id of a view: its displayed name}, for views whose id is not the word that a user looks for."""
 
 
 GAP = "   "
 FEWEST_LINES = 16
-"""Screen height, in lines, below which only the current view is named, so that lines remain for the view itself."""
+"""The screen height, in lines, below which only the current view is named, so that lines remain for the view itself."""
 
 
 class ViewStrip(Widget):

@@ -13,9 +13,9 @@ from workbench.web.theme import narrow, theme
 
 MOST_LABELS, MOST_NARROW_LABELS = 16, 6
 LONGEST_LABEL, LONGEST_NARROW_LABEL = 28, 16
-"""The most characters of a row's label, and in a window as narrow as a phone's."""
+"""The most characters of a row's label, and the same for a window as narrow as a phone's."""
 FEW = 30
-"""The most collectives side by side that leave room for a sign in each cell; beyond, completed ones have none."""
+"""The most collectives side by side that leave room for a sign in each cell; with more, completed ones have none."""
 
 
 def collective_matrix(frame: pd.DataFrame) -> go.Figure:

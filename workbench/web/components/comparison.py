@@ -21,12 +21,12 @@ from workbench.web.components.step_charts import step_ticks
 from workbench.web.theme import narrow, theme
 
 MORE, LESS, WHOLE = "violet", "teal", "grey"
-"""Names of the colours of bars; the sign of each number says the same as its colour."""
+"""The names of the colours of bars; the sign of each number says the same as its colour."""
 SIDES = {"a": "grey", "b": "blue"}
 DASHES = {"a": "dot", "b": "solid"}
 BARS, NAME, NARROW_NAME = 20, 34, 18
 LEAST_SHARE = 0.002
-"""Changes below this share of the larger run's total have no bar of their own, which nobody would see."""
+"""The share of the larger run's total below which a change has no bar of its own, because nobody would see it."""
 ROW_PX = 26
 
 

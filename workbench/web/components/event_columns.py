@@ -12,7 +12,9 @@ from workbench.console import clean
 from workbench.web.components.figure import LONGEST
 
 ALIGNED = 8
-"""Each part of the bytes begins at a multiple of this number, as JavaScript's typed arrays require (float64: 8 bytes).
+"""Each part of the bytes begins at a multiple of this number.
+
+JavaScript's typed arrays require this: a float64 has 8 bytes.
 """
 
 

@@ -48,7 +48,7 @@ ABOVE: FigurePart = {
 A click shows one series alone, and a second click all of them again; with Ctrl or Shift it hides or shows one series.
 """
 NAMES_ABOVE: FigurePart = {**ABOVE, "itemclick": False, "itemdoubleclick": False}
-"""The layout of a legend that only names colours: a click has no series to hide."""
+"""The layout of a legend that only names colours, where a click has no series to hide."""
 COLLECTIVES_ACROSS: FigurePart = {
     "type": "category",
     "title": {"text": "collective", "standoff": 12},
@@ -67,9 +67,9 @@ BAR: dcc.Graph.Config = {
     "displaylogo": False,
     "modeBarButtonsToRemove": ["sendChartToCloud", "lasso2d", "select2d", "autoScale2d"],
 }
-"""Options of a chart's buttons; those for uploading, for selecting points and for a second reset are removed."""
+"""The options of a chart's buttons; those for uploading, for selecting points and for a second reset are removed."""
 MOST_TICKS, MOST_BESIDE_TICKS, MOST_NARROW_TICKS = 8, 5, 4
-"""The most ticks of an axis, of one with a table beside it, and of one in a window as narrow as a phone's.
+"""The most ticks of an axis, of an axis beside a table, and of an axis in a window as narrow as a phone's.
 
 More labels would overlap or be turned.
 """

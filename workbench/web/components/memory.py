@@ -25,22 +25,22 @@ from workbench.web.query import NO_NODE
 from workbench.web.theme import narrow, theme
 
 WIDTH, NARROW_WIDTH = 480, 260
-"""The least width of a timeline in pixels, and that in a window as narrow as a phone's."""
+"""The least width of a timeline in pixels, and the same for a window as narrow as a phone's."""
 LETTER, BETWEEN = 6, 10
 """The width of a letter of a step's label in pixels, and the least space between two labels."""
 PEAK_LETTERS, HALF_TRIANGLE = 8, 6
 """The width of the name of the peak in letters, and of half of its triangle in pixels."""
 REACH = 0.505
-"""How far from the middle of the axis the selected instant may be to be marked, as a share of the axis's length.
+"""The largest distance from the middle of the axis at which the selected instant is marked, as a share of its length.
 
 The last point that is drawn is often some entries before the end of the range.
 """
 DASHES = ("solid", "dash", "dot", "dashdot")
 STACK, LINE = 16, 110
-"""How many lines of a call stack the hover text shows, and how many characters of each line."""
+"""The most lines of a call stack in a hover text, and the most characters of a line."""
 
 StepStarts = Sequence[tuple[int, float]]
-"""(step, the position on the axis at which it starts) of several steps."""
+"""The starts of several steps, each as (step, position on the axis)."""
 
 
 def timeline(

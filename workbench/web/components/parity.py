@@ -11,7 +11,7 @@ from workbench.web.components.figure import ABOVE, FigurePart, drawn, plain, pla
 from workbench.web.theme import theme
 
 SYMBOLS = ("circle", "triangle-up", "square", "diamond", "cross", "x", "triangle-down", "star")
-"""Plotly's names for the signs with which the terminal app marks the runs."""
+"""Plotly's names for the signs by which the terminal app marks the runs."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 INNERMOST, RING = 5, 5
 """The smallest size of an open marker, and the step to the next size: markers of equal values surround each other."""

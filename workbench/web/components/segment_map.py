@@ -15,9 +15,9 @@ from workbench.web.components.figure import NAMES_ABOVE, legend_entry, plain, pl
 from workbench.web.theme import theme
 
 LINE = 80
-"""How many characters of a stack frame a hover text shows: its end, where the name of the function is."""
+"""The most characters of a stack frame in a hover text: its end, where the name of the function is."""
 ROOM = 3
-"""The least number of adjacent cells in which a letter is readable."""
+"""The smallest number of adjacent cells in which a letter is readable."""
 
 
 def segment_map(frame: pd.DataFrame, blocks: pd.DataFrame) -> go.Figure:

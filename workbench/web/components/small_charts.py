@@ -10,7 +10,7 @@ from workbench.web.components.figure import FigurePart, figure_of
 from workbench.web.theme import theme
 
 HEIGHT, TITLE_HEIGHT, BELOW = 60, 20, 26
-"""Pixels of one chart, of the name above it, and of the numbers of the steps below all charts."""
+"""The heights in pixels of one chart, of the name above it, and of the numbers of the steps below all charts."""
 
 
 class SmallChart(NamedTuple):

@@ -26,13 +26,16 @@ from workbench.web.theme import theme
 MOST_RANKS = 12
 MOST_STEPS = 1000
 FEW, MARKED = 12, 60
-"""The most steps with a number each on the axis, and with a mark each on a line or a gap between their bars."""
+"""The most steps of which each has a number on the axis, and the most of which each has a mark or a gap.
+
+The mark is on a line, and the gap between two bars.
+"""
 SMALLEST_SHARE, FEWEST_GATHERED = 0.005, 2
 OTHER_PHASES = "other phases"
 NOT_TRAINING_SHAPES = (".", "/", "x")
-"""How the phases in `NOT_TRAINING` are hatched, which are all grey."""
+"""The patterns of the hatching of the phases in `NOT_TRAINING`, which are all grey."""
 STEP_TITLE = {"text": "step %{x}"}
-"""The title of the texts at the pointer."""
+"""The title of the hover texts."""
 LOW_TICKS = 4
 """The most ticks on the vertical axis of a low chart; the labels of more ticks would overlap."""
 SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle-down")

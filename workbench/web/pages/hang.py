@@ -26,7 +26,7 @@ from workbench.web.served_run import ServedRun
 from workbench.web.theme import narrow
 
 COLLECTIVES, NARROW_COLLECTIVES = 60, 16
-"""The most collectives that a chart of their states shows, and in a window as narrow as a phone's."""
+"""The most collectives that a chart of their states shows, and the same for a window as narrow as a phone's."""
 ALL_RANKS = -1
 SINGLE_RANKS = 32
 """The most ranks that have a row each; if there are more, ranks with equal rows share one."""

@@ -33,9 +33,9 @@ from workbench.web.step_marks import memory_marks
 from workbench.web.step_window import ALL_STEPS, Window, own_window, window_of, window_state, with_window
 
 GESTURES = {"timeline": "clickData", "find": "value", "entry": "value"}
-"""The parts of the page that a reader clicks or types into, and the property that then changes; see `IN_TABS`, too."""
+"""{part of the page that a reader clicks or types into: the property that then changes}; see `IN_TABS`, too."""
 IN_TABS = ("tree", "blocks")
-"""The charts in tabs that can be clicked; a tab, and with it its chart, is not always on the page."""
+"""The charts in tabs that can be clicked; a chart is on the page only while its tab is shown."""
 KEPT_ON_ANOTHER_DEVICE = ("colour", "axis", "tab", "by", "library", "find")
 HINT = "Drag: zoom. Click: select an instant. Double-click: everything."
 

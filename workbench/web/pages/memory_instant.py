@@ -27,7 +27,7 @@ from workbench.web.served_run import ServedRun
 
 OWNER_LEVELS = 2
 STACK_LEVELS = 40
-"""The most levels of a tree of stacks with the frames of libraries: each call of a module alone adds four frames."""
+"""The most levels of a tree of stacks with library frames: each call of a module alone adds four frames."""
 WHOLE_STACK = "whole_stack"
 MATCHES = 2000
 

@@ -18,10 +18,10 @@ from workbench.web.step_marks import memory_marks
 from workbench.web.theme import theme
 
 BUCKETS = 600
-"""The most points of the timeline: half a screen's columns, because browsers draw slowly; no peak is lost."""
+"""The most points of the timeline: half of a screen's columns, because browsers draw slowly; no peak is lost."""
 RANK_BUCKETS, RANKS = 400, 16
 NUMBERS = ("entry", "time_us", "allocated", "reserved", "pending", "oom")
-"""Columns of a timeline that are not parts of the allocated bytes."""
+"""The columns of a timeline that are not parts of the allocated bytes."""
 
 NOWHERE = -9.0
 """A position far left of the axis, where no cursor is drawn."""

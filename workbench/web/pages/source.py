@@ -16,7 +16,7 @@ from workbench.web.query import Query
 from workbench.web.served_run import ServedRun
 
 AROUND = 25
-"""How many lines are shown before and after the selected line."""
+"""The number of lines that are shown before, and that are shown after, the selected line."""
 
 
 def layout(served: ServedRun, query: Query) -> html.Div:

@@ -28,7 +28,7 @@ from workbench.web.step_window import without_window
 
 PIECES = 30
 AROUND = 2
-"""A link to a piece of the path shows so many times the piece's duration before and after it."""
+"""The time that a link to a piece of the path shows before and after the piece, in durations of the piece."""
 KEPT = 16
 
 

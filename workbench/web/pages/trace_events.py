@@ -19,7 +19,7 @@ from workbench.web.query import Query, search_text
 from workbench.web.served_run import ServedRun
 
 WIDTH = 1200
-"""Width of a chart in columns; events that are narrower than a column are joined with their neighbours."""
+"""The width of a chart in columns; events that are narrower than a column are joined with their neighbours."""
 WINDOWS = 64
 COLLECTIVES = 60
 LATEST_NS = 1 << 62

@@ -46,7 +46,7 @@ LABEL = (
 PALETTE_SIZE = 8
 LISTED_LAUNCHES = 8
 HEADING_CHARACTERS = 120
-"""The characters of an event's name that a heading shows."""
+"""The most characters of an event's name in a heading."""
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,12 @@ from workbench.tui.widgets.widget_options import WidgetOptions
 from workbench.tui.widgets.wrapped_pieces import wrapped
 
 LABEL_WIDTH = 24
-"""Columns in front of the cells, for the size of the segment and how full it is."""
+"""The columns in front of the cells, for the size of the segment and the share that is in use."""
 FREE = "·"
 SEGMENTS_AT_MOST = 1000
-"""The most segments that the map shows, as a line each.
+"""The most segments that the map shows, each as a line.
 
-A snapshot may have a hundred thousand, and to draw all of them would take a minute and gigabytes of memory.
+A snapshot may have a hundred thousand segments. To draw all of them would take a minute and gigabytes of memory.
 """
 
 

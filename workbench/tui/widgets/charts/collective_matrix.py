@@ -19,7 +19,7 @@ from workbench.colours import COLLECTIVE_SIGNS, COLLECTIVE_STATES
 from workbench.tui.widgets.widget_options import WidgetOptions
 
 LABEL_WIDTH, WIDEST_LABEL = 10, 26
-"""The least and most columns in front of the cells, for the rank or the ranks that share a row."""
+"""The least and the most columns in front of the cells, for the rank or the ranks that share a row."""
 
 
 class CollectiveMatrix(ScrollView, can_focus=True):

@@ -12,7 +12,7 @@ from workbench.present.bar import bar
 from workbench.tui.widgets.wrapped_pieces import wrapped
 
 WIDE = 110
-"""Screen width, in columns, from which on the parts are listed next to the chart."""
+"""The screen width, in columns, from which on the parts are listed next to the chart."""
 SMALLEST_SHARE = 0.005
 
 

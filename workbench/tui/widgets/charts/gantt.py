@@ -23,15 +23,15 @@ from workbench.tui.widgets.key_bindings import SCROLL_KEYS
 from workbench.tui.widgets.widget_options import WidgetOptions
 
 HEAD_LINES = 2
-"""Lines above the events: the range of time with the legend, and the ruler."""
+"""The number of lines above the events: the range of time with the legend, and the ruler."""
 RULER_COLUMNS = 14
 """The usual distance, in columns, between two times of the ruler."""
 RULER_STEPS = (1.0, 2.0, 5.0, 10.0)
 """The round distances between times of the ruler; 2.5 would need a digit more than 2."""
 PROFILER = "PyTorch Profiler"
-"""The name of the lane of the profiler's own work, which says nothing about the job."""
+"""The name of the lane with the profiler's own work, which says nothing about the job."""
 LABEL_WIDTH = 20
-"""Columns in front of the events, for the name of the stream or thread."""
+"""The columns in front of the events, for the name of the stream or thread."""
 SHORTEST_NAME = 3
 
 

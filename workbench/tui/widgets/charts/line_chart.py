@@ -29,22 +29,22 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bits of a Braille cell, by row and column."""
 BRAILLE = 0x2800
 LABEL = 10
-"""Columns to the left of the lines, for the labels of the value axis."""
+"""The columns to the left of the lines, for the labels of the value axis."""
 HEAD_ROWS = 1
-"""Rows for the title above the chart."""
+"""The number of rows for the title above the chart."""
 RULER_ROWS = 2
 """The most rows for the text below the chart."""
 VALUE_WIDTH = 10
-"""The usual width of a sign and a value in the text below the chart."""
+"""The usual width, in columns, of a sign and a value in the text below the chart."""
 SIGN_EVERY = 6
 """The smallest distance, in columns, between two signs on the same line."""
 LABEL_EVERY = 4
 """The usual distance, in rows, between the labels of the value axis."""
 NEARLY = 1e-9
-"""By how much a multiple may miss a whole number because of rounding."""
+"""The largest distance from a whole number that counts as a rounding error of a multiple."""
 MARK, CURSOR = "┄", "┆"
 Point = tuple[int, int]
-"""A position (from the left, from the top), in Braille dots or in character cells."""
+"""A position, as (from the left, from the top), in Braille dots or in character cells."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from workbench.tui.widgets.charts.value_axis import Unit, round_distance
 from workbench.tui.widgets.widget_options import WidgetOptions
 
 TICK_COLUMNS = 7
-"""Columns of a chart for the label of each step."""
+"""The columns of a chart for the label of each step."""
 
 
 class StepStart(NamedTuple):

@@ -23,15 +23,15 @@ from workbench.tui.widgets.widget_options import WidgetOptions
 
 LEVELS = " ▁▂▃▄▅▆▇█"
 PATTERNS = "█▒░▓#=+:·"
-"""Signs of the layers, lowest first, for terminals without colours; neighbouring signs differ in density."""
+"""The signs of the layers, lowest first, for terminals without colours; neighbouring signs differ in density."""
 RULER_ROWS = 3
-"""Rows for the marks above the chart, and for the labels and the text below it."""
+"""The number of rows for the marks above the chart, and for the labels and the text below it."""
 AXIS_WIDTH = 12
 NARROW = 50
-"""Chart width, in columns, below which the chart has no value axis."""
+"""The chart width, in columns, below which the chart has no value axis."""
 CURSOR = "│"
 GAP = "   "
-"""The gap between the parts of the line below the chart."""
+"""The space between the parts of the line below the chart."""
 WIDEST_COLUMNS = 32
 """The most columns that a table row takes, in a chart of few rows."""
 FAILURE = "✗"

@@ -15,11 +15,11 @@ from workbench.tui.widgets.charts.stacked_chart import FAILURE, StackedChart
 from workbench.tui.widgets.charts.value_axis import Unit, round_distance
 
 BASE = 0.05
-"""The least height of the lowest loss, as a share of the range of the losses, so that its column is visible."""
+"""The least height of the column of the lowest loss, as a share of the range of the losses, so that it is visible."""
 TICK_COLUMNS = 6
-"""Columns of a chart for the label of each step."""
+"""The columns of a chart for the label of each step."""
 FLOORS = 5
-"""The lower edge of a chart of losses is a round number: a multiple of this part of their range, rounded up."""
+"""A chart of losses begins at a round number: a multiple of this part of their range, which is rounded up."""
 
 
 class PhaseChart(StackedChart):

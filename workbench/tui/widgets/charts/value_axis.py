@@ -8,16 +8,19 @@ from typing import NamedTuple
 
 DECIMAL = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
 FEW = (1.0, 2.0, 2.5, 5.0, 10.0)
-"""The round numbers from a power of ten to the next one: those for values from 0 on, and those for other ranges."""
+"""The round numbers from a power of ten to the next one.
+
+DECIMAL has those for values from 0 on, FEW those for other ranges.
+"""
 MINUTES = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 15.0, 20.0, 30.0)
 MINUTE_S, HOUR_S = 60.0, 3600.0
 MOST_LABELLED = 1e300
-"""The largest value with labels: multiples of a value near the largest number of Python are infinite."""
+"""The largest value with labels; multiples of a value near Python's largest number would be infinite."""
 MOST_ROWS = 8
 USUAL_ROWS = 4
 """The distance of labels, in rows, that is preferred among scales that use the height equally well."""
 PREFERRED = 0.01
-"""By which share a scale may be higher for each row by which its labels come nearer to `USUAL_ROWS`."""
+"""The share by which a scale may be higher for each row by which its labels come nearer to `USUAL_ROWS`."""
 
 
 class Unit(Enum):

@@ -21,7 +21,7 @@ class LazyTree(Tree[int]):
 
     OPEN_AT_MOST: ClassVar[int] = 0
     IN_COLUMNS: ClassVar[bool] = False
-    """Whether the labels begin with columns, which nodes without children must keep, although they have no arrow."""
+    """Whether the labels begin with columns; nodes without children then keep them, although they have no arrow."""
     BINDINGS: ClassVar[list[BindingType]] = [*CURSOR_KEYS, *SEARCH_KEYS]
     DEFAULT_CSS = "LazyTree { height: 1fr; }"
 

@@ -16,7 +16,7 @@ from workbench.web.query import Query
 from workbench.web.served_run import ServedRun
 
 FIRST_TABLES = 2
-"""How many tables of the report are shown below the ranks; the first ones are the most important."""
+"""The number of tables of the report that are shown below the ranks; the first ones are the most important."""
 
 
 def layout(served: ServedRun, _query: Query) -> html.Div:

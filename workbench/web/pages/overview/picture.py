@@ -22,9 +22,9 @@ from workbench.web.served_run import ServedRun
 
 HEIGHT = 360
 STEPS = 2
-"""How many steps the picture of a failed allocation shows: the failing one, and one to compare it with."""
+"""The number of steps in the picture of a failed allocation: the failing step, and one to compare it with."""
 COLLECTIVES = 24
-"""How many collectives the picture shows: the last ones, because the one that hangs is among them."""
+"""The number of last collectives that the picture shows; the one that hangs is among them."""
 SINGLE_RANKS = 12
 """The most ranks that have a row each; if there are more, ranks with equal rows share one."""
 
