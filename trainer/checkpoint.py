@@ -30,12 +30,15 @@ from trainer.hugging_face import load_weights, save_weights
 from workbench.recorders.hang.flight_recorder import CHECKPOINT_GROUP
 
 OPTIONS = StateDictOptions(flatten_optimizer_state_dict=True)
-"""Key the optimizer state by parameter names; the numbers that PyTorch uses by default differ between meshes."""
+"""The options for state dicts: the optimizer's state is keyed by parameter names.
+
+The numbers that PyTorch uses by default differ between meshes.
+"""
 StateDict = dict[str, Any]
 """A nested dict of tensors and other values, which torch.distributed.checkpoint saves and loads."""
 STEP_FOLDER = re.compile(r"step-(\d+)")
 SEED = "step-0"
-"""Folder name of a seed checkpoint: only the initial weights, from which runs on other meshes can start."""
+"""The folder name of a seed checkpoint: only the initial weights, from which runs on other meshes can start."""
 
 
 @dataclass
@@ -46,7 +49,7 @@ class TrainState:
     optimizer: torch.optim.Optimizer
     loader: Loader
     step: int = 0
-    """The last finished step, from 1; 0 before the first."""
+    """The number of the last finished step, counted from 1; 0 before the first step."""
 
     def gather(self) -> StateDict:
         """Return {part name: its state dict}; the parts are model, optimizer, dataloader and train_state.

@@ -10,7 +10,7 @@ from trainer.config import ConfigError, JobConfig
 from trainer.config.checks import model_shape
 
 MULTIPLE = 16
-"""Both sides of a weight must be multiples of this number for a float8 product."""
+"""Both sides of a weight must be multiples of this number for a product in float8."""
 
 
 def convert(model: nn.Module, config: JobConfig) -> None:

@@ -56,12 +56,12 @@ class StepMetrics:
 
     step: int
     loss: float
-    """Mean loss over all ranks."""
+    """The mean loss over all ranks."""
     max_loss: float
     grad_norm: float
     lr: float
     tokens_seen: int
-    """Number of tokens that all ranks together have trained on since the first step."""
+    """The number of tokens on which all ranks together have trained since the first step."""
 
 
 class Meter:

@@ -39,7 +39,7 @@ SETTINGS = {
 }
 """{configuration key: what a change of its value means for the steps after the resume}."""
 REBUILT = ("torch", "mesh")
-"""Settings whose change alters only the order of additions, so that results differ by rounding alone."""
+"""The settings whose change alters only the order of additions, so that results differ by rounding alone."""
 
 
 class Agreement(Enum):

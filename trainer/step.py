@@ -27,7 +27,7 @@ from trainer.parallel.mesh import World
 from trainer.parallel.tensor_parallel import split_loss
 
 Batch = tuple[Tensor, Tensor]
-"""Inputs and labels on the device, (B, T) int64 each."""
+"""The inputs and the labels of a batch, on the device; each is an int64 tensor (B, T)."""
 
 
 @dataclass

@@ -13,7 +13,7 @@ from trainer.config.shape import ModelArgs
 from trainer.errors import ConfigError
 
 WITH_BUDGET = ("inductor", "aot_eager_decomp_partition")
-"""Backends of torch.compile that choose what to recompute by its cost, and can therefore keep to a memory budget."""
+"""The backends of torch.compile that choose what to recompute by its cost, and so can keep to a memory budget."""
 
 
 def validate(config: JobConfig, world_size: int) -> Degrees:

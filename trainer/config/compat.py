@@ -19,7 +19,7 @@ class Translation(NamedTuple):
 
 
 Values = Mapping[str, object]
-"""{key: value} of everything that the user wrote; the meaning of some keys depends on other keys."""
+"""{key: value}, for all keys that the user wrote; the meaning of some keys depends on other keys."""
 Converter = Callable[[object, Values], Translation | None]
 
 RENAMED = {
@@ -214,7 +214,7 @@ def converter_names(value: object, _: Values) -> Translation | None:
 
 
 WITH_EXPERTS = {"debugmodel_moe": "debugmodel", "30B-A3B": "30B-A3B", "235B-A22B": "235B-A22B"}
-"""{flavor with experts of torchtitan's qwen3: the flavor of this trainer's qwen3_moe that it stands for}."""
+"""{flavor of torchtitan's qwen3 that has experts: the corresponding flavor of this trainer's qwen3_moe}."""
 
 
 def qwen3_with_experts(_: object, written: Values) -> Translation | None:
@@ -259,14 +259,14 @@ CONVERTED: dict[str, Converter] = {
     "training.num_tokens_per_train_step": tokens_to_sequences("training.global_batch_size"),
     "training.warmup_pct": warmup_share,
 }
-"""{key of another torchtitan version: function that translates it}; the function returns None to change nothing."""
+"""{key of another torchtitan version: function that translates it}; a function that returns None changes nothing."""
 
 
 SWITCHES = (
     "metrics.enable_color_printing", "metrics.rank_0_only", "optimizer.fused", "training.enable_loss_parallel",
     "training.enable_selective_ac",
 )  # fmt: skip
-"""The keys of `CONVERTED` that are true or false."""
+"""The keys of `CONVERTED` whose values are true or false."""
 
 
 def translate(key: str, value: object, written: Values) -> Translation | None:

@@ -5,7 +5,7 @@ from trainer.config.sections import JobConfig
 from trainer.errors import ConfigError
 
 Capability = tuple[int, int]
-"""The compute capability of a CUDA device, such as (9, 0)."""
+"""The compute capability of a CUDA device as (major, minor), such as (9, 0)."""
 WITH_FLOAT8: Capability = (8, 9)
 
 

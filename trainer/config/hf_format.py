@@ -17,15 +17,15 @@ from trainer.errors import ConfigError
 from workbench.recorders.files import read_json
 
 FLAVOR = "hf_assets"
-"""The value of model.flavor that means: take the model's shape from the config.json in model.hf_assets_path."""
+"""The value of model.flavor for a model whose shape is in the config.json in model.hf_assets_path."""
 DESCRIPTION = "config.json"
 EACH = "*"
 SCALINGS: dict[str, type[RopeScaling] | type[YarnScaling]] = {"llama3": RopeScaling, "yarn": YarnScaling}
-"""{kind of rotary scaling in a config.json: the class for it}; most of its fields are named as there."""
+"""{kind of rotary scaling in a config.json: class for it}; most fields of the class have the names in config.json."""
 SCALING_KEYS = {"original_length": "original_max_position_embeddings"}
-"""{field of these classes: its key in config.json}, for the field whose key has another name."""
+"""{field of a class in `SCALINGS`: its key in config.json}, for the field whose key has another name."""
 OPTIONAL_KEYS = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate")
-"""Keys of a rotary scaling that may be absent or null in a config.json."""
+"""The keys of a rotary scaling that may be absent or null in a config.json."""
 
 
 class Layout(Enum):
@@ -37,11 +37,11 @@ class Layout(Enum):
     TRANSPOSED = auto()
     """The matrix of each expert is transposed."""
     GATE = auto()
-    """Like TRANSPOSED, and this weight is the first half of the columns of a weight that joins two of ours."""
+    """As TRANSPOSED, but this weight is the first half of the columns of a stored weight that joins two of ours."""
     UP = auto()
-    """Like GATE, but this weight is the second half of the columns."""
+    """As GATE, but this weight is the second half of the columns."""
     LISTED = auto()
-    """Each expert has a weight of its own, whose name has the expert's number in place of EACH."""
+    """Each expert has a weight of its own, with the number of the expert instead of EACH in its name."""
 
 
 class Place(NamedTuple):
@@ -65,13 +65,13 @@ class Format:
     args: type[ModelArgs]
     weights: Mapping[str, Place]
     settings: Mapping[str, str] = field(default_factory=dict)
-    """{field of `args`: key in config.json}, in addition to SETTINGS."""
+    """{field of `args`: key in config.json}, in addition to those in SETTINGS."""
     omitted: Mapping[str, object] = field(default_factory=dict)
-    """{field of `args`: its value if config.json lacks the key}, in addition to OMITTED."""
+    """{field of `args`: its value if config.json does not have the key}, in addition to those in OMITTED."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """{other name of a key in config.json: the name that is used here}."""
     derived: tuple[str, ...] = ()
-    """Fields of `args` that are computed from other fields, and so have no key in config.json."""
+    """The fields of `args` that are computed from other fields, and so have no key in config.json."""
     fixed: Mapping[str, object] = field(default_factory=dict)
     """{key in config.json: the only value that our model supports}."""
     by_layer: Callable[[ModelArgs], Mapping[str, object]] = lambda _: {}
@@ -79,7 +79,7 @@ class Format:
     unsupported: Callable[[Mapping[str, object]], Iterable[str]] = lambda _: ()
     """A function that returns the keys of a config.json that our model does not support, besides `fixed`."""
     attention_span: str = ""
-    """The key in config.json for the number of tokens within which attention is limited; empty for none.
+    """The key in config.json for the number of tokens within which attention is limited; empty if there is none.
 
     In this trainer each token attends to all earlier ones, so longer sequences are refused.
     """
@@ -93,7 +93,7 @@ SETTINGS = {
 }  # fmt: skip
 """{field of ModelArgs: key in config.json}, for the keys that all models have."""
 OMITTED = {"norm_eps": 1e-6, "rope_theta": 10000.0, "enable_weight_tying": False}
-"""{field of ModelArgs: its value if config.json lacks the key}."""
+"""{field of ModelArgs: its value if config.json does not have the key}."""
 ATTENTION = {
     "attention.wq.weight": Place("self_attn.q_proj.weight", Layout.ROTARY),
     "attention.wk.weight": Place("self_attn.k_proj.weight", Layout.ROTARY),

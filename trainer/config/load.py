@@ -21,7 +21,7 @@ from trainer.errors import ConfigError
 DATA_SETS = ("training.dataset", "validation.dataset")
 Class = Literal["honoured", "translated", "ignored", "unknown"]
 OVERRIDDEN = "a flag sets it"
-"""The reason in the report on a key of a file that the command line overrides."""
+"""The reason that is reported for a key of a file if the command line overrides it."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class KeyReport:
     value: Any
     cls: Class
     source: str | None = None
-    """The name that the user wrote, if it differs from `key`; else None."""
+    """The name that the user wrote for the key; None if it is the same as `key`."""
     reason: str | None = None
     suggestion: str | None = None
     line: int | None = None
-    """Line number in the file; None for flags."""
+    """The number of the line in the file that sets the key; None if a flag sets it."""
     refused: bool = False
     """Whether the trainer refuses to start because of this key: training without it would give another result."""
 

@@ -8,7 +8,7 @@ from trainer.local_data.files import Split, local_files
 from trainer.local_data.records import Files, Position
 
 COMPLETE = ".metadata"
-"""The file of a checkpoint's folder that PyTorch writes last."""
+"""The file that PyTorch writes last into the folder of a checkpoint: if it exists, the checkpoint is complete."""
 
 
 def check_local_data(config: JobConfig) -> None:

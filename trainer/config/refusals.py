@@ -176,9 +176,9 @@ WITHOUT_EFFECT = {
     "validation.dataloader.*": IN_PROCESS,
     "validation.*": FLUX,
 }
-"""{key or pattern of keys that change nothing in a run: why}."""
+"""{key or pattern of keys: why}, for keys that change nothing in a run."""
 ON_BY_DEFAULT = ("debug.enable_structured_logging", "checkpoint.enable_ft_dataloader_checkpoints")
-"""Keys without effect whose default in torchtitan is true, so that only the value False asks for a change."""
+"""The keys without effect whose default in torchtitan is true, so that only the value False asks for a change."""
 
 
 def is_without_assets(key: str, value: object, values: Mapping[str, object]) -> bool:

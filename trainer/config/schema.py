@@ -28,7 +28,7 @@ class Option:
 
     key: str
     kind: type
-    """bool, int, float, str or list (of strings)."""
+    """The type of the values: bool, int, float, str or list (of strings)."""
     choices: tuple[str, ...]
     optional: bool
     default: Any

@@ -36,9 +36,9 @@ class YarnScaling:
     mscale: float = 0.0
     mscale_all_dim: float = 0.0
     attention_factor: float = 0.0
-    """Factor on the rotated features; 0: it is computed from `factor`, `mscale` and `mscale_all_dim`."""
+    """The factor on the rotated features; 0: it is computed from `factor`, `mscale` and `mscale_all_dim`."""
     truncate: bool = True
-    """Whether the range of pairs to interpolate is extended to whole pair indices."""
+    """Whether the range of pairs to interpolate is widened to begin and end at whole indices."""
 
     def magnitude(self, weight: float = 1.0) -> float:
         """Return 1 + 0.1 * weight * ln(factor), or 1 if `factor` is at most 1.

@@ -22,7 +22,7 @@ class Switch(NamedTuple):
     is_on: Callable[[JobConfig], bool]
     keys: tuple[str, ...]
     is_always_reported: bool = False
-    """Whether the keys without effect are reported even if the same file that sets them turns the switch off."""
+    """Whether keys without effect are reported even if the same file turns the switch off."""
 
 
 def has_experts(config: JobConfig) -> bool:
@@ -193,12 +193,18 @@ SHARDING = Switch(
     ("parallelism.fsdp_reshard_after_forward", "training.mixed_precision_reduce"),
     is_always_reported=True,
 )
-"""The switch of keys that only FSDP uses; not in `SWITCHES`, as the number of ranks decides if it is on."""
+"""The switch of keys that only FSDP uses.
+
+It is not in `SWITCHES`, because the number of ranks decides whether it is on.
+"""
 WEIGHTS = (
     *("checkpoint.initial_load_path", "checkpoint.initial_load_in_hf", "checkpoint.load_step"),
     *("checkpoint.last_save_in_hf", "checkpoint.load_only"),
 )
-"""Keys that decide which weights a run loads or saves; training is refused if one is set while its switch is off."""
+"""The keys that decide which weights a run loads or saves.
+
+If one of them is set while its switch is off, the training is refused.
+"""
 
 
 def off_switches(

@@ -46,9 +46,9 @@ class Packed(NamedTuple):
     tokens: Tensor
     following: Position
     trained: Tensor | None = None
-    """Whether the model learns to predict each token, (T + 1,); None: it learns all of them."""
+    """Whether the model learns to predict each token, as a tensor (T + 1,); None: it learns to predict all of them."""
     documents: Tensor | None = None
-    """The number of the row within the sequence that each token belongs to, (T + 1,), -1 for padding.
+    """The number of the row that each token belongs to, within the sequence, as a tensor (T + 1,); -1 for padding.
 
     None: rows are not told apart, and each token attends to all earlier ones.
     """
@@ -77,7 +77,10 @@ class Loader:
     """
 
     documents: Tensor | None = None
-    """The number of each token's row in the latest batch, (B, T); None: each token attends to all earlier ones."""
+    """The number of each token's row in the latest batch, as a tensor (B, T).
+
+    None: each token attends to all earlier ones.
+    """
 
     def __init__(
         self, data: Data | Iterable[str], seq_len: int, share: Share, tokenizer: Tokenizers | None = None

@@ -19,11 +19,14 @@ from workbench.recorders.memory.tensor_hooks import (
 )
 
 ROOT, LOSS, NO_MODULE = "(model)", "(loss)", "(no module)"
-"""The owners of what the model itself allocates outside its parts, of the loss, and of all else, as in an update."""
+"""The names for memory that belongs to no part of the model.
+
+They are for what the model itself allocates outside of its parts, for the loss, and for all else, such as an update.
+"""
 OWN_ROWS = {INPUTS: "(inputs)", COMMUNICATION: "(communication)"}
 """{category that belongs to no module: the name under which its memory is listed}."""
 LABEL_ENDS = {PARAMETERS: 1, GRADIENTS: 1, OPTIMIZER_STATE: 2}
-"""{category: number of name parts after the module's in a label}: 1 in `wq.weight`, 2 in `wq.weight.exp_avg`."""
+"""{category: number of parts of a label after the module's name}: 1 in `wq.weight`, 2 in `wq.weight.exp_avg`."""
 
 
 class ModuleNames:

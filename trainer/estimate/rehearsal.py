@@ -29,14 +29,14 @@ from trainer.step import Batch
 from workbench.recorders.memory.tensor_hooks import COMMUNICATION, INPUTS
 
 STEPS_WITH_EXPERTS = 2
-"""Number of steps to run of a model with experts, which keep tensors from one step to the next."""
+"""The number of steps that are run of a model with experts, which keep tensors from one step to the next."""
 MAX_BATCHES = 2
-"""Largest number of accumulated batches to run: from the second on, gradients exist and memory stays the same."""
+"""The most accumulated batches that are run: from the second one on, gradients exist and memory stays the same."""
 ENDS = 2
-"""Number of layers at either end whose memory differs from the layers between; FSDP gathers one layer ahead."""
+"""The number of layers at either end whose memory differs from that of the others; FSDP gathers one layer ahead."""
 Phase = Callable[[str], AbstractContextManager[None]]
 NUMBER_SIGN = " #"
-"""Separates the name of a window (a part of the step) from the number of the pass through the pipeline."""
+"""The text between the name of a window (a part of the step) and the number of the pass through the pipeline."""
 
 
 def join_fake(local: LocalProblem, rank: int, stage: int = 0) -> World:

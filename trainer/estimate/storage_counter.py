@@ -13,9 +13,9 @@ from workbench.recorders.memory.library_functions import category_of_function
 from workbench.recorders.memory.tensor_hooks import ACTIVATIONS, PARAMETERS, PRIORITY, TEMPORARY, without_wrappers
 
 MAX_CALLERS = 30
-"""Number of callers on the call stack that are searched for what an allocation is for."""
+"""The most callers on the call stack that are searched for the purpose of an allocation."""
 SHARDED_PARAMETER = "_fsdp_param.py"
-"""The file of FSDP whose objects know the name of the parameter that they gather or reduce."""
+"""The file of FSDP with the objects that know the name of the parameter which they gather or reduce."""
 NOT_ALLOCATED, PROPAGATION = "pretended", "_sharding_prop.py"
 """The category of allocations that no real run makes, and the file of DTensor that makes them.
 

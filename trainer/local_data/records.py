@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, Protocol
 from trainer.errors import DataError
 
 BLOCK, BLOCKS = 1 << 20, 64
-"""A checksum reads this many blocks of this many bytes at most, so that data of any size are checked in a moment."""
+"""The bytes of a block, and the most blocks that a checksum reads, so that data of any size are checked fast."""
 FILE_HINT = "give --training.dataset_path a file or folder"
 Fields = dict[str, Any]
 Numbered = Iterator[tuple[str, Fields]]
-"""The records of a file: (where the record is, as text for messages; its fields)."""
+"""The records of a file, each as (its position in the file as text for messages, its fields)."""
 
 
 class Position(NamedTuple):

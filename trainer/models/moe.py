@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 BIAS_STEP = 1e-3
-"""Amount by which one step changes the routing bias of an expert; torchtitan calls it load_balance_coeff."""
+"""The amount by which one step changes the routing bias of an expert; torchtitan calls it load_balance_coeff."""
 grouped_mm = getattr(functional, "grouped_mm", None) or torch._grouped_mm  # noqa: SLF001 - public since torch 2.10
 
 

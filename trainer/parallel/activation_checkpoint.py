@@ -29,7 +29,7 @@ KEPT = {
     aten._scaled_dot_product_flash_attention_for_cpu.default,  # noqa: SLF001
     torch.ops._c10d_functional.all_to_all_single.default,  # noqa: SLF001
 }
-"""Operations whose outputs are kept when a block is recomputed, because they are costly to compute again."""
+"""The operations whose outputs are kept when a block is recomputed, because they are costly to compute again."""
 PROFILER_MARKS = {profiler._record_function_enter_new.default, profiler._record_function_exit._RecordFunction}  # noqa: SLF001
 # FSDP of experts inside a block marks its work more often when that is recomputed, which would count as a mismatch.
 SAC_IGNORED_OPS.update(PROFILER_MARKS)

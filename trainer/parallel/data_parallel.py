@@ -25,7 +25,7 @@ from trainer.parallel.mesh import World
 from workbench.recorders.memory.tensor_hooks import local_tensor
 
 EXPERTS_DIM = 3
-"""Number of dimensions of an expert weight: experts, rows, columns. No other weight has three."""
+"""The number of dimensions of an expert's weights: experts, rows, columns. No other weight has three."""
 
 
 class Policies(NamedTuple):

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from trainer.config.mesh.degrees import CONTEXT, EXPERT, EXPERT_SHARD, PIPELINE, REPLICATE, SHARD, TENSOR, Degrees
 
 SHARD_CONTEXT = "dp_shard_cp"
-"""Name of the mesh dimension that joins sharding and context parallelism: FSDP shards weights over both."""
+"""The mesh dimension that joins sharding and context parallelism: FSDP shards weights over both."""
 
 
 def build_mesh(sizes: dict[str, int], device_type: str, keep: Collection[str] = ()) -> DeviceMesh | None:

@@ -32,11 +32,11 @@ from trainer.models.moe import moe_layers
 
 SEQUENCE, VOCABULARY = Shard(1), Shard(-1)
 HEADS = 2
-"""Dimension of the heads in queries and keys, which are (B, T, N, H)."""
+"""The index of the dimension of heads in queries and keys, which are (B, T, N, H)."""
 TOKENS = Shard(0)
-"""How tokens are split among ranks where all sequences are flattened into the first dimension."""
+"""The split of tokens among ranks where all sequences are flattened into the first dimension."""
 HIDDEN = {"w1": Shard(1), "w2": Shard(2), "w3": Shard(1)}
-"""{name of an expert weight: how it is split among ranks, along the hidden width}."""
+"""{name of an expert's weight: its split among ranks, along the hidden width}."""
 
 
 def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh, *, shared: bool) -> None:

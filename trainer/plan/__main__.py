@@ -18,7 +18,7 @@ from trainer.plan.devices import SPEEDS, speed_of
 from trainer.plan.search import Plan, Search
 
 SECONDS = 60.0
-"""Seconds after the beginning of the search in which memory measurements may start."""
+"""The seconds after the beginning of the search within which measurements of memory may start."""
 SPEED_MARGIN = 0.20
 """The relative difference of two estimated speeds within which the order of two plans is not known.
 

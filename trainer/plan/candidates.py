@@ -15,9 +15,9 @@ TENSOR_AT_MOST = 8
 Tensor parallelism waits for collectives in every layer, so the links between nodes would be too slow.
 """
 CONTEXT_TOKENS_AT_LEAST = 8192
-"""Shortest sequence, in tokens, for which context parallelism is tried."""
+"""The shortest sequence, in tokens, for which context parallelism is tried."""
 ROUNDS_AT_MOST = 8
-"""Largest batch to try in a pipeline, in sequences per stage: with 4 stages, 32 sequences.
+"""The largest batch that is tried in a pipeline, in sequences per stage: with 4 stages, 32 sequences.
 
 Still more microbatches make a pipeline hardly faster.
 """

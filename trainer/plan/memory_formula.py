@@ -8,7 +8,7 @@ from trainer.plan.candidates import Candidate
 from trainer.plan.model_size import ModelSize
 
 STATE_COPIES = 4
-"""Number of values that training keeps per weight: the weight, its gradient and the two moments of Adam."""
+"""The number of values that training keeps for each weight: the weight, its gradient, and the two moments of Adam."""
 FLOAT32_BYTES = 4
 
 

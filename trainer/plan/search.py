@@ -27,9 +27,9 @@ OPTIMISM = 0.85
 It is below 1, so that no candidate is discarded that may fit.
 """
 PATIENCE = 30.0
-"""Seconds after the deadline within which memory measurements must end."""
+"""The seconds after the deadline within which measurements of memory must end."""
 NEVER_LOWER = 0.5
-"""Smallest factor by which a measured peak may reduce the formula's estimate for other batch sizes."""
+"""The smallest factor by which a measured peak may reduce the formula's estimate for other batch sizes."""
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from trainer.plan.model_size import ModelSize
 RECOMPUTED = {"none": 0.0, "selective": 0.15, "full": 1.0}
 """{mode of activation checkpointing: share of the forward pass that is computed twice}."""
 HIDDEN = 0.8
-"""Share of the computation time during which FSDP's collectives run at no cost."""
+"""The share of the computation time during which FSDP's collectives run without making the step longer."""
 FLOAT32_BYTES = 4
 ELEMENTWISE_PASSES = 6
-"""Number of times that a step reads or writes each value that a layer computes between its matrix products."""
+"""The number of times that a step reads or writes each value that a layer computes between its matrix products."""
 
 
 @dataclass(frozen=True)

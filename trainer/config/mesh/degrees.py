@@ -34,7 +34,7 @@ class Degrees:
     dp_replicate: int = 1
     dp_shard: int = 1
     ep: int = 1
-    """Number of neighbouring ranks among which the experts of one copy of the model are divided."""
+    """The number of neighbouring ranks among which the experts of one copy of the model are divided."""
     cp: int = 1
     tp: int = 1
     pp: int = 1

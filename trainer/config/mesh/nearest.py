@@ -11,7 +11,7 @@ from trainer.config.sections import JobConfig
 from trainer.errors import ConfigError
 
 MOST_TRIED = 2000
-"""How many meshes are tried at most; the nearest one is usually among the first ten."""
+"""The most meshes that are tried; the nearest one is usually among the first ten."""
 
 
 def checked_mesh(config: JobConfig, world_size: int) -> Degrees:

@@ -7,13 +7,13 @@ from trainer.config.sections import JobConfig, Parallelism
 from trainer.errors import ConfigError
 
 SINGLE = ("1F1B", "GPipe")
-"""Schedules with one part of the model on each rank."""
+"""The pipeline schedules with one part of the model on each rank."""
 LOOPED = ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble")
-"""Schedules with several parts on each rank, assigned in turn: of 4 parts on 2 ranks, rank 0 has 0 and 2."""
+"""The schedules with several parts of the model on each rank, in turn: of 4 parts on 2 ranks, rank 0 has 0 and 2."""
 V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
-"""Schedules with two parts on each rank, one from either end: of 4 parts on 2 ranks, rank 0 has 0 and 3."""
+"""The schedules with two parts on each rank, one from either end: of 4 parts on 2 ranks, rank 0 has 0 and 3."""
 SPLIT_BACKWARD = ("InterleavedZeroBubble", *V_SHAPED)
-"""Schedules that split the backward pass: first the gradients of activations, later those of weights."""
+"""The schedules that split the backward pass: first the gradients of activations, later those of weights."""
 BY_NAME = {name.lower(): name for name in (*SINGLE, *LOOPED, *V_SHAPED)}
 IN_ROUNDS = ("Interleaved1F1B", "InterleavedZeroBubble")
 

@@ -15,7 +15,7 @@ WORKSPACE = 3
 TENSORS = 7
 """Number of leading arguments of `LSTM` that are tensors: input, two weights, two biases, and two states."""
 LONGEST = 64
-"""Largest number of time steps that is run to measure a workspace, which grows linearly with the steps."""
+"""The most time steps that are run to measure a workspace, which grows linearly with their number."""
 
 
 def with_workspace(arguments: Sequence[Any], result: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -7,7 +7,7 @@ import torch
 from trainer.estimate.script.places import running_line
 
 FLOAT_VALUE, INTEGER_VALUE = 1.0, 1
-"""The stated values of numbers: neither a division nor a logarithm fails on them."""
+"""The values that numbers are assumed to have: neither a division nor a logarithm fails on them."""
 
 
 class StatedValues:

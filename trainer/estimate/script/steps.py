@@ -15,7 +15,7 @@ from trainer.estimate.script.tensors import Counters
 from workbench.recorders.memory.tensor_hooks import GRADIENTS, INPUTS, PARAMETERS, TEMPORARY
 
 STEPS = 2
-"""Number of steps to run; the first creates the optimizer's state, the second needs as much memory as later ones."""
+"""The number of steps that are run: the first creates the optimizer's state, the second is like all later ones."""
 
 
 class ScriptSteps:

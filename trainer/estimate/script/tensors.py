@@ -24,7 +24,7 @@ from workbench.recorders.memory.tensor_hooks import INPUTS, local_tensor
 
 HOST = "cpu"
 WRAPPERS = ("torch/_compile.py", "torch/_dynamo/eval_frame.py")
-"""Files of torch whose frames lie between a dispatch mode and its caller on the call stack."""
+"""The files of torch whose frames lie between a dispatch mode and its caller on the call stack."""
 aten = torch.ops.aten
 
 

@@ -27,7 +27,7 @@ class ModelArgs(MixtureArgs):
     top_k: int = 8
     expert_dim: int = 2048
     q_lora_rank: int | None = 1536
-    """Features per token from which all queries are computed; None: from the token itself."""
+    """The number of features per token from which all queries are computed; None: all features of the token."""
     kv_lora_rank: int = 512
     plain_head_dim: int = 128
     rope_head_dim: int = 64

@@ -17,7 +17,7 @@ from trainer.models.llama4.model import Llama4, SparseBlock
 from trainer.models.moe import Experts, GroupedRouter, MoE
 
 LATENT_EPS = 1e-6
-"""Epsilon of the norms of latent features, whatever `norm_eps` is; as in the transformers package."""
+"""The epsilon of the norms of latent features, whatever `norm_eps` is, as in the transformers package."""
 
 
 class LatentAttention(nn.Module):
