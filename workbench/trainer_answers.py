@@ -92,7 +92,7 @@ class PlannedSettings(msgspec.Struct, frozen=True):
     numbers: `step_s` is the duration of a step, and `tokens_per_s` the speed of the whole job with its
     `tokens_per_step`. `time` divides the step into parts, such as `compute`, in seconds.
 
-    `rank` is the place of the plan by speed: 1 more than the number of plans that are surely faster. The cost model
+    `rank` is the position of the plan by speed: 1 more than the number of plans that are surely faster. The cost model
     cannot tell which of two plans with the same rank is faster. `rank` is None if the plan was not compared with
     others.
     """

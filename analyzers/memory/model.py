@@ -335,16 +335,19 @@ class StepUse(msgspec.Struct, frozen=True, kw_only=True):
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """The results about one device in one memory snapshot; sizes are in bytes, and an index is that of a trace entry.
 
-    `entries` is the number of trace entries. Allocated bytes are requested bytes, without rounding, summed over the
-    live blocks: before the trace (`start_allocated_bytes`), at the peak, which is at entry `peak_index` (-1: before the
-    trace), and at the end. `consistent` says whether the trace leads to the blocks of the snapshot. If it does not,
-    entries are missing, sizes over time are approximate, and `listed_bytes` is the sum of the blocks of the snapshot.
-    `missing` (`lacking` in JSON) names the evidence that the snapshot does not have.
+    `rank` and `step` are None if they are not known. `entries` is the number of trace entries. Allocated bytes are
+    requested bytes, without rounding, summed over the live blocks: before the trace (`start_allocated_bytes`), at the
+    peak, which is at entry `peak_index` (-1: before the trace), and at the end. `consistent` says whether the trace
+    leads to the blocks of the snapshot. If it does not, entries are missing, sizes over time are approximate, and
+    `listed_bytes` is the sum of the blocks of the snapshot. `missing` (`lacking` in JSON) names the evidence that the
+    snapshot does not have.
 
     `reserved_bytes` is the memory that the allocator holds at the end, `peak_reserved_bytes` the most that it held.
     `limit_bytes` is the memory of the device, or a limit of the process (None: unknown); `limit_name` names that limit,
     such as `RLIMIT_DATA` (empty: it is the memory of the device, or unknown). `retries` are the requests for which the
-    allocator had to return cached segments first. `oom` is the last failed request (None: none failed).
+    allocator had to return cached segments first. `pools` and `streams` have the use of each memory pool and CUDA
+    stream, and `fragmentation` shows how much of the reserved memory is free. `oom` is the last failed request (None:
+    none failed).
 
     `categories` has the bytes of each category at the peak. If `categories_exact` is true, the recorder wrote the
     category of each block; otherwise categories are guessed by the rules in `categories_bases`, with a mean confidence
