@@ -227,4 +227,11 @@ def status_of(findings: Sequence[Finding]) -> Status:
 
 def json_schema(report: type[Any]) -> dict[str, Any]:
     """Return the JSON Schema of a report type such as `Report[MemoryData]`."""
-    return msgspec.json.schema(report)
+    from inspect import cleandoc
+
+    schema = msgspec.json.schema(report)
+    for definition in schema.get("$defs", {}).values():
+        if "description" in definition:
+            # A docstring, whose lines are indented as in the source.
+            definition["description"] = cleandoc(definition["description"])
+    return schema
