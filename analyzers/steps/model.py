@@ -171,7 +171,8 @@ class TaggedSteps(msgspec.Struct, frozen=True, kw_only=True):
 class LateStep(msgspec.Struct, frozen=True, kw_only=True):
     """A step in which a rank was late.
 
-    `lateness_s` is by how many seconds it was late, and `step_s` is the duration of the step in seconds.
+    `lateness_s` is by how many seconds it was late, and `step_s` is the duration of the step in seconds, on
+    the rank that took longest.
     """
 
     step: int

@@ -54,15 +54,17 @@ class Lateness:
 
     `excess` is a [step, rank] table of how much later (s) a rank is than a typical rank. `by_cause` has such a table
     for each cause: how much longer (s) the rank takes for this kind of work. The other fields have a value per step:
-    `usual` is the work of a typical rank (s), `step_s` is the duration of the step (s), and `all_tagged` is whether all
-    ranks did something besides training in the step, such as a checkpoint. `by_processor` is whether computing was
-    measured in processor time.
+    `usual` is the work of a typical rank (s), `step_s` is the duration of the step (s, the median of the ranks),
+    `longest_s` is its duration on the rank that took longest, and `all_tagged` is whether all ranks did something
+    besides training in the step, such as a checkpoint. `by_processor` is whether computing was measured in processor
+    time.
     """
 
     excess: pd.DataFrame
     by_cause: dict[Cause, pd.DataFrame]
     usual: "pd.Series[float]"
     step_s: "pd.Series[float]"
+    longest_s: "pd.Series[float]"
     by_processor: bool
     all_tagged: "pd.Series[bool]"
 
@@ -94,7 +96,8 @@ def lateness(steps: Steps) -> Lateness:
     by_cause = {cause: excess_over_others(rows_of(work.pop(cause), step_s)) for cause in list(work)}
     excess = excess_over_others(total) if by_processor else largest_delay(steps, usable, step_s)
     all_tagged = steps.grid(steps.table["tagged"], usable).loc[step_s.index].min(axis=1) > 0
-    return Lateness(excess, by_cause, others(total), step_s.median(axis=1), by_processor, all_tagged)
+    took, longest = step_s.median(axis=1), step_s.max(axis=1)
+    return Lateness(excess, by_cause, others(total), took, longest, by_processor, all_tagged)
 
 
 def processor_work(steps: Steps, usable: Mask) -> dict[Cause, pd.DataFrame]:

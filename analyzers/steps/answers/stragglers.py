@@ -135,7 +135,7 @@ def latest_steps(late: Lateness, late_s: "pd.Series[float]") -> list[LateStep]:
     The result is in the order of steps.
     """
     latest = late_s.nlargest(LATEST_AT_MOST).sort_index()
-    took = late.step_s.loc[latest.index]
+    took = late.longest_s.loc[latest.index]
     rows = zip(latest.index, latest, took, strict=True)
     return [LateStep(step=int(step), lateness_s=float(late_by), step_s=float(step_s)) for step, late_by, step_s in rows]
 
@@ -189,7 +189,9 @@ def main_cause(late: Lateness, rank: int, steps: pd.Index) -> Cause:
     # Being faster than the others in one cause does not make up for another: clipped at 0.
     extra_s = {cause: float(grid.loc[steps, rank].clip(lower=0).sum()) for cause, grid in late.by_cause.items()}
     largest = max(extra_s, key=lambda cause: extra_s[cause])
-    return largest if extra_s[largest] > MAIN_CAUSE_SHARE * sum(extra_s.values()) else Cause.MIXED
+    # The lateness may arise in a phase in which ranks also wait, which is no cause.
+    to_explain = max(sum(extra_s.values()), float(late.excess.loc[steps, rank].sum()))
+    return largest if extra_s[largest] > MAIN_CAUSE_SHARE * to_explain else Cause.MIXED
 
 
 def ranks_in_turns(late: Lateness, thresholds: Floats, cost: float) -> set[int]:

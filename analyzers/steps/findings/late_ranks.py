@@ -106,8 +106,8 @@ def step_facts(steps: Steps, straggler: Straggler) -> list[Evidence]:
 def phase_facts(steps: Steps, straggler: Straggler) -> list[Evidence]:
     """Return, as evidence, the median time of the phases that make a rank late, and the same time on the other ranks.
 
-    The medians are over the steps from the straggler's first to its last late step, or over its latest steps if it is
-    late only now and then. The list is empty if no recorded phase is the cause. If computing is the cause, only
+    The medians are over the steps from the straggler's first to its last late step. If it is late only now and then,
+    they are means over its latest steps, as its mean lateness is. The list is empty if no recorded phase is the cause. If computing is the cause, only
     processor time is compared, because phases include waiting for other ranks.
     """
     by_processor = straggler.cause is Cause.COMPUTE
@@ -116,15 +116,17 @@ def phase_facts(steps: Steps, straggler: Straggler) -> list[Evidence]:
     if not any(name in times for name in phases) or (by_processor and steps.device_type == "cuda"):
         return []
     grid = steps.grid(times.total(phases))
-    late, which = grid.loc[[step.step for step in straggler.latest]], "these steps"
     if straggler.pattern is Pattern.PERSISTENT:
-        late = grid.loc[straggler.first_step : straggler.last_step]
-        which = f"steps {straggler.first_step}-{straggler.last_step}"
-    mine, others = late[straggler.rank].median(), late.drop(columns=straggler.rank).median().median()
+        of_rank = grid.loc[straggler.first_step : straggler.last_step].median()
+        which = f"medians of steps {straggler.first_step}-{straggler.last_step}"
+    else:
+        of_rank = grid.loc[[step.step for step in straggler.latest]].mean()
+        which = "averages over these steps"
+    mine, others = of_rank[straggler.rank], of_rank.drop(straggler.rank).median()
     if math.isnan(mine) or math.isnan(others):
         return []
     what = f"{CAUSE_NAMES[straggler.cause]}{' (processor time)' if by_processor else ''}"
-    usual = f"{duration(others)} on the other ranks (medians of {which})"
+    usual = f"{duration(others)} on the other ranks ({which})"
     text = f"{what} takes {duration(mine)} a step on rank {straggler.rank}, {usual}"
     return [Evidence(text=text, source=log_of_rank(steps, straggler.rank))]
 

@@ -68,7 +68,7 @@ def test_the_evidence_of_a_rank_that_is_late_now_and_then_is_about_its_latest_st
     assert late[1].pattern == "recurring"
     [finding] = [finding for finding in report.findings if finding.id == "steps.straggler"]
     assert re.match(r"logging takes 9\d\.\d ms a step on rank 1", finding.evidence[-1].text)
-    assert finding.evidence[-1].text.endswith("(medians of these steps)")
+    assert finding.evidence[-1].text.endswith("(averages over these steps)")
     assert all(late_step.step % 4 == 0 for late_step in late[1].latest)
 
 
