@@ -100,7 +100,8 @@ TIMEOUTS = {
     " NCCL_P2P_DISABLE=1 and NCCL_IB_DISABLE=1, one at a time, and set NCCL_SOCKET_IFNAME if the interface is wrong",
     Basis.ALONE: "look for a collective that only this rank reaches: in `if rank == 0:`, in saving, logging or metrics",
     Basis.EXTRA_OPERATION: "look for a collective that only this rank reaches: in `if rank == 0:`, in a branch",
-    Basis.ALL_WAIT: f"check devices and network of these ranks; record with {DUMPS}",
+    Basis.ALL_WAIT: "check devices and network of these ranks. Start the next run with `workbench launch`, which"
+    f" records what each rank waits for, or set {DUMPS} (for NCCL)",
 }
 
 

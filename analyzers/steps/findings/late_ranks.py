@@ -107,8 +107,8 @@ def phase_facts(steps: Steps, straggler: Straggler) -> list[Evidence]:
     """Return, as evidence, the median time of the phases that make a rank late, and the same time on the other ranks.
 
     The medians are over the steps from the straggler's first to its last late step. If it is late only now and then,
-    they are means over its latest steps, as its mean lateness is. The list is empty if no recorded phase is the cause. If computing is the cause, only
-    processor time is compared, because phases include waiting for other ranks.
+    they are means over its latest steps, as its mean lateness is. The list is empty if no recorded phase is the cause.
+    If computing is the cause, only processor time is compared, because phases include waiting for other ranks.
     """
     by_processor = straggler.cause is Cause.COMPUTE
     times = steps.cpu if by_processor else steps.phases

@@ -5,7 +5,7 @@ import re
 from analyzers.report import Finding, Severity
 from analyzers.traces.findings.common import account_finding, recorded_time
 from analyzers.traces.model import Collective, RankTrace
-from analyzers.words import duration_ns, process_group, quantity, share, size
+from analyzers.words import capitalised, duration_ns, process_group, quantity, share, size
 
 COLLECTIVES_AT_MOST = 3
 LITTLE_COMPUTE = 0.25
@@ -13,6 +13,8 @@ LITTLE_COMPUTE = 0.25
 
 With less, even perfect overlap leaves more than three quarters of it exposed, so its causes must be found first.
 """
+SMALL_BYTES = 64 << 10
+"""Below this size, a collective takes next to no time on a network: ranks wait in it for one another."""
 HOST_ONLY = " These times are those of the CPU: the trace has no device events."
 
 
@@ -59,14 +61,23 @@ def hide_advice(account: RankTrace) -> str:
     Compute that already runs during one collective cannot hide another one.
     """
     first, what = longest_collective(account)
+    longest = max(account.collectives, key=lambda collective: collective.total_ns, default=None)
+    if longest and 0 < longest.bytes < SMALL_BYTES:
+        return f"{first} {NOT_SO_OFTEN}"
     free = account.compute_ns - account.overlapped_communication_ns
     if free >= account.exposed_communication_ns:
-        return f"{first} hide {what} behind compute: {how_to_hide(account)}."
+        return f"{first} hide {what} behind compute. {capitalised(how_to_hide(account))}."
     return (
         f"{first} time {what} alone, on the same ranks"
         f"{'' if account.source == 'cpu' else ' (nccl-tests does this for NCCL)'}. {reading_of_time(account)}"
         f" {limit_of_overlap(account, free)}"
     )
+
+
+NOT_SO_OFTEN = (
+    "so few bytes are sent at once, and the rest of the time is spent waiting for other ranks. Call it less often, for"
+    " example only in steps that log, or with async_op=True, and wait for its result later."
+)
 
 
 def limit_of_overlap(account: RankTrace, free: int) -> str:
@@ -77,7 +88,7 @@ def limit_of_overlap(account: RankTrace, free: int) -> str:
     most = f"hide at most {duration_ns(free)} of the {duration_ns(exposed)}"
     if free < LITTLE_COMPUTE * exposed:
         return f"Overlap with compute will not help much: it can {most}."
-    return f"Overlap with compute can {most}: {how_to_hide(account)}."
+    return f"Overlap with compute can {most}. {capitalised(how_to_hide(account))}."
 
 
 def longest_collective(account: RankTrace) -> tuple[str, str]:
@@ -95,12 +106,15 @@ def longest_collective(account: RankTrace) -> tuple[str, str]:
 def how_to_hide(account: RankTrace) -> str:
     """Return how to overlap the collective with most time with compute; this depends on the kind of parallelism."""
     name = max(account.collectives, key=lambda collective: collective.total_ns).name if account.collectives else ""
-    fsdp = "with FSDP2 prefetch the next layer (set_modules_to_forward_prefetch)"
-    ddp = "with DDP use fewer and larger buckets (bucket_cap_mb)"
+    fsdp = "with FSDP2, prefetch the next layer (set_modules_to_forward_prefetch)"
+    ddp = (
+        "with DDP, try other sizes of buckets (bucket_cap_mb): larger ones need fewer calls, smaller ones leave less to"
+        " send after the last gradient"
+    )
     compact = re.sub("[^a-z]", "", name.lower())
     if "allgather" in compact or "reducescatter" in compact:
         return fsdp
-    return ddp if "allreduce" in compact else f"{fsdp}, {ddp}"
+    return ddp if "allreduce" in compact else f"{fsdp}; {ddp}"
 
 
 def reading_of_time(account: RankTrace) -> str:

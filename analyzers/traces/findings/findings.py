@@ -156,7 +156,7 @@ def graph_break_finding(account: RankTrace, compiled: CompiledCode) -> Finding:
         f"torch.compile could not compile the code as one graph: it was interrupted {times(compiled.breaks)} (graph"
         f" breaks), which takes {share(compiled.between_ns, timed)} of the recorded time",
         "At a graph break the host leaves the compiled code, runs plain Python, and checks whether the next compiled"
-        f" part fits its inputs. This took {duration_ns(compiled.between_ns)} in total.",
+        f" part fits its inputs. This took {duration_ns(compiled.between_ns)} of {duration_ns(timed)}.",
         "Set TORCH_LOGS=graph_breaks to see the reason of each break, or torch.compile(fullgraph=True) to make it an"
         " error. Usual reasons are print(), .item() and calls into C extensions: move them out of the compiled code.",
         severity=Severity.WARNING if costly else Severity.INFO,

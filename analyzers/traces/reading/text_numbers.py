@@ -70,9 +70,10 @@ def order_of_use(columns: Sequence[Column], count: int) -> tuple[list[int], Inte
 
 
 def with_new_texts(ids: Column, number: Integers) -> Column:
-    """Return pids, tids or streams in which each number that stands for a text is replaced by the text's new number.
+    """Return a column of pids, tids or streams after the texts among them were numbered anew.
 
-    `number` has the new numbers.
+    A trace may name a thread by a text instead of a number; the column then has `FIRST_TEXT_ID - i` for text `i`. Such
+    values are changed to `FIRST_TEXT_ID - number[i]`; all others stay as they are.
     """
     texts = ids <= FIRST_TEXT_ID
     if not texts.any():

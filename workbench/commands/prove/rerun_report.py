@@ -150,7 +150,8 @@ def facts(data: RerunData) -> list[str]:
     if len(data.losses) > 1:
         parts = (f"{number(value)} on rank {rank}" for rank, value in sorted(data.losses.items()))
         texts.append(f"loss of each rank's part of the batch: {', '.join(parts)}")
-    texts.append(f"loss of step {data.step}: {loss(data.recorded_loss)} as recorded, {loss(data.repeated_loss)} again")
+    both = f"{loss(data.recorded_loss)} in the run, {loss(data.repeated_loss)} when the step was run again"
+    texts.append(f"loss of step {data.step}: {both}")
     return [*texts, " ".join(data.command)] if data.command else texts
 
 

@@ -54,7 +54,7 @@ def test_slow_links_are_checked_with_the_size_of_the_slowest_collective(maker):
     [
         (0, "Overlap with compute cannot help: nothing is computed outside of collectives."),
         (24, "Overlap with compute will not help much: it can hide at most 24.0 ms of the 100 ms."),
-        (57, "Overlap with compute can hide at most 57.0 ms of the 100 ms: with FSDP2 prefetch"),
+        (57, "Overlap with compute can hide at most 57.0 ms of the 100 ms. With FSDP2, prefetch"),
     ],
 )
 def test_advice_says_how_much_overlap_can_hide(maker, compute_ms, sentence):
@@ -72,9 +72,18 @@ def test_advice_says_how_much_overlap_can_hide(maker, compute_ms, sentence):
 )
 def test_advice_on_overlap_fits_the_collective(maker, name, setting, other):
     advice = findings_of(maker, communicating(maker, name, 300))["trace.exposed_communication"].next
-    assert "4.0 MiB each (100 ms in 4 calls): hide it behind compute" in advice
+    assert "4.0 MiB each (100 ms in 4 calls): hide it behind compute. With" in advice
     assert setting in advice
     assert other not in advice
+
+
+@pytest.mark.parametrize("compute_ms", [0, 300])
+def test_a_small_collective_is_not_to_be_hidden_but_called_less_often(maker, compute_ms):
+    advice = findings_of(maker, communicating(maker, "allreduce", compute_ms, elements=3))
+    text = advice["trace.exposed_communication"].next
+    assert "12 B each (100 ms in 4 calls): so few bytes are sent at once" in text
+    assert "async_op=True" in text
+    assert "bucket" not in text
 
 
 @pytest.mark.parametrize(
