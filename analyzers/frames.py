@@ -25,7 +25,7 @@ NATIVE = re.compile(r"^$|^\?\?$|\.(cpp|cc|cu|cuh|h|hpp|c|S|so|o)(?!\w)")
 # Traces and py-spy cut paths, so `torch/nn/modules/linear.py` and `threading.py` stand there without their folders.
 RUNTIME = re.compile(
     r"(^|/)torch/|-packages/(einops|jaxtyping|numpy|triton)/|(^|/)lib/python[\d.]*/(?!(site|dist)-packages/)"
-    r"|^<|^(threading|contextlib|runpy)\.py$|(trainer|workbench)/recorders/"
+    r"|^<|^(copy|threading|contextlib|runpy)\.py$|(trainer|workbench)/recorders/"
 )
 PACKAGE = re.compile(r"(^|/)(site|dist)-packages/")
 

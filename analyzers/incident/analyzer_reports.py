@@ -96,9 +96,20 @@ def add_steps_report(reports: AnalyzerReports, run: Run, options: store.Options)
 
 
 def snapshots_to_read(run: Run) -> list[Artefact]:
-    """Return all memory snapshots of a run, or only those of its last step if there are more than `MOST_SNAPSHOTS`."""
+    """Return all memory snapshots of a run, or only the newest if there are more than `MOST_SNAPSHOTS`.
+
+    The newest are those of the last step. If ranks wrote them when they failed, the last snapshots of other ranks are
+    added, up to `MOST_SNAPSHOTS`: what the failed ranks have more than the others is known only beside those.
+    """
     snapshots = run.of(Kind.SNAPSHOT)
-    return snapshots if len(snapshots) <= MOST_SNAPSHOTS else newest_step(snapshots)
+    if len(snapshots) <= MOST_SNAPSHOTS:
+        return snapshots
+    newest = newest_step(snapshots)
+    if not any(snapshot.exit for snapshot in newest):
+        return newest
+    failed = {snapshot.rank for snapshot in newest}
+    others = newest_step([s for s in snapshots if not s.exit and s.rank not in failed])
+    return [*newest, *others[: max(0, MOST_SNAPSHOTS - len(newest))]]
 
 
 def has_failed_rank(manifest: Mapping[str, object]) -> bool:

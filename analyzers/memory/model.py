@@ -11,6 +11,7 @@ import msgspec
 from analyzers.device_memory import MemoryPart
 from analyzers.device_memory.nccl import NcclProcess
 from analyzers.memory.breakdown_model import Breakdown
+from analyzers.memory.difference_model import RankDifference
 
 
 class MemoryClass(StrEnum):
@@ -94,7 +95,8 @@ class Oom(msgspec.Struct, frozen=True, kw_only=True):
 
     `pattern` is how the step differs from earlier steps. For `growth`, `since_step` is the step in which the growth
     began. `usual_peak_bytes` is the highest peak of the earlier complete steps, and `usual_inputs_bytes` the most bytes
-    that inputs had at the peaks of these steps. Both are None if there are no such steps.
+    that inputs had at the peaks of these steps. Both are None if there are no such steps. `difference` is how the rank differs
+    from those that did not fail; it is unset if it does not differ, or if there are no recordings of others.
     """
 
     requested_bytes: int
@@ -110,6 +112,7 @@ class Oom(msgspec.Struct, frozen=True, kw_only=True):
     since_step: int | None
     usual_peak_bytes: int | None
     usual_inputs_bytes: int | None
+    difference: RankDifference | msgspec.UnsetType = msgspec.UNSET
 
 
 class FreeBlocks(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from analyzers.memory.findings.leak import leak_finding
 from analyzers.memory.findings.verdict import finding_id, verdict
 from analyzers.memory.loading import READER, rank_of, step_of
 from analyzers.memory.model import Device, MemoryData
+from analyzers.memory.ranks.peers import with_differences
 from analyzers.memory.reading.snapshot import Snapshot
 from analyzers.progress import is_milestone
 from analyzers.report import Finding, Report, Verdict, merged, ranked, tool_version
@@ -68,6 +69,7 @@ def analyze(
             tell_first_answer(options, number, devices)
     if not devices:
         raise failures[0][1]
+    devices = with_differences(devices, inputs, options)
     conclusion, findings = conclude(devices, [unreadable(artefact, "memory", error) for artefact, error in failures])
     return Report(
         schema=SCHEMA,

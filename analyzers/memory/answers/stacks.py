@@ -24,8 +24,13 @@ def stack_lines(snapshot: Snapshot, stack: int) -> list[str]:
 
 
 def call_site(line: str) -> str:
-    """Return `function (file:line)` for a frame `file:line function`, with the last four parts of the file's path."""
+    """Return `function (file:line)` for a frame `file:line function`, with the last four parts of the file's path.
+
+    A frame without a file, such as `aten::bmm`, is returned as it is.
+    """
     location, _, name = line.partition(" ")
+    if not name:
+        return line
     short = "/".join(location.replace("\\", "/").split("/")[-4:])
     return f"{name} ({short})"
 

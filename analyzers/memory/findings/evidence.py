@@ -56,6 +56,12 @@ def innermost(frames: Sequence[str], unknown: str = "") -> str:
     return call_site(frames[0]) if frames else unknown
 
 
+def about(ratio: float) -> str:
+    """Return a ratio rounded to two significant digits: `1.5`, `130`."""
+    rounded = float(f"{ratio:.2g}")
+    return f"{rounded:.0f}" if rounded >= 10 else f"{rounded:g}"
+
+
 def pool_words(pool: str) -> str:
     """Return the name of a memory pool in words: `private pool (3, 0)` for `3.0`, and the default pool for `0.0`."""
     if pool == COMMON_POOL:

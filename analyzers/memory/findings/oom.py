@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterator
 
-from analyzers.memory.findings.evidence import fact, in_words, innermost, largest, pool_words, ranks_of
-from analyzers.memory.findings.oom_advice import abnormal_batch, about, input_growth, next_step
+from analyzers.memory.findings.evidence import about, fact, in_words, innermost, largest, pool_words, ranks_of
+from analyzers.memory.findings.oom_advice import abnormal_batch, input_growth, next_step
+from analyzers.memory.findings.rank_difference import difference_fact
 from analyzers.memory.findings.remedies import remedy
 from analyzers.memory.model import Device, FreeBlocks, Oom, OomPattern
 from analyzers.report import Evidence, Finding, Severity
@@ -103,6 +104,8 @@ def oom_evidence(device: Device, oom: Oom) -> Iterator[Evidence]:
         yield fact(device, history)
     if inputs := larger_inputs(oom):
         yield fact(device, inputs)
+    if oom.difference:
+        yield fact(device, difference_fact(oom.difference), innermost(oom.difference.frames))
     for name, module_bytes in list(oom.modules.items())[:MODULES_SHOWN]:
         part = f"{size(module_bytes)} of the {size(oom.allocated_bytes)} allocated"
         yield fact(device, f"{part} belong to {owner_words(name)}")

@@ -1,9 +1,11 @@
 """Choose the advice on a failed request: first the change that would have satisfied it, judged by the recording."""
 
 from analyzers.device_memory import FEWER_PROCESSES, Holder
-from analyzers.memory.findings.evidence import innermost
+from analyzers.memory.difference_model import DifferenceKind
+from analyzers.memory.findings.evidence import about, innermost
 from analyzers.memory.findings.fragmentation import defragment, would_have_served
 from analyzers.memory.findings.leak import LEAK_CAUSES
+from analyzers.memory.findings.rank_difference import difference_advice
 from analyzers.memory.findings.remedies import BATCH, SEQUENCE, advice, remedy, saving_by
 from analyzers.memory.model import Device, Oom, OomPattern, Remedy
 from analyzers.words import size, uncapitalised
@@ -16,6 +18,9 @@ ONE_LAYER = (
     f"Use a smaller batch ({BATCH}) or sequence ({SEQUENCE}). Activation checkpointing would not help: {{module}} alone"
     " needs {held} of activations at once."
 )
+REMOVABLE = (DifferenceKind.NO_RECOMPUTATION, DifferenceKind.OUTSIDE)
+"""Differences without which the rank needs what the others need, so that nothing else must change."""
+IF_INTENDED = "If that cannot change:"
 CHECK_BATCH = (
     "First check why the failing step's batch is so large (collation, packing, long samples that are not"
     " truncated), and cap the sequence length. If the size is intended:"
@@ -25,12 +30,16 @@ CHECK_BATCH = (
 def next_step(device: Device, oom: Oom, category: str) -> str:
     """Return what to do about a failed request, as sentences; `category` takes most of the memory.
 
-    A batch that is too large by mistake, and memory that grows, come first, because they would fill any memory. Then
-    come changes that alone would have satisfied the request. Last comes a reduction of the largest category.
+    Memory that grows, and what differs from the other ranks or from earlier steps, come first, because they would fill
+    any memory. Then come changes that alone would have satisfied the request. Last comes a reduction of the largest
+    category.
     """
     module = crowded_layer(oom) if category == "activations" else ""
     of_layer = ONE_LAYER.format(module=module, held=size(oom.modules[module])) if module else ""
     less = of_layer or remedy(device, oom.categories)
+    if oom.difference and oom.pattern is not OomPattern.GROWTH:
+        first = difference_advice(device.rank or 0, oom.difference)
+        return first if oom.difference.kind in REMOVABLE else f"{first} {IF_INTENDED} {uncapitalised(less)}"
     if abnormal_batch(oom):
         return f"{CHECK_BATCH} {uncapitalised(of_layer or f'{advice(device, category)}.')}"
     if oom.pattern is OomPattern.GROWTH and device.growing:
@@ -78,12 +87,6 @@ def abnormal_batch(oom: Oom) -> str:
     It is empty unless only this step needed far more memory and its inputs are clearly larger.
     """
     return about(input_growth(oom)) if oom.pattern is OomPattern.SPIKE and input_growth(oom) else ""
-
-
-def about(ratio: float) -> str:
-    """Return a ratio rounded to two significant digits: `1.5`, `130`."""
-    rounded = float(f"{ratio:.2g}")
-    return f"{rounded:.0f}" if rounded >= 10 else f"{rounded:g}"
 
 
 def input_growth(oom: Oom) -> float:
