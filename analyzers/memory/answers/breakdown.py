@@ -21,6 +21,7 @@ from analyzers.memory.breakdown_model import (
     SegmentKind,
 )
 from analyzers.memory.categories.categorise import Guess, categorise
+from analyzers.memory.categories.gradient_names import gradient_names
 from analyzers.memory.loading import open_snapshot, rank_of, step_of
 from analyzers.memory.reading.job import job_of
 from analyzers.memory.reading.schema import CATEGORIES, BlockState, Category
@@ -105,8 +106,10 @@ def segment_kind(trace: DeviceTrace, segment: int) -> str:
 def tensors(replay: Replay, guess: Guess, rows: Integers) -> list[LiveTensor]:
     """Return the name, bytes and category of some blocks, the largest first; `rows` are their rows in `Lifetimes`.
 
-    The name is the recorded label, or the line that allocated the block.
+    The name is the recorded label, or the line that allocated the block. A gradient that has neither is named after
+    the parameter of its size.
     """
+    gradients = gradient_names(replay, guess, rows)
     lives, snapshot = replay.lifetimes, replay.trace.snapshot
     sites: dict[int, str] = {0: ""}
     live: list[LiveTensor] = []
@@ -116,7 +119,7 @@ def tensors(replay: Replay, guess: Guess, rows: Integers) -> list[LiveTensor]:
         if stack not in sites:
             line = snapshot.frames.line(stack)
             sites[stack] = call_site(line) if line else ""
-        name = snapshot.text(int(lives.label[row])) or sites[stack] or "(no name)"
+        name = snapshot.text(int(lives.label[row])) or gradients.get(row) or sites[stack] or "(no name)"
         category = narrow_category(CATEGORIES[guess.category[row]], f"{name} {sites[stack]}")
         live.append(LiveTensor(name, int(lives.size[row]), category))
     return live

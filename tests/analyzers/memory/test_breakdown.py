@@ -90,3 +90,34 @@ def test_the_formula_counts_each_tensor_once():
     assert job.activation_bytes_per_layer == 6 * (2 * (9 * 10 + 4 * 30) + 4 * (2 + 5))
     wide = msgspec.structs.replace(job, head_dim=4)
     assert wide.activation_bytes_per_layer == 6 * (2 * (4 * 10 + 5 * 5 * 4 + 4 * 30) + 4 * (2 + 5))
+
+
+def test_gradients_without_a_name_are_named_after_the_parameters_of_their_size(maker):
+    recording = maker.Recording()
+    sizes = {"embed": 7 << 20, "layers.0.wq": 4 << 20, "layers.1.wq": 4 << 20}
+    for name, size in sizes.items():
+        recording.alloc(size, category="parameters", user_metadata=name)
+    made_by = [maker.frame("__init__", "/job/model.py", 9)]
+    recording.alloc(3 << 20, made_by, category="parameters")
+    for size in (7 << 20, 4 << 20, 4 << 20, 3 << 20, 2 << 20):
+        recording.alloc(size, category="gradients")
+    recording.ours = {"schema": "workbench.snapshot/1", "exact": True, "rank": 0, "step": 5}
+    [one] = breakdowns([maker.save(recording.snapshot())])
+    names = [tensor.name for tensor in one.tensors if tensor.category == "gradients"]
+    assert names == [
+        "gradient of embed",
+        "gradient of one of 2 parameters of this size",
+        "gradient of one of 2 parameters of this size",
+        "gradient of the parameter of /job/model.py:9 __init__",
+        "(no name)",
+    ]
+
+
+def test_more_gradients_than_parameters_of_a_size_have_no_name(maker):
+    recording = maker.Recording()
+    recording.alloc(4 << 20, category="parameters", user_metadata="wq")
+    for _ in range(2):
+        recording.alloc(4 << 20, category="gradients")
+    recording.ours = {"schema": "workbench.snapshot/1", "exact": True, "rank": 0, "step": 5}
+    [one] = breakdowns([maker.save(recording.snapshot())])
+    assert {tensor.name for tensor in one.tensors if tensor.category == "gradients"} == {"(no name)"}
