@@ -11,7 +11,13 @@ ROOM_OF_FINDING = {"incident.crashed": "hang", "compare": "compare", "parity": "
 It has the findings whose ids do not begin with the name of that analyzer.
 """
 PARTS = {
-    "timeline": ("memory.oom", "memory.near_limit", "memory.activation_peak", "memory.attention_scores"),
+    "timeline": (
+        "memory.oom",
+        "memory.near_limit",
+        "memory.activation_peak",
+        "memory.attention_scores",
+        "memory.attention_fallback",
+    ),
     "changes": ("memory.leak",),
     "blocks": ("memory.fragmentation", "memory.reserved", "memory.dead_pool"),
     "ranks": ("memory.uneven",),

@@ -65,6 +65,7 @@ class UnusualKind(StrEnum):
     `late_state`: optimizer state that only the first optimizer step allocated. `loss`: copies of the logits that the
     loss makes. `kept`: activations that outlive the step that made them. `spike`: a few steps that need far more memory
     than all others. `attention_scores`: the results of softmax, which attention without a fused kernel keeps.
+    `attention_fallback`: what PyTorch's attention operator keeps when it takes its math kernel.
     """
 
     LATE_STATE = "late_state"
@@ -72,6 +73,7 @@ class UnusualKind(StrEnum):
     KEPT = "kept"
     SPIKE = "spike"
     ATTENTION_SCORES = "attention_scores"
+    ATTENTION_FALLBACK = "attention_fallback"
 
 
 class Remedy(StrEnum):
@@ -95,8 +97,9 @@ class Oom(msgspec.Struct, frozen=True, kw_only=True):
 
     `pattern` is how the step differs from earlier steps. For `growth`, `since_step` is the step in which the growth
     began. `usual_peak_bytes` is the highest peak of the earlier complete steps, and `usual_inputs_bytes` the most bytes
-    that inputs had at the peaks of these steps. Both are None if there are no such steps. `difference` is how the rank differs
-    from those that did not fail; it is unset if it does not differ, or if there are no recordings of others.
+    that inputs had at the peaks of these steps. Both are None if there are no such steps.
+    `difference` is how the rank differs from those that did not fail; it is unset if it does not differ, or if there
+    are no recordings of others.
     """
 
     requested_bytes: int
@@ -306,6 +309,7 @@ class UnusualUse(msgspec.Struct, frozen=True, kw_only=True):
     For a spike, `bytes` is the difference between the peak of its step and the highest peak of the other steps, and
     `larger_steps` of `compared_steps` steps are spikes. `forward_only` is true if nothing in these steps shows a
     backward pass or an optimizer. The three fields are unset for other kinds.
+    `with_dropout` is whether stacks of the math kernel show a dropout.
     """
 
     kind: UnusualKind = msgspec.field(name="what")
@@ -316,6 +320,7 @@ class UnusualUse(msgspec.Struct, frozen=True, kw_only=True):
     larger_steps: int | msgspec.UnsetType = msgspec.UNSET
     compared_steps: int | msgspec.UnsetType = msgspec.UNSET
     forward_only: bool | msgspec.UnsetType = msgspec.UNSET
+    with_dropout: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class StepUse(msgspec.Struct, frozen=True, kw_only=True):

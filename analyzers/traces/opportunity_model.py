@@ -37,6 +37,28 @@ class OpportunityKind(StrEnum):
     IMBALANCE = "imbalance"
 
 
+class FallbackReason(StrEnum):
+    """The likely reason why `scaled_dot_product_attention` computed attention with its math kernel.
+
+    `DIMENSIONS`: a tensor has not four dimensions. `TYPE`: no fused kernel has this type of elements. `DROPOUT`: the
+    fused kernel of a CPU has no dropout. `VALUE_SIZE`: heads of values have another size than those of queries.
+    `HEAD_SIZE`: the size of a head is no multiple of 16 bytes. `GROUPED`: `enable_gqa` with a mask or in float32.
+    `MASK_GRADIENT`: a mask of numbers, which probably needs a gradient. `MASK`: there is a mask. `SETTING`: none of
+    these, so a setting or the layout of the inputs. `UNKNOWN`: sizes and types were not recorded.
+    """
+
+    DIMENSIONS = "dimensions"
+    TYPE = "type"
+    DROPOUT = "dropout"
+    VALUE_SIZE = "value_size"
+    HEAD_SIZE = "head_size"
+    GROUPED = "grouped"
+    MASK_GRADIENT = "mask_gradient"
+    MASK = "mask"
+    SETTING = "setting"
+    UNKNOWN = "unknown"
+
+
 class NamedTime(msgspec.Struct, frozen=True, kw_only=True):
     """The events of one name in an opportunity: their number and total time over the whole recording."""
 
@@ -51,7 +73,8 @@ class Opportunity(msgspec.Struct, frozen=True, kw_only=True):
     `taken_ns` is the time that it takes per step. `saved_ns` is how much shorter the step would be in the best case: if
     it took no time, or only the time that the hardware needs. `saved_share` is the same as a share of the step (0 to
     1). `count` is the number of its events, and `names` has the most important of them by name, both over the whole
-    recording. `measures` has numbers that only this kind has, such as `bus_bytes_per_s`.
+    recording. `measures` has numbers that only this kind has, such as `bus_bytes_per_s`. `fallbacks` are the reasons
+    why attentions that call the fused operator got its math kernel.
     """
 
     kind: OpportunityKind
@@ -61,6 +84,7 @@ class Opportunity(msgspec.Struct, frozen=True, kw_only=True):
     saved_share: float
     names: list[NamedTime] = []
     measures: dict[str, float] = {}
+    fallbacks: list[FallbackReason] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Advice(Opportunity, frozen=True, kw_only=True):

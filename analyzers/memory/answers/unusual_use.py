@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 
 from analyzers.columns import Integers, Mask
@@ -23,6 +24,9 @@ ATTENTION = re.compile(r"(?i)(attention|attn|sdpa)\w*(\.py \w+$|$)")
 """Matches a frame `file function` of a module or function for attention."""
 FALLBACK = re.compile(r" (at::|aten::)\S*scaled_dot_product_attention")
 """Matches PyTorch's own attention without a fused kernel, which only its arguments can change."""
+MATH = re.compile(r" (at::|aten::)\S*_scaled_dot_product_attention_math\b(?!_)")
+"""Matches PyTorch's attention where it takes its math kernel, which is not fused."""
+DROPOUT = re.compile(r" (at::|aten::)\S*dropout")
 LOSS_PIECES = 8
 """The number of pieces that is assumed in the estimate of what computing the loss in pieces would save."""
 BYTES_AT_LEAST, PEAK_SHARE_AT_LEAST, LOSS_SHARE_AT_LEAST, SCORES_SHARE_AT_LEAST = 1 << 20, 0.05, 0.25, 0.1
@@ -30,6 +34,12 @@ KEPT_STEPS = 2
 """An activation counts as kept if it is still alive this many steps after its own step.
 
 Its own step may end late, and one more step may log it.
+"""
+
+StacksShowing = Callable[[Snapshot, Integers | None], Mask]
+"""A function that returns a mask of stacks in a snapshot.
+
+If numbers of stacks are given, it need only look at these: a snapshot may have a million others.
 """
 
 
@@ -40,6 +50,7 @@ def unusual_uses(replay: Replay, guess: Guess) -> list[UnusualUse]:
         late_state(replay, guess, steps),
         loss(replay, guess),
         attention_scores(replay, guess),
+        fallback_scores(replay, guess),
         kept(replay, guess, steps),
     ]
     enough = max(BYTES_AT_LEAST, PEAK_SHARE_AT_LEAST * replay.peak[0])
@@ -135,19 +146,7 @@ def attention_scores(replay: Replay, guess: Guess) -> UnusualUse | None:
     Fused attention has no such tensors (Dao et al. 2022, FlashAttention, arXiv:2205.14135). Their size is batch x heads
     x the square of the sequence.
     """
-    rows = blocks_at_peak(replay, guess, stacks_of_scores)
-    total = int(replay.lifetimes.size[rows].sum())
-    if total < SCORES_SHARE_AT_LEAST * replay.peak[0]:
-        return None
-    scenario = Scenario.recorded(replay, guess)
-    scenario.size[blocks_of_passes(replay, guess, stacks_of_scores(replay.trace.snapshot))] = 0
-    return UnusualUse(
-        kind=UnusualKind.ATTENTION_SCORES,
-        bytes=total,
-        frees_bytes=replay.peak[0] - int(scenario.live_bytes().max()),
-        step=None,
-        frames=largest_stack(replay, rows),
-    )
+    return scores_of(replay, guess, stacks_of_scores, UnusualKind.ATTENTION_SCORES)
 
 
 def stacks_of_scores(snapshot: Snapshot, among: Integers | None = None) -> Mask:
@@ -160,12 +159,40 @@ def stacks_of_scores(snapshot: Snapshot, among: Integers | None = None) -> Mask:
     return softmax & attention & ~fallback
 
 
-def blocks_at_peak(replay: Replay, guess: Guess, stacks: Callable[[Snapshot, Integers], Mask]) -> Integers:
-    """Return the rows in `Lifetimes` of the blocks at the peak that `blocks_of_passes` selects.
+def fallback_scores(replay: Replay, guess: Guess) -> UnusualUse | None:
+    """Return the part of the peak that PyTorch's math kernel of attention made; None if it is less than a tenth."""
+    use = scores_of(replay, guess, stacks_of_fallback, UnusualKind.ATTENTION_FALLBACK)
+    if use is None:
+        return None
+    snapshot = replay.trace.snapshot
+    fallback, dropout = stacks_showing(snapshot, frame_texts(snapshot), (MATH, DROPOUT))
+    return msgspec.structs.replace(use, with_dropout=bool((fallback & dropout).any()))
 
-    `stacks` returns a mask of stacks in a snapshot, and need only look at the stacks with the given numbers: a snapshot
-    may have a million others.
-    """
+
+def stacks_of_fallback(snapshot: Snapshot, among: Integers | None = None) -> Mask:
+    """Return a mask of the stacks in the math kernel; with `among`, only of the stacks with these numbers."""
+    return stacks_showing(snapshot, frame_texts(snapshot), [MATH], among)[0]
+
+
+def scores_of(replay: Replay, guess: Guess, stacks: StacksShowing, kind: UnusualKind) -> UnusualUse | None:
+    """Return the part of the peak that the stacks selected by `stacks` allocated; None if it is less than a tenth."""
+    rows = blocks_at_peak(replay, guess, stacks)
+    total = int(replay.lifetimes.size[rows].sum())
+    if total < SCORES_SHARE_AT_LEAST * replay.peak[0]:
+        return None
+    scenario = Scenario.recorded(replay, guess)
+    scenario.size[blocks_of_passes(replay, guess, stacks(replay.trace.snapshot, None))] = 0
+    return UnusualUse(
+        kind=kind,
+        bytes=total,
+        frees_bytes=replay.peak[0] - int(scenario.live_bytes().max()),
+        step=None,
+        frames=largest_stack(replay, rows),
+    )
+
+
+def blocks_at_peak(replay: Replay, guess: Guess, stacks: StacksShowing) -> Integers:
+    """Return the rows in `Lifetimes` of the blocks at the peak that `blocks_of_passes` selects."""
     lives = replay.lifetimes
     rows = lives.alive(replay.peak[1])
     selected = blocks_of_passes(replay, guess, stacks(replay.trace.snapshot, lives.stack[rows]))

@@ -10,6 +10,17 @@ from analyzers.report import Evidence, Finding, Severity
 from analyzers.words import quantity, share, size
 
 ACTIVATION_SHARE_AT_LEAST = 0.6
+FALLBACK_CPU = (
+    "Look at its arguments and settings. On a CPU the fused kernel needs dropout_p=0, inputs of four dimensions with"
+    " one head dimension, and a mask without a gradient; sdpa_kernel(SDPBackend.MATH) forbids it."
+)
+DROPOUT_SEEN = " The stacks show a dropout inside of it, which is the reason on a CPU."
+FALLBACK_GPU = (
+    "Call it once under sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]): PyTorch then warns"
+    " why each kernel is not used. Usual reasons are float64, inputs without four dimensions, enable_gqa=True with a"
+    " mask or in float32, a head dimension that is no multiple of 8, and a setting such as"
+    " sdpa_kernel(SDPBackend.MATH)."
+)
 
 
 def peak_findings(device: Device) -> Iterator[Finding]:
@@ -22,6 +33,8 @@ def peak_findings(device: Device) -> Iterator[Finding]:
                 yield loss_finding(device, use)
             case UnusualKind.ATTENTION_SCORES:
                 yield scores_finding(device, use)
+            case UnusualKind.ATTENTION_FALLBACK:
+                yield fallback_finding(device, use)
             case UnusualKind.KEPT:
                 # What grows in every step is a leak, which has its own finding.
                 if all(growth.frames != use.frames for growth in device.growing):
@@ -133,6 +146,34 @@ def scores_finding(device: Device, use: UnusualUse) -> Finding:
             )
         ],
         confidence=0.7,
+    )
+
+
+def fallback_finding(device: Device, use: UnusualUse) -> Finding:
+    """Return the finding that PyTorch's attention operator takes its math kernel, which keeps the scores."""
+    on_cpu = device.fragmentation.made_up_segments
+    seen = DROPOUT_SEEN if on_cpu and use.with_dropout else ""
+    return Finding(
+        id="memory.attention_fallback",
+        severity=Severity.INFO,
+        title=f"scaled_dot_product_attention takes its math kernel: its tensors are"
+        f" {share(use.bytes, device.peak_allocated_bytes)} of peak allocated memory{on_rank(device)}",
+        why=f"The operator is called{in_line(use)}, but no fused kernel takes the call, so that the attention scores"
+        f" stay for the backward pass: {size(use.bytes)} at the peak. They grow with the square of the sequence"
+        f" length.{seen}",
+        next=f"{FALLBACK_CPU if on_cpu else FALLBACK_GPU} With a fused kernel the peak would be about"
+        f" {size(use.frees_bytes)} lower.",
+        ranks=ranks_of(device),
+        step=device.step,
+        evidence=[
+            fact(
+                device,
+                "allocated by the math kernel and alive at the peak, after entry"
+                f" {device.peak_index} of the allocation history: {size(use.bytes)}",
+                innermost(use.frames),
+            )
+        ],
+        confidence=0.8,
     )
 
 

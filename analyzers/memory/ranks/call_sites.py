@@ -62,7 +62,7 @@ class RankMemory:
     def in_backward(self) -> Mask:
         """For each stack of the snapshot, whether it shows autograd's engine."""
         snapshot = self.replay.trace.snapshot
-        return stacks_showing(snapshot, frame_texts(snapshot), re.compile(PATTERN[Sign.ENGINE]))
+        return stacks_showing(snapshot, frame_texts(snapshot), [re.compile(PATTERN[Sign.ENGINE])])[0]
 
     @cached_property
     def peak_entry(self) -> int:
@@ -141,7 +141,7 @@ class RankMemory:
     def recomputes(self) -> bool:
         """Whether a stack of the trace shows that activations are recomputed in the backward pass."""
         snapshot = self.replay.trace.snapshot
-        shown: Mask = stacks_showing(snapshot, frame_texts(snapshot), RECOMPUTED)
+        [shown] = stacks_showing(snapshot, frame_texts(snapshot), [RECOMPUTED])
         stack: Column = self.replay.trace.entry("stack")
         return bool(shown[np.unique(stack)].any())
 

@@ -7,6 +7,7 @@ import msgspec
 
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.across.straggler_causes import CAUSE_SHARE, Cause
+from analyzers.traces.findings.attention import TITLE, fallback_words
 from analyzers.traces.findings.common import is_mtia, less_fragmentation
 from analyzers.traces.kernel_names import kernel_name
 from analyzers.traces.model import RankTrace
@@ -207,6 +208,7 @@ ACTIVITIES = {
 }
 """{kind of waiting (`WAITS`): what the host does meanwhile}, as a noun."""
 AMPERE = 8
+FUSED_ON_CPU = "It helped if the next trace has aten::_scaled_dot_product_flash_attention_for_cpu."
 
 
 def advices(accounts: Sequence[RankTrace], others: Iterable[tuple[RankTrace, Opportunity]] = ()) -> list[Advice]:
@@ -229,7 +231,7 @@ def advice(same: Sequence[tuple[RankTrace, Opportunity]]) -> Advice:
     `same` lists all devices or hosts with this opportunity, each as (device or host, opportunity).
     """
     account, most = max(same, key=lambda pair: pair[1].saved_ns)
-    words = WORDS[most.kind]
+    words = words_on(account, most)
     return Advice(
         **msgspec.structs.asdict(most),
         rank=account.rank,
@@ -246,9 +248,20 @@ def advice(same: Sequence[tuple[RankTrace, Opportunity]]) -> Advice:
     )
 
 
+def words_on(account: RankTrace, one: Opportunity) -> Words:
+    """Return the texts about an opportunity; attention that is not fused has others if it calls PyTorch's operator."""
+    words = WORDS[one.kind]
+    if not one.fallbacks:
+        return words
+    on_gpu = account.device is not None
+    reason = fallback_words(one.fallbacks, on_gpu=on_gpu)
+    check = words.check if on_gpu else FUSED_ON_CPU
+    return Words(TITLE, f"{reason.why} {words.why}", reason.next, check)
+
+
 def check_of(account: RankTrace, one: Opportunity) -> str:
     """Return how to check whether a change helped; for an imbalance the check depends on its main cause."""
-    usual = WORDS[one.kind].check
+    usual = words_on(account, one).check
     if one.kind is not OpportunityKind.IMBALANCE or not one.names:
         return usual
     main = one.names[0]

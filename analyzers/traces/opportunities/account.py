@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
 from analyzers.columns import Column, Integers, Mask
@@ -165,7 +166,17 @@ class AccountOpportunities:
             left &= ~mine
             names = self.totals(self.work.trace.columns["name"][self.work.rows[mine]], self.work.own[mine])
             taken = int(self.work.own[mine].sum())
-            yield self.opportunity(kind, int(mine.sum()), taken, playback.saved_ns(shorter), names)
+            found = self.opportunity(kind, int(mine.sum()), taken, playback.saved_ns(shorter), names)
+            yield self.with_fallbacks(found) if kind is OpportunityKind.UNFUSED_ATTENTION else found
+
+    def with_fallbacks(self, found: Opportunity) -> Opportunity:
+        """Return the opportunity of attention that is not fused, with the reasons of PyTorch's operator, if it ran."""
+        return msgspec.structs.replace(found, fallbacks=self.attentions.fallbacks() or msgspec.UNSET)
+
+    @cached_property
+    def attentions(self) -> Attentions:
+        """The attentions that are not one fused kernel."""
+        return Attentions(self.attribution, self.formulas)
 
     def shortenings(self) -> Iterator[tuple[OpportunityKind, Integers]]:
         """Yield (kind, array of the ns by which each event of `work` could be shorter), the surest kinds first."""
@@ -188,7 +199,7 @@ class AccountOpportunities:
     def attention_shortening(self) -> Integers:
         """Return by how many ns each event of `work` would be shorter if attention were one fused kernel."""
         shorter = np.zeros(len(self.work.rows), np.int64)
-        for events, least in Attentions(self.attribution, self.formulas).chains():
+        for _, events, least in self.attentions.chains:
             spent = self.work.own[events]
             part = max(0.0, 1 - least / max(1, int(spent.sum())))
             shorter[events] = (spent * part).astype(np.int64)

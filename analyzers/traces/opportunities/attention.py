@@ -10,13 +10,18 @@ from functools import cached_property
 
 import numpy as np
 
-from analyzers.columns import Integers
+from analyzers.columns import Column, Integers
 from analyzers.traces.answers.costs import Attribution
 from analyzers.traces.answers.flops import Formulas, decoded_list
+from analyzers.traces.columns.nesting import NONE, innermost_selected
+from analyzers.traces.opportunities.fallback import reason_of
+from analyzers.traces.opportunity_model import FallbackReason
 from analyzers.traces.reading.trace import OPS
 
 SOFTMAX = {"aten::_softmax", "aten::_softmax_backward_data"}
 BACKWARD = "aten::_softmax_backward_data"
+SDPA, MATH = "aten::scaled_dot_product_attention", "aten::_scaled_dot_product_attention_math"
+"""PyTorch's operator for attention, and the kernel that it takes if no fused one fits."""
 BATCHED = {"aten::bmm", "aten::baddbmm"}
 OTHER_PRODUCTS = {
     "aten::mm", "aten::addmm", "aten::convolution", "aten::_scaled_mm", "aten::_log_softmax", "aten::embedding",
@@ -56,16 +61,41 @@ class Attentions:
         rows = trace.rows_named(trace.text_matches(SOFTMAX | BATCHED | OTHER_PRODUCTS), OPS)
         return rows[np.lexsort((c["start"][rows], c["lane"][rows]))]
 
-    def chains(self) -> list[tuple[Integers, int]]:
-        """Return a pair for each attention: the indices of its events in `work`, and the ns of one fused kernel."""
+    @cached_property
+    def chains(self) -> list[tuple[int, Integers, int]]:
+        """For each attention: the trace row of its softmax, its events as indices in `work`, ns of one fused kernel."""
         trace = self.attribution.trace
         if not trace.text_matches(SOFTMAX).any():
             return []
         operators = self.operators
         names = [trace.names[i] for i in trace.columns["name"][operators].tolist()]
         softmaxes = [i for i, name in enumerate(names) if name in SOFTMAX]
-        found = (self.chain(names, i) for i in softmaxes)
-        return [chain for chain in found if chain is not None]
+        found = ((int(operators[i]), self.chain(names, i)) for i in softmaxes)
+        return [(row, *chain) for row, chain in found if chain is not None]
+
+    def fallbacks(self) -> list[FallbackReason]:
+        """Return why attentions that call PyTorch's fused operator get its math kernel; empty if none does."""
+        trace = self.attribution.trace
+        is_math = trace.text_matches({MATH})[trace.columns["name"]]
+        if not is_math.any():
+            return []
+        inside = innermost_selected(is_math, trace.columns["parent"])
+        calls = {int(inside[row]) for row, *_ in self.chains if inside[row] != NONE}
+        return sorted({self.reason(row, inside) for row in calls})
+
+    def reason(self, row: int, inside: Column) -> FallbackReason:
+        """Return the likely reason of one call of the math kernel, the operator in trace row `row`.
+
+        `inside` has, for each event, the row of the math kernel around it.
+        """
+        trace = self.attribution.trace
+        c = trace.columns
+        above = int(c["parent"][row])
+        is_call = above >= 0 and trace.names[c["name"][above]] == SDPA and above in self.shape_of
+        text = self.shape_of.get(above if is_call else row)
+        shapes = "" if text is None else c.meta["shapes"][text]
+        names = {trace.names[name] for name in np.unique(c["name"][inside == row]).tolist()}
+        return reason_of(shapes, sorted(names), on_gpu=self.attribution.work.device is not None)
 
     def chain(self, names: list[str], index: int) -> tuple[Integers, int] | None:
         """Return the attention around one softmax as (events, ns): indices in `work`, and the ns of a fused kernel.

@@ -62,3 +62,17 @@ def test_scores_of_written_out_attention_are_found(maker, calls):
 )
 def test_other_memory_is_not_called_attention_scores(maker, calls, size):
     assert scores(maker, calls, size * MIB) is None
+
+
+def test_attention_that_takes_the_math_kernel_is_told_apart_from_written_out_attention(maker):
+    made = maker.Recording()
+    kept = [made.alloc(100 * MIB, stack(maker, *MATH)) for _ in range(4)]
+    made.alloc(100 * MIB, stack(maker, "/job/mlp.py forward", *MODEL))
+    for address in kept:
+        made.free(address, stack(maker, "torch::autograd::Engine::evaluate_function()"))
+    findings = {finding.id: finding for finding in memory.analyze([maker.save(made.snapshot())]).findings}
+    finding = findings["memory.attention_fallback"]
+    assert finding.title.startswith("scaled_dot_product_attention takes its math kernel")
+    assert finding.next.startswith("Call it once under sdpa_kernel(")
+    assert "400.0 MiB lower" in finding.next
+    assert "memory.attention_scores" not in findings
