@@ -19,6 +19,8 @@ from analyzers.memory.reading.frames import frame_text
 from analyzers.memory.reading.schema import CATEGORIES, Category
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
 
+STACKS_AT_MOST = 20_000
+"""Of how many stacks the call site is looked up; a job that makes new stacks in every step has many more."""
 CallSite = tuple[str, ...]
 """The user's frames of a stack as `file:line function`, innermost first."""
 RECOMPUTED = re.compile(r"torch/utils/checkpoint\.py (recompute_fn|unpack_hook|backward)$")
@@ -97,9 +99,9 @@ class RankMemory:
         most = np.zeros(len(stacks), np.int64)
         np.maximum.at(most, inverse, lives.size[counted])
         sites: dict[CallSite, int] = {}
-        for stack, size in zip(stacks.tolist(), most.tolist(), strict=True):
-            if site := self.site(stack):
-                sites[site] = max(size, sites.get(site, 0))
+        for row in largest_first(most):
+            if site := self.site(int(stacks[row])):
+                sites[site] = max(int(most[row]), sites.get(site, 0))
         return sites
 
     def most_blocks(self) -> dict[CallSite, int]:
@@ -118,9 +120,9 @@ class RankMemory:
         if len(stacks):
             # All blocks end by the end of the trace, so that the count is 0 again where the next stack begins.
             counts = np.maximum.reduceat(np.cumsum(change[order]), first)
-            for number, count in zip(stacks.tolist(), counts.tolist(), strict=True):
-                if site := self.site(number):
-                    most[site] = most.get(site, 0) + count
+            for row in largest_first(counts):
+                if site := self.site(int(stacks[row])):
+                    most[site] = most.get(site, 0) + int(counts[row])
         return most
 
     def state_bytes(self, entry: int) -> int:
@@ -144,6 +146,12 @@ class RankMemory:
         [shown] = stacks_showing(snapshot, frame_texts(snapshot), [RECOMPUTED])
         stack: Column = self.replay.trace.entry("stack")
         return bool(shown[np.unique(stack)].any())
+
+
+def largest_first(values: Integers) -> list[int]:
+    """Return the indexes of the `STACKS_AT_MOST` largest values, the largest first."""
+    order: list[int] = np.argsort(-values, kind="stable")[:STACKS_AT_MOST].tolist()
+    return order
 
 
 def joined(a: SiteUse, b: SiteUse) -> SiteUse:
