@@ -1,6 +1,7 @@
 """Classify stack frames as library or user code; all analyzers use this definition."""
 
 import re
+import sys
 from enum import IntEnum
 from functools import lru_cache
 
@@ -22,12 +23,19 @@ class Origin(IntEnum):
 # `libc.so.6` and `Module.cpp` are native, `utils.h5.py` is not. Allocator snapshots write `??` where no file is known.
 NATIVE = re.compile(r"^$|^\?\?$|\.(cpp|cc|cu|cuh|h|hpp|c|S|so|o)(?!\w)")
 
-# Traces and py-spy cut paths, so `torch/nn/modules/linear.py` and `threading.py` stand there without their folders.
 RUNTIME = re.compile(
     r"(^|/)torch/|-packages/(einops|jaxtyping|numpy|triton)/|(^|/)lib/python[\d.]*/(?!(site|dist)-packages/)"
-    r"|^<|^(copy|threading|contextlib|runpy)\.py$|(trainer|workbench)/recorders/"
+    r"|^<|(trainer|workbench)/recorders/"
 )
 PACKAGE = re.compile(r"(^|/)(site|dist)-packages/")
+
+SCRIPT_NAMES = {"cmd", "code", "profile", "timeit", "trace"}
+"""Modules of the standard library of which a user's script may have the name, because nothing in a training job imports
+them; a script with another module's name would break the import of torch."""
+STANDARD_LIBRARY = sys.stdlib_module_names - SCRIPT_NAMES
+CUT_PATH = re.compile(r"^(\w+)(\.py$|/)")
+"""Matches a path without the folder of its `sys.path` entry, as traces and py-spy write paths: `typing.py`,
+`asyncio/events.py`. The first group is a module or a package."""
 
 
 @lru_cache(maxsize=1 << 16)
@@ -36,9 +44,19 @@ def origin_of(filename: str) -> Origin:
     path = filename.replace("\\", "/")
     if NATIVE.search(path):
         return Origin.NATIVE
-    if RUNTIME.search(path):
+    if RUNTIME.search(path) or is_standard_library(path):
         return Origin.RUNTIME
     return Origin.PACKAGE if PACKAGE.search(path) else Origin.USER
+
+
+def is_standard_library(path: str) -> bool:
+    """Return whether a path that is cut after its entry of `sys.path` leads to a module of Python's standard library.
+
+    >>> [is_standard_library(path) for path in ("typing.py", "json/decoder.py", "train.py", "src/typing.py")]
+    [True, True, False, False]
+    """
+    cut = CUT_PATH.match(path)
+    return cut is not None and cut[1] in STANDARD_LIBRARY
 
 
 def is_library(filename: str) -> bool:

@@ -25,6 +25,7 @@ from workbench.tui.panes.trace import TracePane
 from workbench.tui.widgets.charts.device_memory import DeviceMemoryChart
 from workbench.tui.widgets.charts.gantt import Gantt
 from workbench.tui.widgets.key_bindings import CURSOR_KEYS, SEARCH_KEYS
+from workbench.tui.widgets.trees.stack_tree import StackTree
 from workbench.tui.widgets.view_switcher import VIEW_KEYS
 from workbench.watch.app import WatchApp
 
@@ -34,6 +35,7 @@ KEYS: dict[str, list[Any]] = {
     "Views below a chart": VIEW_KEYS,
     "Memory": MemoryPane.BINDINGS,
     "Hang": HangPane.BINDINGS,
+    "Stacks of a hang": StackTree.BINDINGS,
     "Trace": TracePane.BINDINGS,
     "Events of a trace": Gantt.BINDINGS,
     "Memory of a trace": DeviceMemoryChart.BINDINGS,

@@ -145,6 +145,23 @@ def stacks(run: Run, options: store.Options | None = None) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["depth", "name", "place", "ranks", "filename", "line", "own"])
 
 
+def without_libraries(stacks: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of `stacks` that are the user's code, and those of other code in which a branch ends.
+
+    The depth of a row becomes the number of frames around it that are left.
+    """
+    depths = stacks["depth"].tolist()
+    is_end = (after <= depth for depth, after in zip(depths, [*depths[1:], 0], strict=True))
+    kept = [bool(own) or end for own, end in zip(stacks["own"], is_end, strict=True)]
+    left, around = [], [0]
+    for depth, is_kept in zip(depths, kept, strict=True):
+        # `around[d]` is how many frames are left around the frame at depth d of the current branch.
+        del around[depth + 1 :]
+        left.append(around[depth])
+        around.append(around[depth] + is_kept)
+    return stacks.assign(depth=left)[kept].reset_index(drop=True)
+
+
 def stack_of(rank: int, job: Job, side: SideFiles) -> Sequence[Frame]:
     """Return the Python stack of a rank, innermost frame first: of its exception, main thread or current operation."""
     taken, ended = side.main_stack(rank), side.exits.get(rank)

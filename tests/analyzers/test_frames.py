@@ -20,6 +20,11 @@ from analyzers.frames import Origin, is_library, origin_of
         ("/venv/lib/python3.11/site-packages/transformers/models/llama/modeling_llama.py", Origin.PACKAGE),
         ("/home/me/train.py", Origin.USER), ("train.py", Origin.USER), ("/home/me/utils.h5.py", Origin.USER),
         ("/home/me/my_threading.py", Origin.USER),
+        ("typing.py", Origin.RUNTIME), ("_weakrefset.py", Origin.RUNTIME), ("json/decoder.py", Origin.RUNTIME),
+        ("concurrent/futures/thread.py", Origin.RUNTIME),
+        # A folder of any name is the user's, and so are the names that scripts have.
+        ("/home/me/typing.py", Origin.USER), ("src/typing.py", Origin.USER), ("trace.py", Origin.USER),
+        ("code/train.py", Origin.USER), ("data/json/read.py", Origin.USER), ("typing_tools.py", Origin.USER),
     ],
 )  # fmt: skip
 def test_the_origin_of_a_file(filename, origin):

@@ -7,6 +7,7 @@ import pickle
 import signal
 import time
 
+import pandas as pd
 import pytest
 
 from analyzers import run
@@ -257,6 +258,16 @@ def test_the_stack_names_the_line_that_is_stuck(folder, pair):
     shown = views.stacks(run.discover(folder.path))
     row = shown[shown["name"] == "tokenize"].iloc[0]
     assert (row["depth"], row["ranks"]) == (1, [1])
+
+
+def test_stacks_without_libraries_keep_the_frames_that_end_them():
+    rows = [
+        (0, "main", True), (1, "call", False), (2, "forward", True), (3, "silu", False),
+        (1, "step", True), (2, "wrapper", False), (3, "wait", False),
+    ]  # fmt: skip
+    left = views.without_libraries(pd.DataFrame(rows, columns=["depth", "name", "own"]))
+    told = [*zip(left["depth"], left["name"], strict=True)]
+    assert told == [(0, "main"), (1, "forward"), (2, "silu"), (1, "step"), (2, "wait")]
 
 
 def test_py_spy_stacks_are_read_too(folder, pair):

@@ -26,6 +26,8 @@ from workbench.tui.widgets.charts.step_charts import LossChart, PhaseChart
 from workbench.tui.widgets.cut_text import fitted
 from workbench.tui.widgets.row_list import RowList
 from workbench.tui.widgets.tables import Grid
+from workbench.tui.widgets.trees.call_tree import CallTree
+from workbench.tui.widgets.trees.memory_tree import MemoryTree
 from workbench.tui.widgets.trees.stack_tree import StackTree
 
 
@@ -160,6 +162,23 @@ async def test_the_life_of_a_block_and_what_changed(fixtures):
         text = await press(app, pilot, "v")
         assert "reserved ranges over time" in text
         assert "MiB      0 0.0   █" in text
+
+
+@pytest.mark.parametrize(
+    ("run", "room", "tree"), [("traces/allocating", "trace", CallTree), ("oom_2ranks", "memory", MemoryTree)]
+)
+async def test_trees_of_stacks_show_library_frames_at_a_key(fixtures, run, room, tree):
+    """`i` leads to the tree of functions, or of stacks, without libraries; once more it adds them."""
+    app = app_on(fixtures / run, room)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until(pilot, lambda: app.query("ViewStrip"))
+        assert re.search(r"\(i: with (libraries|library frames)\)", await press(app, pilot, "", "i"))
+        users = set(app.query_one(tree)._names)
+        assert users
+        assert "(i: without)" in await press(app, pilot, "i")
+        every = set(app.query_one(tree)._names)
+        assert len(every - users) > len(users - every)
+        assert "(i: with" not in await press(app, pilot, "b")
 
 
 async def test_two_runs_side_by_side(fixtures):

@@ -99,6 +99,10 @@ def test_a_click_on_a_rank_leads_to_its_stack(serving, page_of, tmp_path):
         page.wait_for_function("() => location.search.includes('rank=3')")
         page.wait_for_selector(".stacks .dim")
         assert "loop_in_python" in page.locator(".stacks li:not(.dim)").last.inner_text()
+        assert not page.locator(".stacks", has_text="_call_impl").count()
+        page.click("#drawer >> text=show library frames")
+        page.wait_for_selector(".stacks:has-text('_call_impl')")
+        assert "rank=3" in page.url
 
 
 def test_the_settings_take_the_height_that_the_window_has(serving, page_of, tmp_path):

@@ -55,6 +55,7 @@ class MemoryPane(Vertical):
         Binding("full_stop", "snapshot(1)", "Later snapshot", id="memory.later", show=False),
         *VIEW_KEYS,
         Binding("b", "group", "Group by", id="memory.group"),
+        Binding("i", "library_frames", "Library frames", id="memory.internal", show=False),
         Binding("space", "mark", "Mark", id="memory.mark"),
         Binding("d", "changes", "Changes", id="memory.changes"),
     ]
@@ -193,6 +194,9 @@ class MemoryPane(Vertical):
 
     async def action_group(self) -> None:
         await self.query_one(MemoryViews).regroup()
+
+    async def action_library_frames(self) -> None:
+        await self.query_one(MemoryViews).switch_libraries()
 
     def action_mark(self) -> None:
         """Mark the instant at the cursor, so that other instants can be compared with it."""

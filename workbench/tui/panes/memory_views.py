@@ -41,6 +41,7 @@ TITLES = {
 TIMELESS = ("life", "places", "reserved", "ranks")
 """The views that do not show a single instant."""
 GROUPINGS = ("module", "line", "stack", "category")
+BY_STACK = "stack"
 ALLOCATED_BY = ("pool", "stream", "phase")
 CELL_WIDTH = 13
 EARLIER, LATER = 6, 60
@@ -97,6 +98,7 @@ class MemoryViews(ViewSwitcher):
         self._peaks = peaks_of_ranks(devices)
         self._categories = [name for name in CATEGORIES if any(peak.categories.get(name) for peak in self._peaks)]
         self._grouping, self._allocated_by = GROUPINGS[0], ALLOCATED_BY[0]
+        self._with_libraries = False
         self._instant: Instant | None = None
         self._mark: Instant | None = None
         self._addresses: list[int] = []
@@ -144,6 +146,13 @@ class MemoryViews(ViewSwitcher):
             self._grouping = GROUPINGS[(GROUPINGS.index(self._grouping) + 1) % len(GROUPINGS)]
         await self.turn_to("tree")
 
+    async def switch_libraries(self) -> None:
+        """Show or hide the library frames of the tree by stack; from any other view, only switch to this tree."""
+        if self.view == "tree" and self._grouping == BY_STACK:
+            self._with_libraries = not self._with_libraries
+        self._grouping = BY_STACK
+        await self.turn_to("tree")
+
     async def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Switch to the view of one address: all blocks that were ever allocated where the selected block is."""
         if event.data_table.id == "list" and event.cursor_row < len(self._addresses):
@@ -180,7 +189,8 @@ class MemoryViews(ViewSwitcher):
         return self._grid("stacks", stack_list(views.top_stacks(at.artefact, self._options, at.device, at.entry)))
 
     def _tree(self, at: Instant) -> Drawing:
-        frame = views.tree(at.artefact, self._options, at.device, by=self._grouping, entry=at.entry)
+        by = "whole_stack" if self._grouping == BY_STACK and self._with_libraries else self._grouping
+        frame = views.tree(at.artefact, self._options, at.device, by=by, entry=at.entry)
         return partial(self.widget("tree", MemoryTree).show, frame)
 
     def _blocks(self, at: Instant) -> Drawing:
@@ -239,7 +249,15 @@ class MemoryViews(ViewSwitcher):
             return ": no block is live" if self._address is None else f" {self._address:#x}"
         if self.view == "changes" and self._mark is not None:
             return f" at entry {self._mark.entry},"
-        return {"tree": f" {self._grouping}", "places": f" {self._allocated_by} (b: by another key)"}.get(self.view, "")
+        if self.view == "tree":
+            return f" {self._grouping}{self._libraries()}"
+        return f" {self._allocated_by} (b: by another key)" if self.view == "places" else ""
+
+    def _libraries(self) -> str:
+        """Return which frames the tree by stack has and what the key `i` does; empty for other trees."""
+        if self._grouping != BY_STACK:
+            return ""
+        return " with library frames (i: without)" if self._with_libraries else " (i: with library frames)"
 
 
 def peaks_of_ranks(devices: Sequence[Device]) -> list[PeakOfRank]:

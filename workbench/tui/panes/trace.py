@@ -72,6 +72,7 @@ class TracePane(Vertical):
         Binding("right_square_bracket", "rank(1)", "Next rank", id="trace.next"),
         Binding("p", "pick", "Pick rank", id="trace.pick"),
         Binding("b", "group", "Calls by", id="trace.group"),
+        Binding("i", "library_frames", "Functions in libraries", id="trace.internal", show=False),
         *VIEW_KEYS,
     ]
 
@@ -123,6 +124,9 @@ class TracePane(Vertical):
     async def action_group(self) -> None:
         await self._views.regroup()
 
+    async def action_library_frames(self) -> None:
+        await self._views.switch_libraries()
+
     async def action_turn(self, by: int) -> None:
         await self._views.action_turn(by)
 
@@ -138,6 +142,7 @@ class TraceViews(ViewSwitcher):
         self.at = next((at for at, rank in enumerate(data.ranks) if rank.rank in blamed), 0)
         self._window: tuple[int, int] | None = None
         self._by = CALLS_BY[0]
+        self._with_libraries = False
 
     def widgets(self) -> Iterable[Widget]:
         """Yield the widget of each view in `TITLES`."""
@@ -155,7 +160,7 @@ class TraceViews(ViewSwitcher):
 
     def title(self) -> str:
         """Return the title of the view, which names the rank."""
-        title = super().title() + (f" {self._by}" if self.view == "calls" else "")
+        title = super().title() + (f" {self._grouping()}" if self.view == "calls" else "")
         if self.view in ("waits", "opportunities"):
             return title
         return f"{title} of {account_name(self._rank)} ({self.at + 1} of {len(self._data.ranks)})"
@@ -193,8 +198,15 @@ class TraceViews(ViewSwitcher):
         return partial(self.widget("events", Gantt).show, frame, window)
 
     def _calls(self) -> Drawing:
-        frame = views.tree(self._artefacts[self._rank.path], self._options, self._by)
+        by = "user_function" if self._by == "function" and not self._with_libraries else self._by
+        frame = views.tree(self._artefacts[self._rank.path], self._options, by)
         return partial(self.widget("calls", CallTree).show, frame)
+
+    def _grouping(self) -> str:
+        """Return what the nodes of the tree of calls are, and of functions what the key `i` does."""
+        if self._by != "function":
+            return self._by
+        return "function, with libraries (i: without)" if self._with_libraries else "function (i: with libraries)"
 
     def _memory(self) -> Drawing:
         window, rank = self._window, self._rank
@@ -219,6 +231,13 @@ class TraceViews(ViewSwitcher):
         """
         if self.view == "calls":
             self._by = CALLS_BY[(CALLS_BY.index(self._by) + 1) % len(CALLS_BY)]
+        await self.turn_to("calls")
+
+    async def switch_libraries(self) -> None:
+        """Show or hide the functions in libraries; from any other view, only switch to the tree of functions."""
+        if self.view == "calls" and self._by == "function":
+            self._with_libraries = not self._with_libraries
+        self._by = "function"
         await self.turn_to("calls")
 
     def on_time_zoom_window_asked(self, event: TimeZoom.WindowAsked) -> None:

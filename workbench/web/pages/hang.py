@@ -1,4 +1,7 @@
-"""The page on hangs; `?group=NAME` selects the process group, `rank=N` the rank whose stack is highlighted."""
+"""The page on hangs; `?group=NAME` selects the process group, `rank=N` the rank whose stack is highlighted.
+
+`library=1` shows the library frames of the merged stacks.
+"""
 
 import re
 from collections import Counter
@@ -19,6 +22,7 @@ from workbench.web.components.elements import Elements
 from workbench.web.components.figure import drawn
 from workbench.web.components.links import choice, labelled, prose, source_code
 from workbench.web.components.text import not_recorded, table
+from workbench.web.components.tree import FRAMES
 from workbench.web.components.workspace import Tab, table_tab, workspace
 from workbench.web.gestures import clicked_point
 from workbench.web.query import Query, address, number, parse_query
@@ -140,19 +144,21 @@ def merged_stacks(stacks: pd.DataFrame, query: Query) -> Elements:
     known = sorted({rank for ranks in stacks["ranks"] for rank in ranks})
     if not known:
         return []
-    rank = shown_rank(query, known)
+    rank, library = shown_rank(query, known), query.get("library") == "1"
+    shown = stacks if library else views.without_libraries(stacks)
     lines = [
         html.Li(
             [f"{clean(name)} ", source_code(line), f" {rank_names(ranks)}"],
             style={"marginLeft": f"{min(depth, DEEPEST_INDENT) / 2}rem"},
             className="" if rank == ALL_RANKS else "here" if rank in ranks else "dim",
         )
-        for depth, name, line, ranks in zip(*(stacks[c] for c in ("depth", "name", "place", "ranks")), strict=True)
+        for depth, name, line, ranks in zip(*(shown[c] for c in ("depth", "name", "place", "ranks")), strict=True)
     ]
     names = [("", "all ranks"), *((str(one), f"rank {one}") for one in known[:SINGLE_RANKS])]
     return [
         html.H2("Python stacks of all ranks, merged", id="stacks"),
         choice("rank", names, "" if rank == ALL_RANKS else str(rank), query, "a rank"),
+        choice("library", FRAMES, "1" if library else "0", query, "the frames of stacks"),
         html.Ul(lines, className="stacks"),
     ]
 

@@ -7,6 +7,7 @@ import pandas as pd
 from rich.text import Text
 from textual.binding import Binding, BindingType
 
+from analyzers.hangs.views import without_libraries
 from analyzers.words import quantity, rank_names, rank_ranges
 from workbench.console import clean
 from workbench.tui.widgets.trees.lazy_tree import LazyTree
@@ -43,15 +44,12 @@ class StackTree(LazyTree):
         self._draw()
 
     def _draw(self) -> None:
-        parents = parents_of(self._whole["depth"].tolist())
-        inner = set(parents)
-        kept = [r for r, own in enumerate(self._whole["own"]) if own or r not in inner or not self._own_only]
-        self._frame = self._whole.iloc[kept].reset_index(drop=True)
-        hidden = len(self._whole) - len(kept)
+        self._frame = without_libraries(self._whole) if self._own_only else self._whole
+        hidden = len(self._whole) - len(self._frame)
         head = f"{quantity(self._all, 'rank')} with a stack" if self._all else "no stacks recorded"
         names = [f"{file}:{line} {name}" for file, line, name in zip(*(self._frame[c] for c in PLACE), strict=True)]
         more = f", {quantity(hidden, 'library frame')} hidden (i)" if hidden else ""
-        self.fill(Text(head + more), kept_parents(parents, kept), names)
+        self.fill(Text(head + more), parents_of(self._frame["depth"].tolist()), names)
 
     def label_of(self, row: int) -> Text:
         """Return the line of the frame with the index `row`: function, source line and ranks.
@@ -62,22 +60,6 @@ class StackTree(LazyTree):
         ranks = frame["ranks"]
         mark = (f"  {rank_names(ranks)}", "bold") if len(ranks) < self._all else (f"  {rank_ranges(ranks)}", "dim")
         return Text.assemble(clean(frame["name"]), (f"  {clean(frame['place'])}", "dim"), mark)
-
-
-def kept_parents(parents: Sequence[int], kept: Sequence[int]) -> list[int]:
-    """Return, for each row in `kept`, the position in `kept` of its nearest ancestor in `kept` (-1: none).
-
-    `parents` has the index of each row's parent. The caller draws a tree of these rows only.
-    """
-    numbers = {row: number for number, row in enumerate(kept)}
-    numbers[-1] = -1
-    nearest = []
-    for row in kept:
-        above = parents[row]
-        while above not in numbers:
-            above = parents[above]
-        nearest.append(numbers[above])
-    return nearest
 
 
 def parents_of(depths: Sequence[int]) -> list[int]:
