@@ -147,7 +147,7 @@ def test_the_first_page_shows_the_first_tables_and_the_others_on_demand(phone):
     more = phone.locator("details.more")
     assert more.locator("summary").inner_text().endswith("more tables")
     assert not more.locator("table").first.is_visible()
-    shown = phone.locator("main > div > article").evaluate_all("articles => articles.map(one => one.ariaLabel)")
+    shown = phone.locator("main .tables article").evaluate_all("articles => articles.map(one => one.ariaLabel)")
     assert shown[:2] == ["Ranks", "Chain of events"]
     assert shown[-1] == "Files"
     more.locator("summary").click()
@@ -160,3 +160,20 @@ def test_columns_out_of_sight_do_not_make_rows_high(phone):
     rows = place.locator("tbody tr").evaluate_all("nodes => nodes.map(node => node.getBoundingClientRect().height)")
     assert rows
     assert max(rows) <= 46
+
+
+def test_the_messages_of_log_events_wrap(page_of, serving, tmp_path):
+    with serving(discover(FIXTURES / "oom_4ranks"), tmp_path) as address:
+        page = page_of(address, PHONE)
+        page.goto(f"{address}/logs")
+        events = page.locator("#events")
+        events.locator("td", has_text="RuntimeError").wait_for()
+        assert events.evaluate("node => node.scrollWidth <= node.clientWidth")
+
+
+def test_the_failed_step_is_named_above_the_titles_of_the_small_charts(phone):
+    """They would overlap in a narrow window, where the first title reaches as far as the line of the failed step."""
+    texts = phone.locator("#steps-overview .annotation-text")
+    [*titles, failed] = texts.evaluate_all(BOXES)
+    assert (texts.last.text_content() or "").startswith("✗ step")
+    assert all(failed[3] <= title[2] + 1 for title in titles)

@@ -11,7 +11,7 @@ from workbench.present.tables.steps import steps_tables
 from workbench.present.tables.trace import trace_tables
 
 CHAIN = "Chain of events"
-"""The title of the table of events; a chain of one event says no more than the verdict."""
+"""The title of the table of events."""
 TABLES_BEHIND = 3
 """The number of tables that are shown of each analyzer that the chain names; the analyzer's own view has the others."""
 
@@ -19,9 +19,11 @@ TABLES_BEHIND = 3
 def incident_tables(data: IncidentData) -> list[Table]:
     """Return the chain of events of an incident, and the tables of the analyzers that found these events.
 
-    Without an incident, return the first table of each analyzer.
+    A chain of one event is left out, because it says no more than the verdict. Without an incident, return the first
+    table of each analyzer.
     """
-    chain = table(CHAIN, "# | event", ((i, link.text) for i, link in enumerate(data.chain, 1)))
+    events = data.chain if len(data.chain) > 1 else ()
+    chain = table(CHAIN, "# | event", ((i, link.text) for i, link in enumerate(events, 1)))
     named = {finding.partition(".")[0] for link in data.chain for finding in link.findings}
     rooms = dict(room_tables(data))
     # Nothing went wrong, so no room explains anything: each shows its first table as an overview.

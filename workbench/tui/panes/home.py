@@ -22,7 +22,7 @@ from workbench.colours import SEVERITIES, SEVERITY_SIGNS
 from workbench.console import clean
 from workbench.evidence_link import EvidenceLink, evidence_link
 from workbench.present.sections import sections
-from workbench.present.tables.incident import CHAIN
+from workbench.present.table import filled
 from workbench.present.tables.run import file_list, rank_list
 from workbench.tui.widgets.key_bindings import CURSOR_KEYS
 from workbench.tui.widgets.tables import Grid, titled
@@ -153,8 +153,7 @@ class HomeViews(ViewSwitcher):
 
     def widgets(self) -> Iterable[Widget]:
         """Yield the widget of each view in `TITLES`."""
-        tables = [table for table in sections(self._report) if not (table.title == CHAIN and len(table.rows) == 1)]
-        yield VerticalScroll(self._text, *titled(tables[:TABLES_AT_MOST]), id="finding")
+        yield VerticalScroll(self._text, *titled(filled(sections(self._report))[:TABLES_AT_MOST]), id="finding")
         yield Grid(rank_list(self._report), id="ranks")
         yield Grid(file_list(self._runs), id="artefacts")
 

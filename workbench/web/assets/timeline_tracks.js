@@ -100,7 +100,9 @@
   function head(track, changed) {
     const node = element("div", "", { class: track.device ? "head device" : "head" });
     const { title: rank, short } = track.source, title = rank ? `${rank}, ${track.lane}` : track.lane;
-    const shown = short ? `${short} ${track.lane}` : track.lane;
+    // A narrow window has room for the number of a thread, which tells it from others, if the word is left out.
+    const lane = window.matchMedia("(max-width: 600px)").matches ? track.lane.replace(/^thread (?=\d)/, "") : track.lane;
+    const shown = short ? `${short} ${lane}` : lane;
     const sign = track.depths === 1 ? "" : track.folded ? "▸ " : "▾ ";
     const fold = element("button", sign + shown, { "aria-expanded": !track.folded, "aria-label": title, title });
     node.track = track;

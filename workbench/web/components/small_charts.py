@@ -32,14 +32,16 @@ def small_charts(charts: list[SmallChart], failed: int | None, zoomed: Span | No
     steps_across = {"range": [*ends], "tickprefix": "step ", "showtickprefix": "first"}
     # Plotly places charts and their names by shares of the height, without the margins.
     height = (HEIGHT + TITLE_HEIGHT) * len(charts) - TITLE_HEIGHT
+    # The failed step is named above the title of the first chart, which may reach as far as its line.
+    above = TITLE_HEIGHT * (1 + len(marked))
     tops = [1 - i * (HEIGHT + TITLE_HEIGHT) / height for i in range(len(charts))]
     axes = {
         axis_name("yaxis", i): {"domain": [max(0.0, top - HEIGHT / height), top], "nticks": 3, **few_ticks(chart)}
         for i, (chart, top) in enumerate(zip(charts, tops, strict=True))
     }
     layout: FigurePart = {
-        "height": height + TITLE_HEIGHT + BELOW,
-        "margin": {"l": 70, "r": 10, "t": TITLE_HEIGHT, "b": BELOW},
+        "height": height + above + BELOW,
+        "margin": {"l": 70, "r": 10, "t": above, "b": BELOW},
         "showlegend": False,
         "hovermode": "x unified",
         "xaxis": {"anchor": axis_name("y", len(charts) - 1), **steps_across},
@@ -97,6 +99,8 @@ def failure_line(step: int) -> FigurePart:
 
 
 def failure_name(step: int) -> FigurePart:
-    """Return the annotation that names the failed step, at the upper end of the vertical line."""
-    place: FigurePart = {"x": step, "y": 1, "yref": "paper", "xanchor": "right", "yanchor": "bottom"}
+    """Return the annotation that names the failed step, above the vertical line and the title of the first chart."""
+    place: FigurePart = {
+        "x": step, "y": 1, "yref": "paper", "yshift": TITLE_HEIGHT - 4, "xanchor": "auto", "yanchor": "bottom",
+    }  # fmt: skip
     return place | {"text": f"✗ step {step}", "showarrow": False, "font": {"size": 11, "color": theme().hues["error"]}}

@@ -17,6 +17,8 @@ from workbench.web.served_run import ServedRun
 
 FIRST_TABLES = 2
 """The number of tables of the report that are shown below the ranks; the first ones are the most important."""
+HALF, SPACE = 110, 3
+"""The number of letters that fit beside each other in half of a large screen, and that the space between columns takes."""
 
 
 def layout(served: ServedRun, _query: Query) -> html.Div:
@@ -28,17 +30,23 @@ def layout(served: ServedRun, _query: Query) -> html.Div:
     # The report of a comparison knows nothing about its ranks but their numbers.
     ranks = [] if served.rooms.compare else [rank_list(report)]
     first, more = parted(sections(report))
-    tables = [*ranks, *first, file_list(runs)]
+    tables = [section for section in (*ranks, *first, file_list(runs)) if section.rows]
     return html.Div(
         [
             html.Div([verdict(report, address), *([shown] if shown else [])], className="lead"),
             *([by_step] if by_step else []),
             *([html.H2("Findings")] if report.findings else []),
             *(finding(found, evidence_address(served, found)) for found in report.findings),
-            *(table(section) for section in tables if section.rows),
+            html.Div([*map(placed, tables)], className="tables"),
             *([folded(more)] if more else []),
         ]
     )
+
+
+def placed(section: Table) -> html.Div:
+    """Return a table as HTML; one that is too wide for half of a large screen may take all of its width."""
+    widths = (max(map(len, cells)) + SPACE for cells in zip(section.columns, *section.rows, strict=True))
+    return html.Div(table(section), className="broad" if sum(widths) > HALF else "")
 
 
 def parted(tables: Sequence[Table]) -> tuple[list[Table], list[Table]]:
