@@ -10,7 +10,19 @@ ROWS = 12
 """The number of rows of a table that a document shows; `--json` prints all data."""
 MORE = 5000
 COUNTS = frozenset(
-    ("allocations", "blocks", "calls", "compilations", "count", "events", "kernels", "launches", "times", "tokens")
+    (
+        "allocations",
+        "blocks",
+        "calls",
+        "compilations",
+        "count",
+        "entries",
+        "events",
+        "kernels",
+        "launches",
+        "times",
+        "tokens",
+    )
 )
 """The headings of columns of counts, which have commas between thousands.
 

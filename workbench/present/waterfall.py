@@ -1,4 +1,4 @@
-"""The change between two runs as a waterfall of text lines, from the total of run a to the total of run b."""
+"""The change between two runs as a waterfall of text lines, from the total of run A to the total of run B."""
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -20,7 +20,7 @@ NAME, SHORTEST_BAR = 18, 8
 
 
 def waterfall_lines(parts: Sequence[tuple[str, float]], ends: tuple[float, float], width: int) -> list[Text]:
-    """Return lines of `width` characters: the total of run a, a line for each part, and the total of run b.
+    """Return lines of `width` characters: the total of run A, a line for each part, and the total of run B.
 
     `parts` are (name, seconds), and `ends` are the totals. The line of a part has its name, a bar that starts where the
     bar above ends, and the change with its sign.
@@ -31,7 +31,7 @@ def waterfall_lines(parts: Sequence[tuple[str, float]], ends: tuple[float, float
     shown += [("everything else", rest)] if abs(rest) >= least else []
     levels = [ends[0], *accumulate((change for _, change in shown), initial=ends[0])]
     bars = [(0.0, ends[0]), *pairwise(levels[1:]), (0.0, ends[1])]
-    names = ["run a", *(clean(name) for name, _ in shown), "run b"]
+    names = ["run A", *(clean(name) for name, _ in shown), "run B"]
     texts = [duration(ends[0]), *(signed(change, duration) for _, change in shown), duration(ends[1])]
     label, number = min(NAME, max(map(len, names))), max(map(len, texts))
     scale = max(SHORTEST_BAR, width - label - number - 3) / max(*levels, ends[1], 1e-9)

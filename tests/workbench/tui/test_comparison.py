@@ -24,7 +24,7 @@ def comparison(fixtures):
 def test_each_bar_begins_where_the_one_above_ends():
     """A part that nobody would see has no line; the bars lead from one total to the other."""
     a, profiler, data, b = (line.plain for line in waterfall_lines(PARTS, (2.0, 1.25), 60))
-    begin = len(a) - len(a.lstrip()) + len("run a ")
+    begin = len(a) - len(a.lstrip()) + len("run A ")
     assert a.count("█") == a.rindex("█") - begin + 1
     assert profiler.rindex("█") == a.rindex("█")
     assert data.index("█") == profiler.index("█")
@@ -57,7 +57,7 @@ async def test_the_chart_is_beside_the_measures_or_a_view_of_its_own(fixtures):
     async with app.run_test(size=(200, 50)) as pilot:
         await settle(app, pilot)
         assert CAPTION in shown(app)
-        assert "run a" in shown(app)
+        assert "run A" in shown(app)
     app = comparison(fixtures)
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(app, pilot)
@@ -65,7 +65,7 @@ async def test_the_chart_is_beside_the_measures_or_a_view_of_its_own(fixtures):
         assert "oom_2ranks and straggler_data_2ranks" in shown(app).splitlines()[0]
         screen = await press(app, pilot, "v")
         assert "how the mean step changed" in screen
-        assert "run b" in screen
+        assert "run B" in screen
         assert "Next view" in screen
         assert "memory by module" in await press(app, pilot, "v")
 
@@ -93,6 +93,6 @@ async def test_the_home_view_shows_what_changed(fixtures):
     async with app.run_test(size=(200, 50)) as pilot:
         text = await press(app, pilot, "", "1")
         assert "How the mean step changed, by phase" in text
-        assert "run b █" in text
+        assert "run B █" in text
         await pilot.click("#picture")
         assert "measures of both runs" in await press(app, pilot, "")

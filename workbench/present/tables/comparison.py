@@ -17,7 +17,7 @@ GROUPINGS: Mapping[str, Callable[[Diff], Sequence[MemoryChange]]] = {
 }
 """{name of a grouping in dashboard addresses: function that returns the changes of peak memory in this grouping}."""
 SINGULAR = {"categories": "category", "modules": "module", "lines": "source line"}
-HEADS = "{} | a> | b> | change>"
+HEADS = "{} | A> | B> | change>"
 
 Formatter = Callable[[float], str]
 
@@ -39,12 +39,12 @@ def measures(data: CompareData) -> Table:
     """Return a table that compares step time, throughput, loss and memory of both runs."""
     rows = data.rows[: len(data.rows) - len(data.config)]  # the settings come after the measures
     cells = ((row.what, row.a, row.b, row.change, row.interval) for row in rows)
-    return table("Runs side by side", "measure | a> | b> | change> | 95 % interval>", cells, 40)
+    return table("Runs side by side", "measure | A> | B> | change> | 95 % interval>", cells, 40)
 
 
 def settings(data: CompareData) -> Table:
     """Return a table of the settings that differ between the runs."""
-    return table("Settings that differ", "setting | a | b", ((row.what, row.a, row.b) for row in data.config), 40)
+    return table("Settings that differ", "setting | A | B", ((row.what, row.a, row.b) for row in data.config), 40)
 
 
 def step_phases(data: CompareData) -> Table:
@@ -77,7 +77,7 @@ def trace_changes(diff: TraceDiff, kind: str, limit: int = 12) -> Table:
         for c in diff.changes
         if c.kind == kind
     )
-    return table(f"Time per profiled step that changed, by {kind}", f"{kind} | how | a> | b> | change>", rows, limit)
+    return table(f"Time per profiled step that changed, by {kind}", f"{kind} | how | A> | B> | change>", rows, limit)
 
 
 def device_memory(diff: TraceDiff, limit: int = 16) -> Table:
@@ -85,7 +85,7 @@ def device_memory(diff: TraceDiff, limit: int = 16) -> Table:
     rows = (
         (c.where, c.kind, c.name, size(c.a_bytes), size(c.b_bytes), signed(c.change_bytes, size)) for c in diff.memory
     )
-    return table("Device memory in the traces", "device | measure | name | a> | b> | change>", rows, limit)
+    return table("Device memory in the traces", "device | measure | name | A> | B> | change>", rows, limit)
 
 
 def memory_changes(diff: Diff, by: str, limit: int = 8) -> Table:
@@ -99,13 +99,13 @@ def memory_changes(diff: Diff, by: str, limit: int = 8) -> Table:
         if c.bytes
     )
     name = SINGULAR[by]
-    return table(f"Memory that changed, by {name}", f"{name} | state | a> | b> | change>", rows, limit)
+    return table(f"Memory that changed, by {name}", f"{name} | state | A> | B> | change>", rows, limit)
 
 
 def changes(
     title: str, heads: str, rows: Sequence[tuple[str, float, float, float]], text: Formatter, limit: int = 12
 ) -> Table:
-    """Return a table of rows (name, value in run a, value in run b, change); the function `text` formats numbers."""
+    """Return a table of rows (name, value in run A, value in run B, change); the function `text` formats numbers."""
     cells = ((what, text(a), text(b), signed(change, text)) for what, a, b, change in rows)
     return table(title, heads, cells, limit)
 

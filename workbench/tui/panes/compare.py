@@ -52,7 +52,7 @@ class ComparePane(ViewSwitcher):
         yield Waterfall(self._data, id="phases")
         yield Grid(id="memory")
         yield RowList[tuple[str, list[float]]](Text(f"  {'from':>9} {'to':>9}", style="dim"), loss_line, id="losses")
-        yield Grid(table("", "setting | a | b", rows, len(self._data.config)), id="settings")
+        yield Grid(table("", "setting | A | B", rows, len(self._data.config)), id="settings")
 
     def ask(self, view: str) -> Drawing | None:
         """Compute the content of the view named `view`, and return a function that draws it.
@@ -84,7 +84,7 @@ class ComparePane(ViewSwitcher):
 
 
 class Waterfall(Static, can_focus=True):
-    """A waterfall chart of how the mean step of run a becomes that of run b; each bar is the change of a phase.
+    """A waterfall chart of how the mean step of run A becomes that of run B; each bar is the change of a phase.
 
     The chart can take the focus where it fills a view: the keys of the pane work only if a widget inside has the focus.
     """

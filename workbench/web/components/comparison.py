@@ -31,7 +31,7 @@ ROW_PX = 26
 
 
 def bytes_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[int, int]) -> go.Figure:
-    """Return a waterfall chart of bytes from run a to run b.
+    """Return a waterfall chart of bytes from run A to run B.
 
     `parts` are the changes (name, bytes) and `ends` the totals of both runs.
     """
@@ -39,7 +39,7 @@ def bytes_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[int, int]) -
 
 
 def seconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float]) -> go.Figure:
-    """Return a waterfall chart of seconds from run a to run b.
+    """Return a waterfall chart of seconds from run A to run B.
 
     `parts` are the changes (name, seconds) and `ends` the totals of both runs.
     """
@@ -48,7 +48,7 @@ def seconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, flo
 
 
 def nanoseconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float]) -> go.Figure:
-    """Return a waterfall chart of nanoseconds from run a to run b.
+    """Return a waterfall chart of nanoseconds from run A to run B.
 
     `parts` are the changes (name, ns) and `ends` the totals of both runs.
     """
@@ -56,16 +56,16 @@ def nanoseconds_waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float,
 
 
 def waterfall(parts: Sequence[tuple[str, float]], ends: tuple[float, float], text: Formatter) -> go.Figure:
-    """Return a waterfall chart of how the total of run a becomes the total of run b.
+    """Return a waterfall chart of how the total of run A becomes the total of run B.
 
     `ends` are the two totals. `parts` are the changes (name, amount); the bar of a change starts where the bar above it
     ends. `text` formats a number.
     """
-    # The rest is one bar, so that the bars still add up to the total of run b.
+    # The rest is one bar, so that the bars still add up to the total of run B.
     shown = [part for part in parts[:BARS] if abs(part[1]) >= LEAST_SHARE * max(ends)]
     rest = sum(change for name, change in parts if (name, change) not in shown)
     bars = [*shown, *([("everything else", rest)] if rest else [])]
-    names = ["run a", *(short(name) for name, _ in bars), "run b"]
+    names = ["run A", *(short(name) for name, _ in bars), "run B"]
     texts = [text(ends[0]), *(signed(change, text) for _, change in bars), text(ends[1])]
     figure = go.Figure(
         go.Waterfall(
@@ -152,7 +152,7 @@ def both_runs(series: Mapping[str, "pd.Series[float]"], axis: FigurePart) -> go.
     figure = go.Figure(layout=plain_layout())
     for name, values in series.items():
         line = {"color": theme().hues[SIDES[name]], "dash": DASHES[name]}
-        figure.add_trace(go.Scatter(x=values.index, y=values, name=f"run {name}", line=line))
+        figure.add_trace(go.Scatter(x=values.index, y=values, name=f"run {name.upper()}", line=line))
     steps = [step for values in series.values() for step in values.index]
     layout = {"xaxis": {"title": "step", **step_ticks(steps)}, "yaxis": axis, "height": 300, "hovermode": "x unified"}
     return figure.update_layout(showlegend=True, legend=ABOVE, **layout)

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from dash import html
 
 from analyzers.words import quantity, share, size
+from workbench.axis_ticks import tick_distance
 from workbench.web.components.figure import (
     ABOVE,
     MARGIN,
@@ -160,8 +161,18 @@ def letters_wide(count: int, span: float) -> float:
 def with_room(starts: StepStarts, low: float, high: float) -> list[tuple[int, float, bool]]:
     """Return (step, position, whether its label ends there) of those step starts whose label has enough space.
 
-    `low` and `high` are the ends of the axis. Plotly would extend the axis for a label that reaches beyond them.
+    `low` and `high` are the ends of the axis. Plotly would extend the axis for a label that reaches beyond them. If not
+    all steps have space, the first one and those with round numbers are labelled.
     """
+    kept = that_fit(starts, low, high)
+    if len(kept) == len(starts):
+        return kept
+    every = round(tick_distance(len(starts), len(kept)))
+    return that_fit([(step, at) for i, (step, at) in enumerate(starts) if not i or step % every == 0], low, high)
+
+
+def that_fit(starts: StepStarts, low: float, high: float) -> list[tuple[int, float, bool]]:
+    """Return (step, position, whether its label ends there) of the step starts, without labels that would overlap."""
     kept: list[tuple[int, float, bool]] = []
     span, taken = high - low, -inf
     between = span * BETWEEN / (NARROW_WIDTH if narrow() else WIDTH)

@@ -46,7 +46,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     return html.Div(
         [
             verdict(served.report),
-            html.P(["run a: ", run_link(served.run, "a"), ", run b: ", run_link(served.other, "b")], className="hint"),
+            html.P(["run A: ", run_link(served.run, "a"), ", run B: ", run_link(served.other, "b")], className="hint"),
             *mean_step(data),
             *(profiled_step(data.traces, query) if data.traces else []),
             *(peak_memory(data.memory, query) if data.memory else []),
@@ -72,14 +72,14 @@ def step_waterfall(data: CompareData) -> Drawing | None:
         return None
     parts = [(phase.what, phase.change_s) for phase in data.phases if phase.change_s]
     whole = (sum(phase.a_s for phase in data.phases), sum(phase.b_s for phase in data.phases))
-    return "From the mean step of run a to that of run b, by phase", seconds_waterfall(parts, whole)
+    return "From the mean step of run A to that of run B, by phase", seconds_waterfall(parts, whole)
 
 
 def trace_waterfall(diff: TraceDiff) -> Drawing:
     """Return the waterfall chart of the profiled step by kind of work, with its caption."""
     parts = [(part.what, part.change_ns) for part in diff.parts]
     figure = nanoseconds_waterfall(parts, (diff.step_a_ns, diff.step_b_ns))
-    return "From the profiled step of run a to that of run b, by kind of work", figure
+    return "From the profiled step of run A to that of run B, by kind of work", figure
 
 
 def memory_waterfall(diff: Diff, by: str) -> Drawing:

@@ -24,6 +24,8 @@ def test_labels_of_steps_leave_space_between_them(count):
     assert len(edges) >= min(count, 6)
     assert all(left - right >= BETWEEN - 1e-6 for (_, right), (left, _) in pairwise(edges))
     assert edges[-1][1] <= WIDTH
+    if count > 20:
+        assert all(step % 5 == 0 for step, _, _ in labels[1:])
 
 
 def test_a_step_at_the_end_is_named_to_the_left_of_its_line():
