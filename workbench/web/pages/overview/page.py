@@ -18,7 +18,7 @@ from workbench.web.served_run import ServedRun
 FIRST_TABLES = 2
 """The number of tables of the report that are shown below the ranks; the first ones are the most important."""
 HALF, SPACE = 110, 3
-"""The number of letters that fit beside each other in half of a large screen, and that the space between columns takes."""
+"""The numbers of letters that fit beside each other in half of a large screen, and in the space between columns."""
 
 
 def layout(served: ServedRun, _query: Query) -> html.Div:
