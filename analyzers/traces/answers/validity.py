@@ -69,10 +69,12 @@ def forward_only_steps(work: Work) -> int:
     of_backward = names_in_phases(trace, (BACKWARD, "forward and backward"))[trace.columns["name"]]
     starts = np.sort(trace.columns["start"][of_backward])
     # The last call of profiler.step() may begin a step in which nothing is left to do.
-    busy = {*work.step().tolist()}
-    bounds = [(begin, end) for index, (_, begin, end) in enumerate(trace.steps) if index in busy]
-    trains = [bool(np.diff(np.searchsorted(starts, step))[0]) for step in bounds]
-    return trains.count(False) if any(trains) else 0
+    steps = work.step()
+    busy = np.bincount(steps[steps != NO_STEP], minlength=len(trace.steps)) > 0
+    bounds = np.array([(begin, end) for _, begin, end in trace.steps], np.int64).reshape(-1, 2)[busy]
+    before = np.searchsorted(starts, bounds)
+    trains = before[:, 1] > before[:, 0]
+    return int(np.count_nonzero(~trains)) if trains.any() else 0
 
 
 def cut_steps(trace: Trace) -> list[str]:
