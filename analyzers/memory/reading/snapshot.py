@@ -130,6 +130,17 @@ class DeviceTrace:
         """The rows of this device in the columns `block_*`, which hold the blocks of all devices."""
         return np.flatnonzero(np.isin(self.snapshot.columns["block_segment"], self.segments))
 
+    @cached_property
+    def annotations(self) -> list[tuple[str, bool, int]]:
+        """The name of each annotation of this device, whether it is a start, and the index of the next trace entry."""
+        c = self.snapshot.columns
+        rows = np.flatnonzero(c["annotation_device"] == self.number)
+        # Some recorders write device 0 for all: then every annotation counts.
+        rows = rows if len(rows) else np.arange(len(c["annotation_time"]))
+        index = np.searchsorted(self.entry("time"), c["annotation_time"][rows], side="left")
+        names = map(self.snapshot.text, c["annotation_name"][rows].tolist())
+        return list(zip(names, c["annotation_start"][rows].astype(bool).tolist(), index.tolist(), strict=True))
+
     def segment(self, name: str) -> Column:
         """Return a column of this device's segments, one row each: address, total (bytes), arena, large, expandable."""
         return self.snapshot.columns[f"segment_{name}"][self.segments]

@@ -1,7 +1,6 @@
 """Find training phases and steps in a trace, from annotations and from the stacks of its entries."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -128,7 +127,7 @@ def annotated_windows(trace: DeviceTrace, prefix: str) -> EntryWindows:
     """
     bounds: list[tuple[int, int]] = []
     begun: dict[str, int] = {}
-    for name, is_start, index in annotations(trace):
+    for name, is_start, index in trace.annotations:
         if not name.startswith(prefix):
             continue
         if is_start:
@@ -143,7 +142,7 @@ def annotated_windows(trace: DeviceTrace, prefix: str) -> EntryWindows:
 def annotated_steps(trace: DeviceTrace) -> list[StepSpan]:
     """Return the training steps that annotations mark (`step#7`, `ProfilerStep#7`), in order of their start."""
     spans: dict[int, StepSpan] = {}
-    for name, is_start, index in annotations(trace):
+    for name, is_start, index in trace.annotations:
         if not (matched := STEP_ANNOTATION.fullmatch(name)):
             continue
         number = int(matched[1])
@@ -165,14 +164,3 @@ def step_at(trace: DeviceTrace, index: int) -> int | None:
         if step.start <= index and (step.end is None or index < step.end):
             return step.number
     return None
-
-
-def annotations(trace: DeviceTrace) -> Iterator[tuple[str, bool, int]]:
-    """Yield, for each annotation of this device: its name, whether it is a start, the index of the next trace entry."""
-    c = trace.snapshot.columns
-    rows = np.flatnonzero(c["annotation_device"] == trace.number)
-    # Some recorders write device 0 for all: then every annotation counts.
-    rows = rows if len(rows) else np.arange(len(c["annotation_time"]))
-    index = np.searchsorted(trace.entry("time"), c["annotation_time"][rows], side="left")
-    for row, at in zip(rows.tolist(), index.tolist(), strict=True):
-        yield trace.snapshot.text(int(c["annotation_name"][row])), bool(c["annotation_start"][row]), at
