@@ -28,9 +28,10 @@ def clashing_distributions() -> Iterator[Finding]:
             yield Finding(
                 id="doctor.same_package",
                 severity=Severity.WARNING,
-                title=f"The distribution {name} {version(name)} installs a package `{package}` too",
+                title=f"{name} {version(name)} and {OUR_DISTRIBUTION} both install a package named `{package}`",
                 why="In one environment the files of one replace those of the other, or hide them.",
-                next=f"Run `pip uninstall {name} && pip install --force-reinstall {OUR_DISTRIBUTION}`,"
+                next=f"Run `pip uninstall {name} && pip install --force-reinstall --no-deps"
+                f" {OUR_DISTRIBUTION}`,"
                 " or install the two in separate virtual environments.",
                 confidence=1.0,
             )

@@ -132,7 +132,8 @@ def what(content: NotFinite, on_ranks: str) -> str:
         name = f"parameter or buffer {origin.tensor}" if origin.tensor else "a tensor from outside of the model's step"
         return f"{name} is {value} {on_ranks}, where {module_of(origin)} reads it"
     written = f" into {origin.tensor}" if origin.tensor else ""
-    return f"{operation_of(origin)}{written} returns the first {value} value {on_ranks}, in {module_of(origin)}"
+    made = f"operation {operation_of(origin)}{written} returns the first {value} value"
+    return f"{made} {on_ranks}, in {module_of(origin)}"
 
 
 def operation_of(origin: Origin) -> str:
@@ -202,7 +203,7 @@ def advice(content: NotFinite) -> str:
     if origin.dtype == "float16" and origin.value == "inf":
         return f"Compute {operation_of(origin)} in float32 or bfloat16, or scale its inputs: float16 ends at 65504."
     where = origin.line or module_of(origin)
-    return f"Guard {operation_of(origin)} against these inputs at {where}, for example with an epsilon or a clamp."
+    return f"Keep the inputs of {operation_of(origin)} in its range, for example with an epsilon or a clamp ({where})."
 
 
 def fact(content: NotFinite) -> str:

@@ -99,7 +99,8 @@ def processes_in(text: str) -> list[tuple[str, int, str]]:
 def rank_of_process(processes: Mapping[int, Process], pid: int, node: str) -> int | None:
     """Return the rank of a process; None if no rank has this process id, or ranks of several nodes do.
 
-    RAS names nodes by address, so the host is used only if the address happens to be its name.
+    RAS names a node by its address, but the processes are listed with host names. So `node` decides between several
+    ranks only if the address happens to be a host name.
     """
     ranks = [rank for rank, process in processes.items() if process.pid == pid]
     if len(ranks) > 1:

@@ -41,11 +41,11 @@ NEXT = {
     " of the learning-rate schedule from the checkpoint.",
     Cause.UPDATE: "Look at what changes {name} between the gradients and the next step: clipping, the optimizer's"
     " implementation (fused, foreach), weight averaging.",
-    Cause.BUFFER: "Compare how the forward passes of the step before update {name}: momentum, train() or eval(), how"
-    " many passes there are (gradient accumulation, recomputation), and what ranks exchange (SyncBatchNorm,"
+    Cause.BUFFER: "Compare what changes {name} in the forward passes of the step before: momentum, train() or eval(),"
+    " how many passes there are (gradient accumulation, recomputation), and what ranks exchange (SyncBatchNorm,"
     " broadcast_buffers of DDP).",
-    Cause.DRIFT: "Rounding alone can do this. Start both runs from one checkpoint and record fewer steps, or use"
-    " deterministic kernels; then see whether the difference jumps at one module.",
+    Cause.DRIFT: "Rounding errors that add up from module to module can do this. Start both runs from one checkpoint,"
+    " and use deterministic kernels or float32; then see whether the difference jumps at one module.",
 }
 SETTINGS = {"lr": "learning rate (lr)", "state.step": "count of steps (state.step)"}
 NO_COMMON = "a step and tensor that both runs recorded"

@@ -35,19 +35,19 @@ WHOLE = {"(model)": "the whole model", "model": "module model"}
 NEXT_STEPS = {
     ValueKind.DATA: "Give all runs the same sequences in each step: the same text, seed and sequence length, and the"
     " same product of batch size and data-parallel degree.",
-    ValueKind.ACTIVATION: "Look at the forward pass of {name} in this run: all that comes before it agrees.",
-    ValueKind.ACTIVATION_GRADIENT: "Look at the backward pass of what takes the output of {name} in this run: the"
+    ValueKind.ACTIVATION: "Look at the forward pass of {name} in run {run}: all that comes before it agrees.",
+    ValueKind.ACTIVATION_GRADIENT: "Look at the backward pass of what takes the output of {name} in run {run}: the"
     " whole forward pass agrees.",
     ValueKind.BUFFER: "Look at what changes the buffer {name}.",
-    ValueKind.INPUT: "Look at the code that calls {name} in this run: all that comes before it agrees.",
-    ValueKind.INPUT_GRADIENT: "Look at the backward pass of {name} in this run: the whole forward pass agrees.",
+    ValueKind.INPUT: "Look at the code that calls {name} in run {run}: all that comes before it agrees.",
+    ValueKind.INPUT_GRADIENT: "Look at the backward pass of {name} in run {run}: the whole forward pass agrees.",
     ValueKind.OPTIMIZER: "Give all runs the same settings and state of the optimizer.",
-    ValueKind.GRADIENT: "Look at how the gradient of {name} is computed and summed over ranks in this run: all"
+    ValueKind.GRADIENT: "Look at how the gradient of {name} is computed and summed over ranks in run {run}: all"
     " activations and their gradients agree.",
 }
 FIRST_PARAMETER = "Start all runs from the same weights: one seed checkpoint, or one seed."
 LATER_PARAMETER = (
-    "Look at the optimizer's step in this run: the gradients of the step before agree, so clipping, the learning rate"
+    "Look at the optimizer's step in run {run}: the gradients of the step before agree, so clipping, the learning rate"
     " or the optimizer's state differ."
 )
 NO_VALUES = "tensors of both runs (debug.record_values), to name the first one that differs"
@@ -77,7 +77,7 @@ def difference_finding(first: RunParity, run: RunParity, tolerance: float) -> Fi
         why=why(run.first, tolerance)
         if run.first
         else "Only the logged curves differ: no recorded tensor does, or no tensors were recorded.",
-        next=next_step(run.first),
+        next=next_step(run),
         step=step,
         evidence=[Evidence(text=curve_text(curve)) for curve in run.curves],
         confidence=0.95 if run.first else 0.8,
@@ -90,7 +90,7 @@ def curve_title(first: RunParity, run: RunParity, curve: CurveDifference) -> str
     # Two values that look the same would contradict the sentence.
     digits = 6 if f"{before:.6g}" != f"{after:.6g}" else 10
     return (
-        f"{run.name} differs from {first.name} from step {curve.step} on: {CURVE_NAMES[curve.curve]}"
+        f"run {run.name} differs from run {first.name} from step {curve.step} on: {CURVE_NAMES[curve.curve]}"
         f" {value_text(after, digits)} instead of {value_text(before, digits)}"
     )
 
@@ -109,7 +109,7 @@ def value_title(first: RunParity, run: RunParity) -> str:
     """
     assert run.first
     return (
-        f"losses and gradient norms of {run.name} agree with those of {first.name} within the tolerance, but"
+        f"losses and gradient norms of run {run.name} agree with those of run {first.name} within the tolerance, but"
         f" {value_name(run.first)} differs in step {run.first.step}"
     )
 
@@ -161,13 +161,14 @@ def norm_text(norm: float, first: float) -> str:
     return f"{norm:.7g} instead of {first:.7g}"
 
 
-def next_step(value: ValueDifference | None) -> str:
-    """Return what to do next, for the first tensor that differs (None: no tensor was found to differ)."""
+def next_step(run: RunParity) -> str:
+    """Return what to do next, for the first tensor of a run that differs from that of the first run."""
+    value = run.first
     if value is None:
         return "Run both again with --debug.record_values, which finds the first tensor that differs."
     if value.kind is ValueKind.PARAMETER:
-        return LATER_PARAMETER if value.agreed else FIRST_PARAMETER
-    return NEXT_STEPS[value.kind].format(name=value.name)
+        return LATER_PARAMETER.format(run=run.name) if value.agreed else FIRST_PARAMETER
+    return NEXT_STEPS[value.kind].format(name=value.name, run=run.name)
 
 
 def curve_text(curve: CurveDifference) -> str:

@@ -181,7 +181,7 @@ def shift_next(rows: Rows) -> str:
     if rows.shifter == Shifter.MODEL:
         return (
             "Write labels at the position of their own token: models of Hugging Face shift them by one. If your loss"
-            " does not shift, say so with --shifted-by data."
+            " does not shift, each label must be the token that follows: then say so with --shifted-by data."
         )
     return (
         "Write at each position the token that follows: labels = ids[1:]. If your model shifts the labels itself, say"

@@ -235,10 +235,11 @@ CODE_BITS = 16
 
 
 def group_keys(exact: Slices, line: Integers, cell_ns: int) -> Integers:
-    """Return a key for each slice: slices with equal keys are joined; a slice as long as a cell has a key of its own.
+    """Return a key for each slice; slices with equal keys are joined into one.
 
-    `line` has the line of each slice, `cell_ns` is the width of a cell of time. The keys ascend with line and time:
-    their upper bits count the cells and the long slices in this order.
+    Short slices of one kind in the same line and the same cell of time have equal keys. A slice that is at least as
+    long as a cell has a key of its own. `line` has the line of each slice, `cell_ns` is the width of a cell. The keys
+    ascend with line and time.
     """
     cell = exact.start // cell_ns
     long = exact.dur >= cell_ns

@@ -260,7 +260,7 @@ node3:3063025:3066048 [2] NCCL INFO transport/net.cc:1034 -> 6
         "driver_too_old",
         "startup",
         [],
-        ("driver", "11040"),
+        ("driver", "11.4"),
         """\
 Traceback (most recent call last):
   File "/home/user/train.py", line 9, in <module>

@@ -130,7 +130,8 @@ def next_step(report: trainer_config.KeyReport) -> str:
     """Return the advice about a refused or unknown key, for the finding about this key."""
     if report.refused:
         return report.suggestion or "remove the key"
-    return f"write {report.suggestion}" if report.suggestion else "remove the key"
+    guess = f"if you meant {report.suggestion}, write that; otherwise remove the key"
+    return guess if report.suggestion else "remove the key, or correct its name"
 
 
 def written(report: trainer_config.KeyReport) -> str:
@@ -150,7 +151,7 @@ def document(reports: Sequence[trainer_config.KeyReport]) -> Report[ConfigData]:
             severity=Severity.ERROR,
             title=f"the trainer {'does not support' if report.refused else 'does not know the key'}"
             f" {report.source or written(report)}",
-            why=f"{report.reason}",
+            why=f"{report.reason}" if report.refused else "`workbench config keys` lists all keys.",
             next=next_step(report),
             confidence=1.0,
         )

@@ -135,7 +135,7 @@ def advice(data: EstimateData) -> str:
     if data.device:
         return advice_on_script(data)
     if not data.options:
-        return "Shard over more ranks, or take a smaller model or sequence."
+        return "Use a smaller batch, sequence or model, or shard over more ranks."
     best = data.options[0]
     fits = data.limit_bytes is not None and best.peak_bytes < NEAR_LIMIT * data.limit_bytes
     return f"Set {best.setting}: the estimated peak is then {size(best.peak_bytes)}" + (

@@ -71,9 +71,9 @@ class Door:
 class AccessControl:
     """A WSGI application that checks the token before it passes a request to the application `inside`.
 
-    A request with `?token=` is answered with a cookie and a redirect to the same page below the random folder. If
-    `private` is set, the Host header must name the loopback interface. This stops DNS rebinding: a foreign web site
-    lets its own host name resolve to this machine, but browsers then send that name as the host.
+    A request with `?token=` is answered with a cookie and a redirect to the same page, whose address begins with a
+    random folder. If `private` is set, the Host header must name the loopback interface. This stops DNS rebinding: a
+    foreign web site lets its own host name resolve to this machine, but browsers then send that name as the host.
     """
 
     inside: WSGIApplication

@@ -25,7 +25,7 @@ MECHANISMS = {
     " only with {whom}, so the others wait",
     HangClass.SKIPPED: "{name} completes only when every member joins it, but {ranks} went on without it",
     HangClass.ORDER_CYCLE: "each rank waits in an operation that another of them has not reached, so none can complete",
-    HangClass.LAGGING: "other members have completed {name}, so the network works at least between them. All later"
+    HangClass.LAGGING: "other members have completed {name}, which they could not without {ranks}. All later"
     " operations of the process group wait for {ranks}",
     HangClass.SLOW: "{ranks} went on, so the others only waited longer than usual",
     HangClass.UNMATCHED_P2P: "a send completes only with its recv, and one of the two was not issued",

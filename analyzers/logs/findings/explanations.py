@@ -230,7 +230,8 @@ def chain_of(cause: Cause) -> str:
     Python prints such exceptions before it, with `During handling of the above exception, ...`. The text is empty if
     there are none.
     """
-    chain = cause.lead.chain
+    # What the training process notices of a worker that was killed did not kill it.
+    chain = () if cause.kind is LogClass.DATALOADER_WORKER else cause.lead.chain
     return f"An earlier exception led to it: {chain[0].splitlines()[0][:200]}" if chain else ""
 
 
@@ -270,7 +271,8 @@ def root_cause_of(cause: Cause, logs: Logs) -> str:
     roots = sorted({e.rank for e in logs.events if e.kind is EventKind.TORCHRUN_ROOT_CAUSE and e.rank is not None})
     if not roots or not cause.ranks or set(roots) & set(cause.ranks):
         return ""
-    return f'torchrun\'s "Root Cause" names {rank_names(roots)} only because the process of that rank ended first'
+    first = "the process of that rank was the first to end with an error"
+    return f'torchrun\'s "Root Cause" names {rank_names(roots)} only because {first}'
 
 
 def doubt_of_rank(cause: Cause, logs: Logs) -> str:

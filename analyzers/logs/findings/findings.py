@@ -128,7 +128,7 @@ def handled_finding(logs: Logs) -> list[Finding]:
             title=f"{who(ranks, 'the job')} reported {quantity(times, 'error')} and went on: {quoted(events[0])}"
             f"{place(events[0])}",
             why="The program caught each error, or its log goes on after it, so none of them ended the job.",
-            next="nothing to do if these errors are expected; otherwise open the source line in the evidence",
+            next="nothing to do if these errors are expected; otherwise look at the code that raised them",
             ranks=ranks,
             evidence=[evidence_of(event) for event in events[:CONSEQUENCES_AT_MOST]],
             confidence=0.8,

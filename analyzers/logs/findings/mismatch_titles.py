@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from analyzers.logs.answers.cause import Cause
 from analyzers.logs.answers.waits import NEW_GROUP, Basis
-from analyzers.logs.findings.wording import at_step, first_with, operation_name, place, quoted, who
+from analyzers.logs.findings.wording import at_line, at_step, first_with, operation_name, place, quoted, who
 from analyzers.logs.model import LogEvent, Reason
 from analyzers.words import agree, rank_names
 
@@ -24,12 +24,12 @@ def mismatch(cause: Cause) -> str:
 
 
 def fingerprint_sides(cause: Cause) -> list[str]:
-    """Return the call of each rank, such as `rank 1 called REDUCE [20, 10] in main (app/a.py:4)`.
+    """Return the call of each rank, such as `rank 1 called REDUCE [20, 10] (app/a.py:4, in main)`.
 
     The ranks to blame come first. Each rank's own error has its operation and line; if this error is missing in the
     logs, the operation comes from the errors of other ranks.
     """
-    calls = {e.facts.ranks[0]: (e.facts.operation, place(e)) for e in fingerprints(cause)}
+    calls = {e.facts.ranks[0]: (e.facts.operation, at_line(e)) for e in fingerprints(cause)}
     for event in fingerprints(cause):
         calls.setdefault(event.facts.ranks[1], (event.facts.other_operation, ""))
     by_call: dict[tuple[str | None, str], list[int]] = {}
@@ -96,7 +96,7 @@ def left_alone(cause: Cause) -> str:
     """Return the title for ranks that waited in a collective when all other ranks had ended with exit code 0."""
     operation = first_with(cause, "operation").facts.operation or "a collective"
     return (
-        f"{who(cause.ranks)} issued {operation}{place(cause.lead)} when all other ranks had ended, or were about to:"
+        f"{who(cause.ranks)} issued {operation}{at_line(cause.lead)} when all other ranks had ended, or were about to:"
         f" torchrun reports no other failure"
     )
 
@@ -121,11 +121,11 @@ def different_groups(cause: Cause) -> str:
 
 
 def waiting_places(cause: Cause) -> str:
-    """Return the lines at which ranks waited for each other, as `rank 0 waits in barrier in main (a.py:9), ...`."""
+    """Return the lines at which ranks waited for each other, as `rank 0 waits in barrier (a.py:9, in main), ...`."""
     by_line: dict[str, list[int]] = {}
     for event in cause.waited:
         if event.rank is not None:
-            by_line.setdefault(f"{event.facts.operation or 'a collective'}{place(event)}", []).append(event.rank)
+            by_line.setdefault(f"{event.facts.operation or 'a collective'}{at_line(event)}", []).append(event.rank)
     return ", ".join(
         f"{rank_names(ranks)} {agree(ranks, 'waits', 'wait')} in {where}" for where, ranks in by_line.items()
     )

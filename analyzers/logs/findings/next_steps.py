@@ -27,7 +27,8 @@ STEPS = {
     " both ranks",
     LogClass.EARLY_EXIT: "find out why {ranks} left the training before the others: uneven data (`drop_last`,"
     " DistributedSampler), an early `return`, `sys.exit()`, or an `except` that goes on after an error and so"
-    " leaves out collectives; to see which ones, run under `workbench launch -- COMMAND`, which records them",
+    " leaves out collectives. To see which collectives were left out, run the job again under"
+    " `workbench launch -- COMMAND`",
     LogClass.TIME_LIMIT: "ask for more time, or save checkpoints more often and resume. With Slurm's"
     " `--signal=USR1@120` the script gets SIGUSR1 about 120 s before the limit: let a handler save there, because"
     " without one the signal ends the process",
@@ -52,8 +53,8 @@ STARTUP = {
     Reason.DUPLICATE_GPU: "call `torch.cuda.set_device(LOCAL_RANK)` before the first collective, and start no more"
     " ranks than the node has GPUs",
     Reason.INVALID_USAGE: "run with NCCL_DEBUG=WARN: it names the call; check that each rank has its own GPU",
-    Reason.DRIVER: "install the driver that this CUDA version needs, or a PyTorch built for the installed"
-    " driver (`nvidia-smi` shows its version)",
+    Reason.DRIVER: "install a newer driver, or a PyTorch built for a CUDA version that the driver supports"
+    " (`nvidia-smi` shows the newest one; torch.version.cuda is that of PyTorch)",
     Reason.UNSUPPORTED_DEVICE: "install a driver that supports this GPU: an older GPU needs an older driver, or the"
     " closed kernel modules instead of the open ones",
     Reason.NO_GPU: "check `nvidia-smi` and CUDA_VISIBLE_DEVICES on that node, and that PyTorch was built for its GPU",
@@ -251,7 +252,7 @@ def for_worker(cause: Cause) -> str:
     if name.startswith("Killed"):
         return (
             "check with `dmesg -T` whether the kernel's out-of-memory killer ended it. If so, use fewer workers or a"
-            " smaller prefetch_factor, or ask for more memory"
+            " smaller prefetch_factor, or ask for more host memory"
         )
     return "set `num_workers=0` and run with `python -X faulthandler` to see which sample or library crashes"
 

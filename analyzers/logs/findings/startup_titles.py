@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from analyzers.logs.answers.cause import Cause
-from analyzers.logs.findings.wording import first_with, place, quoted
+from analyzers.logs.findings.wording import at_line, first_with, place, quoted
 from analyzers.logs.model import Reason
 from analyzers.words import rank_names
 
@@ -34,7 +34,7 @@ def missing_ranks(cause: Cause) -> str:
     lead = first_with(cause, "expected")
     facts = lead.facts
     if facts.expected is None and facts.ranks:
-        return f"{rank_names(facts.ranks)} never joined {facts.operation}{place(lead)}"
+        return f"{rank_names(facts.ranks)} never joined {facts.operation}{at_line(lead)}"
     return "ranks are missing" + (f": {facts.joined} of {facts.expected} ranks joined" if facts.expected else "")
 
 
@@ -51,10 +51,16 @@ def duplicate_gpu(cause: Cause) -> str:
 
 
 def wrong_driver(cause: Cause) -> str:
-    """Return a clause for the title that quotes the error on an unsuitable NVIDIA driver, and its version if known."""
+    """Return a clause for the title on an unsuitable NVIDIA driver: the CUDA version that it supports, or the error.
+
+    PyTorch writes this version as one number: 11040 is CUDA 11.4.
+    """
     lead = first_with(cause, "name")
-    version = f" (version {lead.facts.name})" if (lead.facts.name or "").isdigit() else ""
-    return f"the NVIDIA driver{version} does not match this build of PyTorch: {quoted(lead)}"
+    name = lead.facts.name or ""
+    if name.isdigit():
+        newest = f"{int(name) // 1000}.{int(name) % 1000 // 10}"
+        return f"the NVIDIA driver is too old for this build of PyTorch: it supports CUDA up to {newest}"
+    return f"the NVIDIA driver does not match this build of PyTorch: {quoted(lead)}"
 
 
 def unsupported_device(cause: Cause) -> str:

@@ -7,7 +7,7 @@ from analyzers.logs.answers.messages import MESSAGES
 from analyzers.logs.answers.waits import Basis
 from analyzers.logs.findings.mismatch_titles import mismatch, waiting_places
 from analyzers.logs.findings.startup_titles import startup
-from analyzers.logs.findings.wording import at_step, first_with, operation_name, place, quoted, who
+from analyzers.logs.findings.wording import at_line, at_step, first_with, operation_name, place, quoted, who
 from analyzers.logs.model import EventKind, LogClass, LogEvent, Reason
 from analyzers.words import agree, duration, exit_reason, rank_names, size
 
@@ -201,7 +201,7 @@ def collective_timeout(cause: Cause) -> str:
         return f"NCCL's watchdog on {ranks} was stuck{after}: a call of CUDA or NCCL does not return"
     name = operation_name(first_with(cause, "operation"))
     waiting = who(cause.blame.waiting if cause.blame else [], "the other ranks")
-    where, ranks = place(cause.lead), who(cause.ranks)
+    where, ranks = at_line(cause.lead), who(cause.ranks)
     without_culprit = {
         Basis.NAMED: f"{waiting} timed out in {name}{where}, which the other rank never joined",
         Basis.FIRST_OPERATION: f"the first collective, {name}, did not finish{after.replace(' after ', ' within ')}:"
@@ -213,7 +213,7 @@ def collective_timeout(cause: Cause) -> str:
         " show the rank that did not join, are missing",
     }
     alone = {
-        Basis.ALONE: f"{ranks} alone issued {name}, after the end of the training; it timed out{after}{where}",
+        Basis.ALONE: f"{ranks} alone issued {name}{where}, after the end of the training; it timed out{after}",
         Basis.EXTRA_OPERATION: f"{ranks} issued {name}{where}, which no other rank joined{after}",
     }
     basis = cause.blame.basis if cause.blame else Basis.ONE_SIDE
@@ -229,7 +229,7 @@ def stuck(cause: Cause) -> str:
     whom = who(cause.blame.waiting if cause.blame else [])
     return (
         f"{who(cause.ranks)} {agree(cause.ranks, 'was', 'were')}{place(cause.lead)}{at_step(cause.lead)}, while {whom}"
-        f" waited in {inside.facts.operation}{place(inside)}; a timer of faulthandler printed the"
+        f" waited in {inside.facts.operation}{at_line(inside)}; a timer of faulthandler printed the"
         f" stacks{duration_of(cause)}"
     )
 
@@ -255,7 +255,7 @@ def early_exit(cause: Cause) -> str:
     left = f"left {agree(cause.ranks, 'its', 'their')} training loop without an error"
     how = "ended with exit code 0" if is_certain else left
     operation = first_with(cause, "operation").facts.operation
-    where = f" in {operation}{place(cause.lead)}" if operation else place(cause.lead)
+    where = f" in {operation}{at_line(cause.lead)}" if operation else place(cause.lead)
     return f"{who(cause.ranks)} {how}; {others} lost the connection{where}"
 
 

@@ -24,6 +24,18 @@ def place(event: LogEvent) -> str:
     return f" in {event.function} ({where})" if named else f" in {where}"
 
 
+def at_line(event: LogEvent) -> str:
+    """Return the line of an event, to follow an operation, as ` (data/text.py:41, in load)`; empty if it is not known.
+
+    After the name of an operation, `place` would read as if the operation were in another one: `all_reduce in load`.
+    """
+    if not event.source:
+        return ""
+    file, _, line = event.source.rpartition(":")
+    named = event.function and event.function != "<module>"
+    return f" ({source_line(file, int(line))}{f', in {event.function}' if named else ''})"
+
+
 def at_step(event: LogEvent) -> str:
     """Return the last step printed before an event as ` after step 6`; empty if no step is known."""
     return f" after step {event.step}" if event.step is not None else ""

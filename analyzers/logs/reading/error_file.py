@@ -59,9 +59,9 @@ def add_error(scanner: Scanner, message: str, callstack: str, stamp: str) -> Non
 
 
 def last_line(text: str) -> Position:
-    """Return the position of a traceback's last line, which names the exception.
+    """Return where in `error.json` the last line of a traceback is, which names the exception.
 
-    The traceback counts as line 1 of the file, because `error.json` holds it in one line.
+    The line number is always 1, because the file holds the whole traceback in its first line.
     """
     chunk = text.rstrip().encode(errors="replace")[-MOST_SHOWN_BYTES:]
     return Position(chunk, chunk.rfind(b"\n") + 1, 1)

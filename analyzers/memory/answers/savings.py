@@ -114,14 +114,14 @@ def expandable_segments(replay: Replay) -> Saving | None:
     if replay.trace.snapshot.made_up_segments or not bound:
         return None
     frees = bound
-    model = "an upper bound: the driver can only move free units of 2 MiB (20 MiB for large blocks) that are whole"
+    model = "at most: the driver can only move whole free units of 2 MiB (20 MiB for large blocks)"
     if len(replay.trace) <= SIMULATED_ENTRIES_AT_MOST:
         ordinary = simulate(replay, expandable=False)
         if abs(ordinary.reserved - replay.trace.reserved_bytes) <= FAITHFUL * replay.trace.reserved_bytes:
             expanding = simulate(replay, expandable=True)
             # Compare what each cannot give back: memory that can be released is no loss on either kind.
             frees = ordinary.reserved - ordinary.releasable - (expanding.reserved - expanding.releasable)
-            model = "from a simulation of the recorded requests with and without expandable segments"
+            model = "according to a simulation of the recorded requests with and without expandable segments"
     return Saving(remedy=Remedy.EXPANDABLE_SEGMENTS, frees_bytes=max(frees, 0), of_bytes=split, model=model)
 
 

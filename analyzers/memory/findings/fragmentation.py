@@ -11,7 +11,6 @@ from analyzers.words import EXPANDABLE_SEGMENTS, quantity, share, size
 SPLIT_SHARE_AT_LEAST, SPLIT_BYTES_AT_LEAST = 0.2, 64 << 20
 PLACES_SHOWN = 3
 FEWER_SIZES = "Allocate fewer different sizes: pad batches to a few lengths."
-HARM = "A large request may fail although this memory is free. "
 
 
 def fragmentation_findings(device: Device) -> Iterator[Finding]:
@@ -58,11 +57,12 @@ def split_finding(device: Device, free: FreeMemory) -> Finding:
     return Finding(
         id="memory.fragmentation",
         severity=Severity.WARNING,
-        title=f"{size(free.split_bytes)} of the memory reserved at the peak was free, but fragmented",
+        title=f"{size(free.split_bytes)} of the memory reserved at the peak was free in segments that tensors also use",
         why=f"At the peak PyTorch's allocator had reserved {size(free.reserved_bytes)}. {size(free.split_bytes)} of it"
         f" ({share(free.split_bytes, free.reserved_bytes)}) was free between blocks in use, so it could not be given"
         f" back to the device. The largest free block was {size(free.largest_bytes)}.",
-        next=f"{HARM}{defragment(device)}",
+        next=f"A request larger than {size(free.largest_bytes)} may fail although this memory is free."
+        f" {defragment(device)}",
         ranks=ranks_of(device),
         step=device.step,
         evidence=list(evidence_of(device, free)),
@@ -73,7 +73,7 @@ def split_finding(device: Device, free: FreeMemory) -> Finding:
 def evidence_of(device: Device, free: FreeMemory) -> Iterator[Evidence]:
     """Yield the fragmented bytes at the failed request or the peak, then the pools and segments at the end."""
     yield fact(
-        device, f"free but fragmented, after entry {free.entry} of the allocation history: {size(free.split_bytes)}"
+        device, f"free in segments in use, after entry {free.entry} of the allocation history: {size(free.split_bytes)}"
     )
     use = device.fragmentation
     for place in [*use.pools[:PLACES_SHOWN], *use.segments[:PLACES_SHOWN]]:
@@ -90,8 +90,8 @@ def defragment(device: Device) -> str:
     sentence = f"Set {EXPANDABLE_SEGMENTS}."
     if saving is None:
         return sentence
-    amount = f"{size(saving.frees_bytes)} of {size(saving.of_bytes)}"
-    return f"{sentence} About {amount} would then be usable ({saving.model})."
+    usable = f" {size(saving.frees_bytes)} would then be usable ({saving.model})."
+    return f"{sentence} Of the {size(saving.of_bytes)} that were free like this when the snapshot was taken,{usable}"
 
 
 def free_place(free: FreeBlocks) -> str:

@@ -210,9 +210,12 @@ def part_of_allocated(oom: Oom) -> str:
 def smaller_request(oom: Oom) -> str:
     """Return advice on how to make the failed request smaller."""
     where = innermost(oom.frames, "the failing operation")
+    others = "Check"
+    if not oom.allocated_bytes:
+        others = "First see whether other processes fill the device (`nvidia-smi`), or a limit is set. If not, check"
     return (
-        f"Check the tensor shapes in {where}, where the request failed. Limit the batch size and the sequence length,"
-        " or compute the batch in smaller pieces."
+        f"{others} the tensor shapes in {where}, where the request failed. Limit the batch size and the sequence"
+        " length, or compute the batch in smaller pieces."
     )
 
 

@@ -115,9 +115,9 @@ class StackTable:
         return np.fromiter(map(self.number, lists), np.int32, len(lists))
 
     def number(self, frames: RawFrames | None) -> int:
-        """Return the index of the stack in a list of frames, and add the stack if it is new.
+        """Return the number of the stack that these frames make up; a new stack gets the next number.
 
-        To free their memory, the frames in the list are replaced by the stack's index (`StackNumber`).
+        To free memory, the content of the list `frames` is replaced by this number (`StackNumber`).
         """
         if not frames:
             return 0

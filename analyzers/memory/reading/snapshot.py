@@ -167,7 +167,7 @@ class DeviceTrace:
     def lifetime(self, name: str) -> Column:
         """Return the column `life_NAME` of this device, with one row per block that ever lived.
 
-        Columns: those of `Lifetimes` (such as born, died, size), and arena, guess (the category) and rule; see
+        A name is that of a field of `Lifetimes` (such as born, died, size), or arena, guess (the category) or rule; see
         `digest`.
         """
         return self.snapshot.columns[f"life_{name}"][self.lifetime_rows]

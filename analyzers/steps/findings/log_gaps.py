@@ -41,10 +41,11 @@ def log_notes(steps: Steps) -> list[Finding]:
         notes.append(torn_note(steps, ranks))
     last = steps.table.groupby("rank")["step"].max()
     if ranks := [int(str(rank)) for rank in last[last < last.max()].index]:
+        whose = rank_names(ranks)
         stops = f"stops at step {int(last.min())}, those of other ranks at step {int(last.max())}"
-        title = f"the step log of {rank_names(ranks)} {stops}"
-        why = "ranks that train together finish the same steps, so these ranks ended earlier or stopped logging"
-        advice = "look at how these ranks ended (`workbench inspect` on the folder of the run)"
+        title = f"the step log of {whose} {stops}"
+        why = f"ranks that train together finish the same steps, so {whose} ended earlier or stopped logging"
+        advice = f"look at how {whose} ended (`workbench inspect` on the folder of the run)"
         notes.append(note("steps.unequal_steps", title, why, advice, int(last.min()), ranks))
     return notes
 

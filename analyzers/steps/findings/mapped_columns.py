@@ -58,7 +58,7 @@ def columns_note(log: MappedLog) -> Finding:
     facts = [f"last values: {values}"] if values else []
     facts += [f"columns that were not used: {listed(others)}"] if others else []
     return msgspec.structs.replace(
-        note("steps.columns", f"columns read from {log.path}: {title}", why(log), ADVICE),
+        note("steps.columns", f"columns read from {log.path}: {title}", why(log), ADVICE if values else OF_NAMES),
         evidence=[Evidence(text=fact, source=log.path) for fact in [*facts, *row_facts(log)][:EVIDENCE_AT_MOST]],
     )
 
@@ -83,6 +83,10 @@ def why(log: MappedLog) -> str:
     )
 
 
+OF_NAMES = (
+    "check that each column holds what its name says; if not, name the right one: `workbench steps PATH --map"
+    " loss=COLUMN` (--map may be repeated)"
+)
 ADVICE = (
     "compare the last values in the evidence with what you know of the run. If they fit, there is nothing to do;"
     " otherwise name the right column: `workbench steps PATH --map loss=COLUMN` (--map may be repeated)"

@@ -229,7 +229,7 @@ def end_problems(rows: Rows) -> dict[Problem, Mask]:
 
 
 def text_problems(rows: Rows) -> dict[Problem, Mask]:
-    """Return masks of the rows in which documents are packed or begin wrongly, by kind of mistake."""
+    """Return, for each kind of mistake in how documents are packed or begin, a mask of the rows that have it."""
     texts = rows["text_tokens"] > 0
     # Rows of one length were cut out of joined documents, so that some of them should have an end token inside.
     endless = rows.is_one_length and rows.has_eos and not rows["ends"].any()

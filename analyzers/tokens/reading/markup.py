@@ -56,7 +56,10 @@ FORMATS = (
 
 
 class Region(NamedTuple):
-    """A part of a text with one role, from character `start` to `end`; `turn` is its answer's number (-1: none)."""
+    """A part of a text with one role, from character `start` to `end`.
+
+    `turn` is the number, from 0, of the assistant's answer that it is a part of; -1 if it is a part of none.
+    """
 
     start: int
     end: int

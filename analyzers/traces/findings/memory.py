@@ -111,11 +111,12 @@ def unused_finding(account: RankTrace, memory: DeviceMemory, reserved: MemoryMom
 
 def limit_finding(account: RankTrace, memory: DeviceMemory, total: int) -> Finding:
     name, most = device_name(memory), most_bytes(memory)
+    held = "reserved by PyTorch" if most > memory.peak.bytes else "allocated"
     return account_finding(
         account,
         "trace.memory_near_limit",
         f"{name[:1].upper()}{name[1:]} uses {share(most, total)} of its memory at the peak",
-        f"{size(most)} of {size(total)} are in use, so a slightly longer sequence or a little fragmentation would end"
+        f"{size(most)} of {size(total)} are {held}, so a slightly longer sequence or a little fragmentation would end"
         " the job with an out-of-memory error.",
         "Enable activation checkpointing, shard over more ranks, or use a smaller batch. The memory tables of"
         " `workbench trace` show which modules allocate most.",

@@ -66,8 +66,8 @@ WORDS = {
         "The device waits while the host does other work",
         "The device had no work while the host ran Python code, garbage collection, logging or checkpoints, or stayed"
         " in one operator for long.",
-        "Move that work out of the training loop, do it only every n steps, or do it in a thread. Against garbage"
-        " collection in the step call gc.disable() once, and gc.collect() every n steps.",
+        "If it is garbage collection, call gc.disable() once before the loop, and gc.collect() every n steps. Move"
+        " other work out of the training loop, do it only every n steps, or do it in a thread.",
         "Leave the work out for a few steps, and compare their times.",
     ),
     OpportunityKind.BUFFER_BROADCAST: Words(

@@ -107,23 +107,24 @@ class ExposedCollectives:
         return small & (int(small.sum()) >= SMALL_A_STEP * steps)
 
     def slow(self) -> tuple[Integers, dict[str, float]]:
-        """Return by how many ns each large collective is longer than at the expected bandwidth, and measures to show.
+        """Return by how many ns each large collective could be shorter at the expected bandwidth, and measures to show.
 
         The measures, {name: value}, are the bus bandwidth of the slowest kind of collectives, the expected bandwidth,
         and the size of these collectives. The bandwidth of a kind is computed from its shortest collective, because
-        this one waited least for other ranks. Kinds that reach half of the expected bandwidth are not shortened.
+        this one waited least for other ranks; what others take longer is no matter of bandwidth. Kinds that reach half
+        of the expected bandwidth are not shortened.
         """
         shorter, measures = np.zeros(len(self.rows), np.int64), dict[str, float]()
         for _, mine in rows_by_value(self.kind):
             first = int(mine[0])
             expected, size = self.expected(first), int(self.size[first])
-            if not expected or size < LARGE_BYTES or not self.length[mine].min():
+            shortest = int(self.length[mine].min())
+            if not expected or size < LARGE_BYTES or not shortest:
                 continue
             factor = bus_factor(self.collectives.name.texts[self.collectives.name.code[first]], self.members(first))
-            # The shortest of them waited least for other ranks.
-            rate = size * factor / int(self.length[mine].min()) * 1e9
+            rate = size * factor / shortest * 1e9
             if rate < SLOW * expected:
-                shorter[mine] = np.maximum(self.length[mine] - round(size * factor / expected * 1e9), 0)
+                shorter[mine] = max(shortest - round(size * factor / expected * 1e9), 0)
                 if rate < measures.get("bus_bytes_per_s", np.inf):
                     measures = {"bus_bytes_per_s": rate, "expected_bytes_per_s": expected, "message_bytes": size}
         return shorter, measures

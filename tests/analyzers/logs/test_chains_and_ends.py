@@ -126,7 +126,7 @@ def test_a_rank_that_the_launcher_ended_by_sigterm_left_its_training_loop(said):
 def test_a_rank_that_waits_when_all_others_ended_with_0_is_suspected(said):
     report = said(wait(0, "save", 22, "barrier", text=LOST), "", "", launcher=table((0, 1)))
     assert (report.verdict.kind, report.verdict.ranks) == ("mismatch", [0])
-    assert "Rank 0 issued barrier in save (me/train.py:22) when all other ranks had ended" in report.verdict.sentence
+    assert "Rank 0 issued barrier (me/train.py:22, in save) when all other ranks had ended" in report.verdict.sentence
     assert report.verdict.confidence < 0.5
 
 
@@ -170,7 +170,10 @@ def test_threads_that_communicate_beside_the_training_leave_the_rank_open(said):
     thread = "Exception in thread Thread-1 (save):\n" + wait(0, "save", 12, "all_gather").replace("[rank0]: ", "")
     report = said(*(wait(rank) + thread for rank in range(3)))
     assert (report.verdict.kind, report.verdict.ranks) == ("mismatch", [])
-    assert "all_gather in save (me/train.py:12), ranks 0-2 wait in all_reduce in train" in report.verdict.sentence
+    assert (
+        "all_gather (me/train.py:12, in save), ranks 0-2 wait in all_reduce (me/train.py:23, in train)"
+        in report.verdict.sentence
+    )
     assert "dist.new_group()" in report.findings[0].next
 
 

@@ -235,7 +235,7 @@ def test_a_group_that_one_member_does_not_make_blames_that_member(job):
         "torch.distributed.DistStoreError: wait timeout after 10000ms, keys: /default_pg/0//2//cpu//0/1")  # fmt: skip
     verdict = logs.analyze(job(waits, "", "", TIMED_OUT.format(rank=3))).verdict
     assert (verdict.kind, verdict.ranks) == ("mismatch", [3])
-    assert "rank 0 waits in new_group in step (me/train.py:36)" in verdict.sentence
+    assert "rank 0 waits in new_group (me/train.py:36, in step)" in verdict.sentence
 
 
 def test_exit_codes_of_the_launcher_turn_stacks_into_an_answer(job, tmp_path):

@@ -60,7 +60,7 @@ def test_the_joined_answer_is_that_of_the_logs(log_of, case: Case):
 def test_the_launchers_root_cause_is_not_believed_when_it_names_a_victim(log_of):
     report = logs.analyze(log_of(Case("hang", "", [])))
     assert [e.rank for e in report.data.events if e.kind == "torchrun_root_cause"] == [0]
-    assert '"Root Cause" names rank 0 only because the process of that rank ended first' in report.findings[0].why
+    assert '"Root Cause" names rank 0 only because the process of that rank was the first' in report.findings[0].why
 
 
 def test_a_parameter_that_is_ready_twice_is_not_said_to_be_unused(log_of):
@@ -195,7 +195,7 @@ def test_a_rank_that_printed_nothing_is_the_one_that_did_not_come(tmp_path):
     worker_logs(tmp_path, backward, "", backward)
     verdict = logs.analyze(tmp_path).verdict
     assert (verdict.kind, verdict.ranks) == ("collective_timeout", [1])
-    assert "all_reduce in step (me/train.py:22)" in verdict.sentence
+    assert "all_reduce (me/train.py:22, in step)" in verdict.sentence
 
 
 @pytest.mark.real
@@ -229,8 +229,8 @@ def test_each_side_of_different_operations_has_its_own_line(log_of):
     report = logs.analyze(log_of(Case("fingerprints", "", [], text="".join([*usual, odd]))))
     assert report.verdict.ranks == [1]
     assert report.verdict.sentence == (
-        "Rank 1 called REDUCE [20, 10] in main (app/mismatch.py:4) while ranks 0, 2-3 called ALLREDUCE [20, 10] in main"
-        " (app/mismatch.py:6)"
+        "Rank 1 called REDUCE [20, 10] (app/mismatch.py:4, in main) while ranks 0, 2-3 called ALLREDUCE [20, 10]"
+        " (app/mismatch.py:6, in main)"
     )
     assert report.findings[0].evidence[0].line == "/home/user/app/mismatch.py:4"
 

@@ -96,15 +96,15 @@ def test_the_report_says_which_step_and_tensor_differ_and_what_to_do(planted: Re
     assert (planted.verdict.status, planted.verdict.kind) == (Status.ERROR, "different")
     order = next(f for f in planted.findings if "dataset_path" in f.title)
     assert (order.id, order.severity, order.step) == ("parity.difference", Severity.ERROR, 1)
-    assert " differs from dp_shard=2 from step 1 on: loss " in order.title
+    assert " differs from run dp_shard=2 from step 1 on: loss " in order.title
     # One per cent in one of four layers moves the loss by less than the tolerance: the curves alone do not show it.
     finding = next(f for f in planted.findings if "scale_output" in f.title)
     assert (finding.id, finding.severity, finding.step) == ("parity.value", Severity.WARNING, 1)
-    assert "agree with those of dp_shard=2 within the tolerance, but the activation of" in finding.title
+    assert "agree with those of run dp_shard=2 within the tolerance, but the activation of" in finding.title
     assert "layers.2.feed_forward differs" in finding.title
     assert "the activation of layers.2.feed_forward in step 1: its norm is " in finding.why
     assert "norm or sums of elements differ by up to 1 %. All " in finding.why
-    assert "the forward pass of layers.2.feed_forward in this run" in finding.next
+    assert "the forward pass of layers.2.feed_forward in run " in finding.next
     for kind in (Format.TEXT, Format.MARKDOWN, Format.HTML):
         text = render(planted, kind, Run(Path("folder"), ()))
         assert "layers.1.attention.wk" in text

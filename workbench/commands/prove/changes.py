@@ -49,9 +49,10 @@ def reason_against_settings(run: RecordedRun) -> NoChange | None:
 
 
 def reason_outside_settings(run: RecordedRun) -> NoChange:
-    """Return the reason for a failed allocation in a run whose settings should fit into memory, and advice.
+    """Return why an allocation failed although the settings of the run should fit into memory, and what to do.
 
-    The settings should fit, because a step on tensors without values stays below the limit, as in `workbench estimate`.
+    They should fit, because the estimated peak is below the limit (`workbench estimate`). So the reason must be
+    something else, such as a larger batch.
     """
     training, oom = run.manifest["config"]["training"], run.device.oom
     inputs = oom.categories.get("inputs", 0) if oom else 0

@@ -186,14 +186,14 @@ def nothing_finding(data: RerunData) -> Finding:
             "Begin the second run earlier: resume from an earlier checkpoint. Or look at how the loss is computed."
         )
     else:
-        title = f"The second run did not repeat step {data.step}: its loss there is {loss(data.repeated_loss)}"
-        why = (
-            f"The first run had {loss(data.recorded_loss)}. The same weights, data and settings gave a different"
-            " result."
+        title = (
+            f"The second run did not reproduce the loss of step {data.step}: it is {loss(data.repeated_loss)}, and was"
+            f" {loss(data.recorded_loss)} in the first run"
         )
+        why = "The same weights, data and settings gave a different result."
         advice_ = (
-            "Suspect what may differ between the runs: the order in which kernels add (set debug.deterministic), or"
-            " the machine, such as faulty memory (nvidia-smi -q -d ECC counts its errors)."
+            "If the losses hardly differ, the order in which kernels add may be the reason: set debug.deterministic. If"
+            " they differ much, suspect the machine, such as faulty memory (nvidia-smi -q -d ECC counts its errors)."
         )
     return Finding(
         id="rerun.not_run" if data.not_run else "rerun.not_located",
