@@ -91,6 +91,7 @@ def with_ranks_elsewhere(context: HangContext, cause: Cause, end: RankEnd) -> Ca
         if is_victim(exit_file) and exit_file.traceback:
             at[user_frame(exit_file.traceback)].append(rank)
     odd = sorted(rank for line, ranks in at.items() if line != own for rank in ranks)
+    # A rank whose line is unknown may be at the same line as the aborted one.
     if own is None or not odd or None in at or len(at[own]) <= context.job.world_size / 2:
         return None
     sides = [RanksInOp(sorted(ranks), "", "", line, "", 0, p2p=False) for line, ranks in at.items()]

@@ -40,6 +40,7 @@ def find_causes(context: HangContext) -> list[Cause]:
     causes = join_deaths(causes, find_deaths(context))
     causes = find_wrong_messages(context, causes) or causes
     causes = find_left_alone(context, causes) or causes
+    # A skipped group comes first: it shifts the numbers of all later groups, and the other rules see only this effect.
     causes = find_skipped_groups(context) or causes or find_absent_by_name(context) or find_late_aborts(context)
     causes = blame_lost_nodes(context, causes or find_kept_alive(context))
     # Each node of a pair or a ring may lead to the same cause.

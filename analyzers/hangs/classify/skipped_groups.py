@@ -136,6 +136,7 @@ def find_unmade(context: HangContext, made: Mapping[int, NewGroups]) -> Departur
     newest = [(max(made[rank]), rank) for rank in waiting if made[rank]]
     if not newest:
         return None
+    # The lowest number: whoever waits in a later group may wait for a rank that waits in this one.
     number, rank = min(newest)
     group = made[rank][number]
     absent = [m for m in group.members if m in made and number not in made[m] and m not in waiting]

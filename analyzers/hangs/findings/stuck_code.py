@@ -27,6 +27,7 @@ def library_wait(file: str, function: str, advice: str, options: str = "") -> Li
 
 CHILDREN = "--subprocesses"
 """The option of py-spy that also prints the stacks of the processes that a rank has started."""
+# Sorted from special to general: a data loader, for example, waits for its workers in `queue.get`.
 WAITS = (
     library_wait(
         r"torch/utils/data/dataloader\.py",

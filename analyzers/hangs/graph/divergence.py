@@ -148,6 +148,7 @@ def find_odd_variants(
     collectives of each member of `group` by sequence number.
     """
     members = len(job.groups[group].ranks)
+    # Yielded one by one: the last kinds search the operations of all ranks, and are rarely needed.
     yield Reason.SIZE_RULE, [variant for variant in variants if breaks_size_rule(job.signature(variant.op), members)]
     yield Reason.EMPTY_TENSOR, [variant for variant in variants if is_empty(job.signature(variant.op))]
     yield (

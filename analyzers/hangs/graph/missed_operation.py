@@ -32,6 +32,7 @@ def find_first_missed(job: Job, rank: int, nodes: Sequence[OpNode]) -> OpNode | 
     for reference in find_reference_ranks(job, rank):
         order = {node: find_position(job, rank, reference, node) for node in nodes}
         known = {node: position for node, position in order.items() if position is not None}
+        # A reference rank that has issued none of the operations does not show which one comes first.
         if len(known) == len(nodes) and min(known.values()) < NOT_YET:
             votes[min(known, key=known.__getitem__)] += 1
         if votes.total() == REFERENCES_ASKED:

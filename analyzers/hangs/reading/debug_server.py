@@ -80,6 +80,7 @@ def content_of(path: Path, limit: int = PAGE_BYTES) -> bytes:
         if not head.startswith(b"\x1f\x8b"):
             return head[:limit]
         try:
+            # With a limit on the output, because a gzip bomb of some kilobytes can become terabytes.
             return zlib.decompressobj(wbits=31).decompress(head, limit)
         except zlib.error:
             return b""
@@ -101,6 +102,7 @@ def read_unanswered(path: Path) -> dict[int, AnswerStatus]:
     return {int(rank): FAILURES[code] for rank, code in failures if code in FAILURES}
 
 
+# The stack of each rank is asked for separately, and one page has those of all ranks.
 @lru_cache(maxsize=8)
 def read_stacks(path: Path) -> dict[int, str]:
     """Return {rank: text with its stacks} from a page or text file of the debug server; empty if it cannot be read."""
@@ -130,6 +132,7 @@ def dumps_of_tables(content: bytes) -> dict[int, dict[str, Any]]:
         groups[f"{name} {members}"] = {"name": name, "desc": desc, "ranks": str(members)}
         for rank, issued in issued_by(row, members).items():
             if rank in entries:
+                # Counted from 0: the reader takes a higher first number to mean that the ring buffer has lost entries.
                 entries[rank].append(issued | {"process_group": (name, desc), "record_id": len(entries[rank])})
     return {
         rank: {

@@ -79,5 +79,6 @@ def is_victim(end: ExitFile) -> bool:
         return end.rank not in failed
     # Only the exception's own words tell the two apart: PyTorch raises a plain RuntimeError for a lost connection.
     text = f"{end.error} {end.message}"
+    # Without a traceback the words alone decide, as if the exception came from PyTorch.
     innermost = end.traceback[0].filename if end.traceback else "/torch/"
     return bool(COMMUNICATION.search(text) or ("/torch/" in innermost and CONNECTION.search(text)))

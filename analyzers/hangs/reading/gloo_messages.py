@@ -60,6 +60,7 @@ def read_message_counts(path: Path) -> MessageCounts:
     return {
         MessageName(decoded(group), decoded(name)): MessageCount(calls, time_ns, tag)
         for calls, time_ns, name, tag, group in read_rows(path)
+        # The same file has rows about collectives with a root, which `roots` reads.
         if name.startswith((b"send ", b"recv "))
     }
 

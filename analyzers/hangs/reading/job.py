@@ -146,6 +146,7 @@ def read_batches(
             yield numbers[-1] + 1, {named[0]: columns.message}
             continue
         dumps = columns.meta["dumps"]
+        # Only the dumps of a page name their rank; for all others the file's name has it.
         ranks = [named[dump["path"]] if dump["rank"] is None else dump["rank"] for dump in dumps]
         yield numbers[-1] + 1, DumpBatch(dict(columns), columns.meta, ranks)
 

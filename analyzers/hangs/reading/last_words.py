@@ -86,6 +86,7 @@ def read_last_beat(path: Path, pid: int) -> LastBeat | None:
             time_ns, step, beat_pid, beats, phase = BEAT.unpack(file.read(BEAT.size))
     except (OSError, struct.error):
         return None
+    # The file is all zeros until its rank writes the first heartbeat.
     if not beats or (pid and beat_pid != pid):
         return None
     return LastBeat(time_ns, step, phase.rstrip(b"\0").decode(errors="replace"))

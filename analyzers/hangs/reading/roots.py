@@ -83,6 +83,7 @@ def set_roots(
     `state` is changed in place, with copies of the operations. `group` is an index in `Job.groups`; `numbers` maps each
     signature to its index in `Job.signatures`.
     """
+    # One iterator for all calls: both are in order of time, and an entry belongs to one call only.
     entries = iter([op for op in state.collectives(group) if job.operation(op) in OPERATIONS])
     for call in calls:
         # Collectives that PyTorch issues by itself have entries, but no calls.

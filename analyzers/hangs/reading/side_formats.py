@@ -165,6 +165,7 @@ def read_side(path: Path, struct: type[Struct]) -> Struct | None:
     Errors are ignored because a verdict is possible without the file.
     """
     try:
+        # Not strict: ranks are keys of dicts, and JSON writes keys as texts.
         return msgspec.convert(read_json(path), struct, strict=False)
     except (OSError, ValueError, msgspec.ValidationError):
         return None
