@@ -70,6 +70,7 @@ def load(logs: run.Run, options: store.Options) -> Logs:
             loaded.hint = columns.hint
         else:
             add(loaded, chosen, columns, first)
+    # RCCL prints the same lines as NCCL, but its buffers have other sizes.
     loaded.nccl = [] if loaded.has_rccl else with_certain_ranks(loaded.nccl)
     number_ranks(loaded)
     add_exit_codes(loaded, logs.manifest())
@@ -93,6 +94,7 @@ def add_exit_codes(loaded: Logs, manifest: Mapping[str, object]) -> None:
                 LogEvent(kind=EventKind.EXIT, message=message, rank=int(rank), path="run.json", facts=facts)
             )
             loaded.clocks.append(0)
+            # `run.json` is no log, so the event gets an index that no log has.
             loaded.files_of.append(len(loaded.files))
 
 

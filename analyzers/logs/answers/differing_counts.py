@@ -18,6 +18,7 @@ NO_COUNT = re.compile(
     r"\d[.:]\d|\d ?(?:[mun\u00b5]?s|sec|seconds|min|[KMGT]i?B|bytes|%|/s)\b|0x|\bpid\b|\bport\b", re.IGNORECASE
 )
 """Matches text with numbers that are not counts: decimals, times, sizes, addresses, process ids."""
+# Of two different counts nothing shows which one is usual.
 RANKS_AT_LEAST = 3
 
 

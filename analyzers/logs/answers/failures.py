@@ -54,6 +54,7 @@ def find_failures(logs: Logs) -> list[Failure]:
         for event, clock, file in zip(logs.events, logs.clocks, logs.files_of, strict=True)
         if (role := role_of(event))
     ]
+    # Recovery is judged by what is left: an error that was handled does not mean that the last start failed.
     found = without_recovered(without_handled(without_completed(found, logs), logs), logs)
     found = without_explained(without_stopped(without_forced(found, logs)))
     groups: dict[tuple[object, ...], list[Occurrence]] = {}
@@ -131,6 +132,7 @@ def follows(occurrence: Occurrence, stop: Occurrence) -> bool:
     if occurrence.file == stop.file:
         is_later = occurrence.event.line > stop.event.line
     else:
+        # Logs without times cannot be compared, and most failures on other nodes follow an order to stop.
         is_later = occurrence.clock == 0 or occurrence.clock >= stop.clock
     is_worker = occurrence.event.kind is EventKind.DATALOADER_WORKER
     return is_later and (is_worker or occurrence.role.tier in ENDED_BY_SIGTERM)

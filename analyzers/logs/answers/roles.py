@@ -73,6 +73,7 @@ STOPS = {
     Reason.TIME_LIMIT: Role(LogClass.TIME_LIMIT, Tier.STOPPED),
     Reason.PREEMPTION: Role(LogClass.TERMINATED, Tier.STOPPED),
     Reason.LAUNCHER_SIGNAL: Role(LogClass.TERMINATED, Tier.STOPPED),
+    # Slurm also cancels the rest of a job in which a task has failed, so any failure explains more.
     Reason.CANCELLED: Role(LogClass.TERMINATED, Tier.EXIT_CODE),
 }
 
@@ -88,6 +89,7 @@ def role_of(event: LogEvent) -> Role | None:
 
 def role_of_exception(event: LogEvent) -> Role:
     """Return the class and tier of an exception that no pattern recognises."""
+    # Both are raised by an order to stop, so any other failure explains more.
     if PLAIN_NAMES.match(event.message):
         return Role(LogClass.TERMINATED, Tier.LOST_CONNECTION)
     is_numeric = bool(NOT_FINITE.search(event.message))

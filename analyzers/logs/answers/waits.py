@@ -86,6 +86,7 @@ def blame_for_timeout(failure: Failure, logs: Logs) -> Blame:
     """Return a `Blame` for a collective that timed out: the ranks that did not join, and the evidence for this."""
     waiting = sorted({e.rank for e in failure.events if e.kind in WAITING and e.rank is not None})
     silent = silent_ranks(logs)
+    # Messages that name ranks come first. Source lines come last, because ranks at different lines may all be right.
     for blame in (
         named(failure, waiting),
         missing_members(failure, waiting),
@@ -199,6 +200,7 @@ def other_operation(failure: Failure, waiting: list[int]) -> Blame | None:
     timeouts = {e.rank: e for e in failure.events if e.kind is EventKind.WATCHDOG_TIMEOUT and e.rank is not None}
     by_seq: dict[tuple[str | None, int | None], dict[int, object]] = {}
     for rank, event in timeouts.items():
+        # In other collectives the ranks may pass different sizes.
         issued = (event.facts.operation, event.facts.input_elements if event.facts.operation == "ALLREDUCE" else None)
         by_seq.setdefault((event.group, event.seq), {})[rank] = issued
     for issued_by in by_seq.values():

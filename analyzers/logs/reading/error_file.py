@@ -53,6 +53,7 @@ def add_error(scanner: Scanner, message: str, callstack: str, stamp: str) -> Non
     scanner.clock = (int(stamp) + 1) * 1_000_000_000 if re.fullmatch(r"\d{1,10}", stamp) else 0
     at = last_line(callstack or message)
     scanner.add_exception(raised, at, NO_PREFIX)
+    # `add_exception` skips exceptions that launchers raise, but this file has no other error to show.
     if not scanner.events:
         scanner.add(Found(EventKind.EXCEPTION), message, at)
     scanner.events.change(0, time_ns=scanner.clock or None)

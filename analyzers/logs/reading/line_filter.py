@@ -61,6 +61,8 @@ class LineFilter:
         """Skip lines of this shape (a line without its digits) from now on, because they report no event."""
         if len(shape) <= KNOWN_BYTES:
             if len(self.boring) >= KNOWN_AT_MOST:
+                # All are forgotten, because frequent shapes are soon known again, and an order of use would cost time
+                # for each line.
                 self.boring.clear()
             self.boring.add(shape)
 

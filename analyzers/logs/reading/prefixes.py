@@ -55,6 +55,7 @@ def split_prefix(text: str, labelled: bool) -> tuple[Prefix, str]:
         return NO_PREFIX, text
     given = (label[0].strip() if label else "") + (match[0].strip() if match else "")
     named, local = GLOBAL_RANK.search(given), LOCAL_RANK.match(body)
+    # The label of srun is only the number of a task, which is the rank if each rank is a task.
     rank = int(named[1]) if named else int(label[1]) if label else None
     return Prefix(given, rank, int(local[1]) if local else None), body[match.end() :] if match else body
 

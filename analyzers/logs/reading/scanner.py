@@ -121,6 +121,7 @@ class Scanner:
         head = chunk[:4096]
         self.binary = head.count(b"\0") * 20 > len(head)
         first = [clean(line) for line in head.split(b"\n")[:20] if line.strip()]
+        # Most lines and not all, because srun's own messages have no label.
         self.labelled = bool(first) and 2 * sum(bool(SRUN_LABEL.match(line)) for line in first) > len(first)
 
     def scan(self, chunk: bytes) -> None:
@@ -297,6 +298,7 @@ def with_local_rank(facts: Facts, local_rank: int | None) -> Facts:
 
 def scan(path: Path) -> Scanner:
     """Return a scanner that has read a whole log."""
+    # Many loggers print no year, and the year of the last change is most often right.
     changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     scanner = Scanner(changed.year)
     scanner.read(path)

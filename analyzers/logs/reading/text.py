@@ -46,6 +46,7 @@ def chunks(path: Path) -> Iterator[bytes]:
             block = rest + block
             end = block.rfind(b"\n") + 1
             if len(block) - end > LONGEST_LINE:
+                # Otherwise a file without line ends would be collected in memory as a whole.
                 end = len(block)
             rest = block[end:]
             if end:
