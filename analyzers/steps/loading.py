@@ -256,6 +256,7 @@ def read(logs: Sequence[run.Artefact], options: store.Options, tell: Tell | None
     parts = max(1, min(sum(log.bytes for log in logs) // BYTES_OF_A_CHILD, len(logs)))
     for numbers, columns in store.load_set([log.path for log in logs], READER, options, parts):
         if isinstance(columns, WorkbenchError):
+            # A part that cannot be read has been halved until a single log was left.
             source.fail(logs[numbers[0]], columns)
         else:
             source.add([logs[number] for number in numbers], columns)
@@ -301,6 +302,7 @@ def filled(frame: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 
     Rows are matched by rank and step.
     """
+    # A step that a restart did again counts as in its last run, as in `in_order`.
     known = other.drop_duplicates(["rank", "step"], keep="last").set_index(["rank", "step"])
     # -1 where the other source has no such step.
     rows = known.index.get_indexer(pd.MultiIndex.from_frame(frame[["rank", "step"]]))

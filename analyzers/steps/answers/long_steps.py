@@ -75,6 +75,7 @@ def stalled_steps(seconds: Floats, usual: Floats) -> list[int]:
     highest = ratio[order[: at_most + 1]]
     gaps = highest[:-1] / np.maximum(highest[1:], 1e-9)
     count = max((n for n, gap in enumerate(gaps, 1) if gap >= BEYOND_OTHERS), default=0)
+    # Where the durations vary much anyway, four times the usual one is nothing special.
     limit = max(TIMES_USUAL, float(np.exp(DEVIATIONS * noise)))
     stalled = [int(at) for at in order[:count] if ratio[at] >= limit]
     # Equally long steps are something that the job does now and then, such as a checkpoint.

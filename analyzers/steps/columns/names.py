@@ -131,6 +131,7 @@ def meaning_of(name: str) -> Meaning | None:
     words = words_of(RUN_PREFIX.sub("", name))
     if not words or OTHER_SPLITS.intersection(words) or words[-1] in STATISTICS:
         return None
+    # The peak of memory is the quantity itself; any other maximum is a statistic beside it.
     if words[-1] == "max" and words[0] not in ("memory", "mem"):
         return None
     words, unit = split_unit(words)
@@ -145,12 +146,14 @@ def meaning_of(name: str) -> Meaning | None:
 
 def words_of(name: str) -> list[str]:
     """Return the words of a name in lower case; a rate such as `tokens/s` has the words `tokens per s`."""
+    # In lower case first, because CAMEL would split `GiB` into two words.
     spelled = CAMEL.sub("_", BINARY_UNIT.sub(lambda match: match[0].lower(), name.strip()))
     return [word for word in BOUNDARY.split(PER_SECOND.sub(" per s", spelled.lower())) if word]
 
 
 def split_unit(words: list[str]) -> tuple[list[str], str]:
     """Return the words of a name without the unit at their end, and this unit (empty if there is none)."""
+    # After `per` the last word belongs to a rate, as in tokens per s.
     if len(words) < 2 or words[-2] == "per" or not (words[-1] in TIME_UNITS or words[-1] in SIZE_UNITS):
         return words, ""
     kept = words[:-1]

@@ -51,6 +51,7 @@ class GrowingFile:
         file, which may be a header; in all other cases the result is empty.
         """
         stat = os.fstat(file.fileno())
+        # A new file may get the inode number of a deleted one, but is shorter at first.
         if stat.st_ino == self._inode and stat.st_size >= self._offset:
             return b""
         self.generation += 1

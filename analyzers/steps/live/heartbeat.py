@@ -34,6 +34,7 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
         time_ns, step, _, beats, phase = BEAT.unpack(read_whole(path))
     except (OSError, struct.error):
         return None
+    # A new file is all zeros until its rank writes the first heartbeat.
     return Heartbeat(time_ns, step, phase.rstrip(b"\0").decode(errors="replace")) if beats else None
 
 

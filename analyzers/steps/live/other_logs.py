@@ -78,6 +78,7 @@ class OtherLogs:
             (str(a.path), int(changed * 1e9)) for a, changed in logs if a.kind in PRINTED and tells_failure(a.path)
         )
         try:
+            # Each step changes the logs, so that a cached copy would never be used again.
             self._table = load([a for a, _ in logs if a.kind in run.TIMED], store.Options(cache=False)).table
         except WorkbenchError:  # no step yet
             self._table = pd.DataFrame()

@@ -63,6 +63,7 @@ def steps_of_rows(path: str, table: RawTable, wanted: ColumnMap = ()) -> MappedR
     `path` is the path of the log. `wanted` has the (quantity, column) pairs given by the user.
     """
     choice = choice_of(table, wanted)
+    # Counters and times alone are no log of training, so none of their rows is a step.
     if not choice.by_quantity.keys() - {Quantity.EPOCH, Quantity.RANK, Quantity.CLOCK, Quantity.STEP}:
         table = RawTable(texts=table.texts)
         choice = choice_of(table)
@@ -172,6 +173,7 @@ def attempts(rank: Integers, step: Integers, trained: Mask | None) -> Integers:
         return np.zeros(len(step), dtype=np.int64)
     counts = np.cumsum(back)
     first = np.searchsorted(rank, rank)
+    # More attempts would get the session numbers of the next file (`loading.Chunk.session`).
     numbers: Integers = np.minimum(counts - counts[first] + back[first], STARTS_AT_MOST - 1)
     return numbers
 
@@ -186,6 +188,7 @@ def merged_rows(rows: Rows, choice: ColumnChoice) -> tuple[Rows, int]:
     )
     if steps_up.all():
         return rows, 0
+    # The slash keeps these names apart from columns of the log that are called rank or step.
     frame = pd.DataFrame(rows.columns | {"/rank": rows.rank, "/attempt": rows.attempt, "/step": rows.step})
     groups = frame.groupby(["/rank", "/attempt", "/step"], sort=True)
     whole = groups.last().reset_index()

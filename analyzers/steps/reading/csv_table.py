@@ -116,6 +116,7 @@ def parsed(section: tuple[list[str], bytes], dialect: Dialect) -> RawTable:
     table = RawTable(omitted=max(0, len(names) - COLUMNS_AT_MOST))
     if not lines.strip():
         return table
+    # pandas must not drop a written NaN: it means that the training computed NaN, an empty cell means nothing.
     frame = pd.read_csv(
         io.BytesIO(lines), sep=dialect.separator, header=None, names=range(len(names)), index_col=False,
         usecols=range(min(len(names), COLUMNS_AT_MOST)), keep_default_na=False, na_values=[""], skipinitialspace=True,
@@ -133,6 +134,7 @@ def parsed(section: tuple[list[str], bytes], dialect: Dialect) -> RawTable:
     )
     table.damaged -= table.torn and table.damaged > 0
     for position, name in enumerate(names[:COLUMNS_AT_MOST]):
+        # A table whose cells are separated by commas cannot have decimal commas.
         add_column(table, name, frame[position], decimal_commas=dialect.separator in ";\t")
     return table
 
@@ -205,6 +207,7 @@ def number_in(text: str, *, decimal_commas: bool) -> float:
     `1,234.5` has a thousands separator; in `0,5` the comma is decimal if `decimal_commas`.
     """
     try:
+        # `float` accepts `1_000`, which Python writes and no table does.
         return float(text) if "_" not in text else math.nan
     except ValueError:
         pass

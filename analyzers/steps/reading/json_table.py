@@ -26,6 +26,7 @@ def read(path: Path) -> RawTable:
         InputError: The file contains no list of rows.
     """
     content = content_of(path).removeprefix(b"\xef\xbb\xbf").strip()
+    # The first line of an indented document is not a whole object.
     if content.startswith(b"{") and b"\n" in content and is_row(content.partition(b"\n")[0]):
         return from_lines(content)
     document = decoded(content)
@@ -128,6 +129,7 @@ def number_of(value: Any) -> float | None:
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, (int, float)):
+        # A larger integer would overflow when it becomes a float.
         return float(value) if isinstance(value, float) or abs(value) < LARGEST_NUMBER else None
     if isinstance(value, str) and len(value) <= NUMBER_LENGTH and "_" not in value:
         try:

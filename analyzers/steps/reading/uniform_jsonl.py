@@ -75,6 +75,7 @@ def column(rows: Sequence[Any], name: str) -> Column:
     return integers([*map(attrgetter(name), rows)])
 
 
+# The logs of all ranks have the same names, so one decoder serves nearly all files.
 @lru_cache(maxsize=8)
 def decoder(names: tuple[tuple[str, ...], ...]) -> "msgspec.json.Decoder[Any]":
     """Return a decoder for step-log lines whose named values, such as phases, have only the given names.
@@ -93,6 +94,7 @@ def decoder(names: tuple[tuple[str, ...], ...]) -> "msgspec.json.Decoder[Any]":
     rest: list[tuple[str, Any, Any]] = [(name, float | str | None, None) for name in NUMBERS]
     rest += [("tags", list[str], msgspec.field(default_factory=list)), ("limit_bytes", int | None, None)]
     fields: list[Any] = [("step", int), *PLAIN, *parts, *rest]
+    # gc=False: rows form no cycles, and a garbage collector that tracks millions of them takes time.
     return msgspec.json.Decoder(msgspec.defstruct("Row", fields, forbid_unknown_fields=True, gc=False))
 
 
