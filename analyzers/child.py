@@ -112,6 +112,7 @@ def memory_of_machine() -> int:
     """Return the most bytes that a child may use: three quarters of the machine's memory, or of the container's."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in CONTAINER_LIMITS:
+        # Version 2 of cgroups writes `max` if there is no limit, which is no number.
         with contextlib.suppress(OSError, ValueError):
             limits.append(int(path.read_text()))
     return max(LEAST_MEMORY, min(limits) // 4 * 3)
@@ -123,6 +124,8 @@ def interpreter(module: str) -> tuple[list[str], dict[str, str]]:
     search = [str(PACKAGE_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     # -P: a module in the working folder must not be imported in place of ours.
     command = [sys.executable, "-P", "-m", module]
+    # Further threads of OpenBLAS would count towards the limit of address space, and a server with threads must not
+    # fork.
     return command, os.environ | {"PYTHONPATH": os.pathsep.join(search), "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -135,6 +138,7 @@ def run_in_new_interpreter(task: Task) -> ChildExit:
     try:
         child = subprocess.run(  # noqa: PLW1510  # the caller looks at the status
             [*command, task.reader, str(task.target), *limits],
+            # Not as arguments: the paths of thousands of dumps are longer than a command line may be.
             input=b"\0".join(os.fsencode(path) for path in task.paths),
             capture_output=True,
             env=environment,

@@ -21,6 +21,7 @@ def open_regular(path: Path) -> BufferedReader:
     Raises:
         OSError: The file is absent, unreadable, or not regular: reading a pipe, for example, could wait for ever.
     """
+    # Without O_NONBLOCK opening a pipe would already wait for a writer.
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)

@@ -145,6 +145,7 @@ def mapped_bytes(field: int) -> int:
 
 def apply_ceilings() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    # The system has one limit for all threads, and a smaller one would stop the analysis with the larger.
     wanted = max(CEILINGS.values(), default=hard)
     # The hard limit stays: once lowered, it could not be raised again.
     soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -48,6 +48,7 @@ class ReaderServer:
     """A running server process, as seen by the process that started it (the client)."""
 
     def __init__(self) -> None:
+        # Packets, not a stream: each request arrives as a whole, together with the socket that it carries.
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command, environment = interpreter("analyzers.reader_server")
@@ -101,6 +102,7 @@ def answer_of_handler(connection: socket.socket, task: Task) -> ChildExit:
     """
     with contextlib.suppress(BrokenPipeError):  # killed before it had read the task
         connection.sendall(encode(task))
+        # The handler reads until the end, so it waits for this.
         connection.shutdown(socket.SHUT_WR)
     if not is_readable(connection, task.wall_s + GRACE_S):
         return ChildExit(TIMED_OUT, b"")
@@ -158,6 +160,7 @@ def discard_if_ended(server: ReaderServer) -> bool:
     """Return whether a server has ended; in this case, forget it, so that the next task starts another one."""
     with LOCK:
         ended = server.has_ended()
+        # Another thread may have replaced this server already.
         if ended and [server] == STARTED:
             STARTED.clear()
             server.stop()

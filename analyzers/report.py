@@ -171,6 +171,7 @@ def tool_version() -> str:
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings in order of importance: the most severe first, then the most certain."""
+    # The id comes last, so that equally important findings have the same order in every run.
     return sorted(findings, key=lambda f: (-f.severity.weight, -f.confidence, f.id))
 
 

@@ -251,6 +251,7 @@ def publish(scratch: Path, entry: Path, reread: Callable[[], Columns]) -> Column
     for _ in range(PUBLISHING_ATTEMPTS):
         try:
             columns = Columns(scratch, reread)
+            # Renaming fails if another process has made the entry, so the first one wins.
             scratch.rename(entry)
         except (OSError, DamagedEntry) as error:
             failed = error

@@ -25,6 +25,7 @@ class DamagedEntry(Exception):  # never seen by a user
 def is_trusted(entry: Path) -> bool:
     """Return whether a cache entry, and the folder that contains it, belong to this user or to root."""
     try:
+        # A link is judged by its own owner: anyone can make one that leads to a folder of this user.
         return {path.lstat().st_uid for path in (entry, entry.parent)} <= {os.geteuid(), 0}
     except OSError:
         return False
@@ -51,6 +52,7 @@ def make_scratch(folder: Path) -> Path:
         CacheFailure: The folder cannot be written.
     """
     try:
+        # Later only the owner is checked (`is_trusted`), so nobody else may be able to write there.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=SCRATCH, dir=folder))
     except OSError as error:

@@ -71,6 +71,7 @@ def regressions(changes: Sequence[MeasureChange], gate: Mapping[str, float], cau
     """
     allowed = dict(ALLOWED_CHANGES) | dict(gate)
     if Measure.STEP_TIME in gate:
+        # A gate of `step_time` would otherwise not see a few very long steps, which leave the median as it is.
         allowed[Measure.STEP_TIME_MEAN] = gate[Measure.STEP_TIME]
     worse = [c for c in changes if c.is_sufficient and c.measure in allowed and c.low > allowed[c.measure]]
     if any(c.measure is Measure.STEP_TIME for c in worse):

@@ -67,6 +67,7 @@ def steps_of(logs: Sequence[Artefact], options: store.Options, unknown: list[Unk
         try:
             return load(logs, options)
         except UnknownColumn as error:
+            # The error names one column, so the logs are loaded again until no wanted column is missing.
             unknown.append(error)
             options = replace(options, columns=tuple(pair for pair in options.columns if pair[1] != error.name))
 
@@ -129,6 +130,7 @@ def changes_between(a: MeasuredRun, b: MeasuredRun) -> list[MeasureChange]:
     x, y = a.measures.memory_bytes, b.measures.memory_bytes
     if not (a.snapshot_bytes and b.snapshot_bytes and x and y):
         return changes
+    # A snapshot has the peak of every allocation, so there is nothing to resample.
     change = y / x - 1
     exact = MeasureChange(
         measure=Measure.MEMORY, a=x, b=y, change=change, low=change, high=change, samples=1, is_sufficient=True

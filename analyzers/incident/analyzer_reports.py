@@ -67,6 +67,7 @@ class AnalyzerReports:
 def run_analyzers(run: Run, options: store.Options) -> AnalyzerReports:
     """Return the reports of all analyzers; each reads its own files of the run."""
     reports = AnalyzerReports(not_finite=not_finite_findings(run.of(Kind.NOT_FINITE)))
+    # The logs come first: they show the buffers of NCCL, which the memory analyzer needs.
     if printed := run.of(Kind.LOG, Kind.TEXT, Kind.ERROR):
         reports.logs = try_analyzer(reports, printed, "logs", lambda: logs.analyze(run, options))
     buffers = reports.logs.data.nccl if reports.logs else ()

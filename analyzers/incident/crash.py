@@ -31,6 +31,7 @@ class Crash:
     @property
     def message(self) -> str:
         """The exception as Python prints it, with its class and message: `ValueError: no tokens`."""
+        # The launcher may have recorded only the class or only the text.
         own = f"{self.exit_file.error}: {self.exit_file.message}".removesuffix(": ").removeprefix(": ")
         return first_error(self.exit_file.message) or own
 

@@ -88,6 +88,7 @@ def find_gaps(run: Run, world_size: int = 0) -> NodeGaps:
     }
     until_ns = heard_until(known) - max(SILENT_NS, SILENT_NS * len(known.nodes) // NODES_PER_S)
     lost = tuple(node for node in silent.values() if node.last_ns < until_ns)
+    # While the receiver listens, a node that has not ended is simply at work.
     sending = tuple(node for node in silent.values() if node not in lost) if known.closed_ns else ()
     absent = max(0, known.expected - len(known.nodes))
     seen = set[int]().union(*ranks.values())

@@ -48,6 +48,7 @@ def compiled(source: str) -> Any:
         InputError: jinja2 is not installed, or the template has an error.
     """
     try:
+        # Imported here, because jinja2 is optional: rows of tokens are read without it.
         sandbox = importlib.import_module("jinja2.sandbox")
         jinja = importlib.import_module("jinja2")
     except ImportError as error:

@@ -59,6 +59,7 @@ def best_shift(ids: Column, labels: Column, compared: Mask, usual: int) -> tuple
     if counts[best] < ENOUGH * len(where):
         # A few labels may be those of tokens beyond the row's end.
         return UNKNOWN_SHIFT, len(where) if len(where) <= FEW else counts[best]
+    # Shifted labels at the ends of a row belong to tokens beyond it, and are no mismatch.
     edge = sum(1 for i in where[-2:] if i + best >= len(ids)) + sum(1 for i in where[:2] if i + best < 0)
     return best, counts[best] + edge
 

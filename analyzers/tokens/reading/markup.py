@@ -168,6 +168,7 @@ def is_format_of(markup: Markup, texts: Sequence[str]) -> bool:
     """Return whether most of the texts have openers of the format, and one has both a user's and an assistant's."""
     found = [{role for _, role in markup.opened(text)} for text in texts]
     both = any({Role.USER, Role.ANSWER} <= roles for roles in found)
+    # Words such as `Answer:` occur in other texts too, so more of the texts must have them.
     return both and sum(map(bool, found)) >= (0.8 if markup.weak else 0.5) * len(texts)
 
 

@@ -119,6 +119,7 @@ class Sampler:
         if isinstance(prompt, list) and isinstance(completion, list):
             return self.conversation(normal_messages([*prompt, *completion]), None, len(prompt))
         if not (isinstance(prompt, str) and isinstance(completion, str)):
+            # No TypeError: the reader counts rows that raise ValueError as damaged, and goes on.
             raise ValueError("prompt and completion are neither texts nor messages")  # noqa: TRY004
         prompt = "\n\n".join(filter(None, (prompt, more)))
         facts = {"messages": 2, "empty_answer": int(not completion.strip())}
