@@ -173,6 +173,7 @@ class RankProcess:
         faulthandler does not need the GIL, but the signal interrupts a sleep.
         """
         assert self.side_file is not None
+        # faulthandler appends to the file, which may have the stacks of earlier requests.
         before = self._signal_file.stat().st_size
         os.kill(pid or self.side_file["pid"], signal.SIGUSR2)
         deadline = time.monotonic() + timeout

@@ -66,6 +66,7 @@ def running_processes(nvml: ctypes.CDLL, uuid: str) -> list[RunningProcess]:
     """
     device, count = ctypes.c_void_p(), ctypes.c_uint(PROCESSES_AT_MOST)
     found = (RunningProcess * PROCESSES_AT_MOST)()
+    # PyTorch omits the prefix with which NVML begins the UUID of a GPU.
     name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
     if nvml.nvmlInit_v2():
         return []

@@ -72,6 +72,7 @@ class LiveBlocks(BlockCategories):
 
     def _allocate(self, event: Allocation) -> None:
         if unseen := self.live.pop(event.address, None):
+            # A block still had this address, so its free was not recorded.
             self._log("free_completed", event.time_ns, unseen, [])
         block = self.allocate(event.address, event.size, event.frames)
         self._log("alloc", event.time_ns, block, event.frames)

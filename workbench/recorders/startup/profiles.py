@@ -64,6 +64,7 @@ class Profiles:
     def begin(self, step: int) -> bool:
         """Begin step `step`, and return whether it is traced."""
         self._step = step
+        # The profiler starts one step early, because it needs a step to warm up.
         if self._recorder is None and self._wanted in (step, step + 1):
             plan = OneStep(self._folder, 2, 1, 1, step=self._wanted)
             self._recorder = TraceRecorder(plan=plan, device=self._device)
