@@ -28,6 +28,7 @@ class Address:
         try:
             family, kind, _, _, place = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
             with socket.socket(family, kind) as probe:
+                # The connections of a receiver that has just ended do not make its port unusable.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(place)
         except OSError:

@@ -92,6 +92,7 @@ class NodeFolder:
             return Result(have)
         if part.before != checksum_of_tail(target, have):
             return Result(have, differs=True)
+        # O_NOFOLLOW: a link that another program puts there must not lead the write elsewhere.
         with os.fdopen(os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644), "wb") as file:
             file.write(part.data)
         self._finish(target, part, have + len(part.data))
@@ -102,6 +103,7 @@ class NodeFolder:
         target = self._parent_of(part.path)
         if is_same(target, part):
             return Result(part.size)
+        # A path may be longer than the name of a file, and has slashes.
         name = hashlib.sha256(part.path.encode()).hexdigest()[:32]
         self._incoming.mkdir(exist_ok=True)
         draft = self._incoming / f"{name}.{part.version}"

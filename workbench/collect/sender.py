@@ -102,6 +102,7 @@ class Sender:
         # Nothing before the first answer, which says whether both share a disk.
         parts = next_parcel(outgoing) if self._home and not self._at_home else []
         reply = self._exchange([part for part, _ in parts], ended=False)
+        # The reply came from another folder than before, where everything must be sent again.
         if self._outgoing is not outgoing:
             return True
         has_rest = is_full([part for part, _ in parts])

@@ -253,6 +253,7 @@ def compare_runs(
 
     gate, options = parse_gate(fail_on), Options(columns=parsed_columns(column_map))
     runs = discover(a), discover(b)
+    # `--fail-on` is for scripts, which want an exit status and no app.
     if show.interactive and not fail_on:
         from workbench.tui.app import open_app
         from workbench.tui.subject import ComparisonSubject

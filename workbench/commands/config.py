@@ -80,6 +80,7 @@ def diff(a: Path, b: Path, overrides: Sequence[str], *, as_json: bool) -> str:
     """Return the keys whose resolved values differ between two files or two runs, as a table or as JSON text."""
     with trainer_errors_as_ours():
         before, after = (dict(settings({"config": resolved(source, overrides)})) for source in (a, b))
+    # Two files always differ in their own path.
     keys = [key for key in before | after if key != FILE_FLAG and before.get(key) != after.get(key)]
     rows = [(key, before.get(key), after.get(key)) for key in keys]
     if as_json:

@@ -77,9 +77,11 @@ def rank_variables(job: JobCommand, ranks: int) -> dict[str, str]:
 
 def run(words: Sequence[str], variables: dict[str, str], output: Path) -> int | None:
     """Run a command under limits, and write its output to a file; return its exit status, or None after a timeout."""
+    # The limit counts address space, of which the libraries of torch map much more than they use.
     limits = partial(limit_self, memory_of_machine() + ADDRESS_SPACE_OF_TORCH, SECONDS)
     with output.open("wb") as file, subprocess.Popen(
         words, env=variables, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+        # A group of its own, so that processes that the script leaves behind can be killed.
         start_new_session=True, preexec_fn=limits,  # noqa: PLW1509 - no other thread runs yet
     ) as process:  # fmt: skip
         try:

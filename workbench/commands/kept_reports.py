@@ -58,6 +58,7 @@ def key_of(room: str | None, paths: Sequence[Path], read: ReadOptions) -> str | 
     """
     if read.no_cache or read.max_memory or read.cluster:
         return None
+    # The number of processes that read changes no answer.
     question = (room, [str(path) for path in paths], replace(read, jobs=None), sys.version, os.environ.get("TZ"))
     digest = hashlib.sha256(repr(question).encode(errors="surrogateescape"))
     unreadable: list[Unreadable] = []

@@ -118,6 +118,7 @@ def compare_meshes(comparison: Comparison, start: Start | None = None, tolerance
         plan(request_of(comparison, base, one, Path(run.folder)))
         for one, run in zip(comparison.variants, runs, strict=True)
     ]
+    # A seed checkpoint of an earlier comparison may be of another model.
     shutil.rmtree(comparison.folder / SEED_FOLDER / "checkpoint", ignore_errors=True)
     for job, what in zip(jobs, ("the seed checkpoint", *(run.name for run in runs)), strict=True):
         note(f"{what} on {quantity(job.nproc, 'rank')}; output in {job.folder}")

@@ -112,6 +112,7 @@ def network(name: str) -> str:
 
     The launchers find the first pod, which hosts the rendezvous, by its host name.
     """
+    # Pods that are not ready need names too: launchers look for the first pod before it is ready.
     return f"""\
 apiVersion: v1
 kind: Service
@@ -130,6 +131,7 @@ def workers(name: str, request: Request, arguments: Sequence[str]) -> str:
     `arguments` go to each launcher. This function adds the addresses of the rendezvous and the receiver.
     """
     options = ["--rdzv-endpoint", f"{name}-0.{name}:{RENDEZVOUS_PORT}", "--collect", f"{name}-home:{RECEIVER_PORT}"]
+    # /dev/shm of a container has 64 MiB by default, too little for the workers of a data loader.
     return f"""\
 apiVersion: batch/v1
 kind: Job

@@ -62,6 +62,7 @@ def open_file_system(url: str) -> tuple[FileSystem, str]:
     except ImportError as error:
         module = str(getattr(error.__cause__ or error, "name", None) or "its library").partition(".")[0]
         raise missing_package(url, module, DISTRIBUTIONS.get(module, module)) from None
+    # fsspec keeps listings as long as the process lives, and a running job writes more files.
     file_system.invalidate_cache()
     return file_system, path
 

@@ -98,6 +98,7 @@ def starting_step(folder: Path, manifest: Mapping[str, Any], step: int, before: 
 def checkpoints(folder: Path) -> list[int]:
     """Return the steps of the complete checkpoints in a folder, without checkpoints that have only weights."""
     names = [(STEP_FOLDER.fullmatch(path.name), path) for path in folder.glob("step-*")]
+    # PyTorch writes `.metadata` last, so that a checkpoint without it is incomplete.
     return sorted(int(match[1]) for match, path in names if match and (path / ".metadata").is_file() and int(match[1]))
 
 
@@ -120,6 +121,7 @@ def settings_around(folder: Path, config: Mapping[str, Any], start: int, step: i
     if not start:
         return settings
     saved = (folder / config["checkpoint"]["folder"]).resolve()
+    # load_only: the second run must not change the checkpoints of the first.
     resumed: Settings = {
         "checkpoint.enable": True, "checkpoint.load_only": True, "checkpoint.folder": str(saved),
         "checkpoint.load_step": start,

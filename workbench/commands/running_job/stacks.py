@@ -62,6 +62,7 @@ def stacks_of_job(pid: int) -> Path | None:
     take_stacks(tool, ranks, folder / "dumps", native=True)
     for number, pause in enumerate(PAUSES_S, 2):
         time.sleep(pause)
+        # Later samples only show whether a rank moved, for which Python frames are enough.
         take_stacks(tool, ranks, folder / "dumps" / f"round_{number}", native=False)
     return folder
 

@@ -25,6 +25,7 @@ def main() -> None:
         answer = {"failed": "options"}
     except Exception as error:  # noqa: BLE001
         answer = {"failed": "config", "message": f"{type(error).__name__}: {error}"}
+    # A line end first, because the last line of an imported module may have none.
     print(f"\n{MARK}{json.dumps(answer)}", flush=True)
 
 
