@@ -200,6 +200,7 @@ class Checkpointer:
             hint = f"choose a complete one: {self.folder} has " + (f"step {steps}" if steps else "none")
             raise CheckpointError(f"{path} is not a complete checkpoint", hint)
         made = resume.read(path) or {}
+        # A checkpoint from elsewhere has no record of its model, and is tried.
         if made.get("model", self.made["model"]) != self.made["model"]:
             raise CheckpointError(
                 f"{path} holds the weights of {made['model']}, and this run trains {self.made['model']}",
@@ -232,6 +233,7 @@ class Checkpointer:
 
     def _complete_steps(self) -> list[int]:
         """Return the step numbers of the checkpoints that were written completely, oldest first."""
+        # PyTorch writes `.metadata` after all other files of a checkpoint.
         matches = [(STEP_FOLDER.fullmatch(path.name), path) for path in self.folder.glob("step-*")]
         return sorted(int(match[1]) for match, path in matches if match and (path / ".metadata").exists())
 

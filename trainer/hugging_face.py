@@ -114,6 +114,7 @@ def save_weights(model: nn.Module, config: JobConfig, path: Path) -> None:
     file = f"model-{stage + 1:05}-of-{stages:05}.safetensors"
     if position == 0:
         path.mkdir(parents=True, exist_ok=True)
+        # safetensors refuses tensors that are not contiguous, and transformers files without this format.
         safetensors().save_file({name: w.contiguous() for name, w in weights.items()}, path / file, {"format": "pt"})
         if f"moe.{ROUTING_BIAS}" not in form.weights and any(moe.expert_bias.any() for moe in moe_layers(model)):
             logger.warning(NO_BIAS)

@@ -98,6 +98,7 @@ def equal_on_all_ranks(name: str, parameter: Tensor, n_layers: int, seed: int) -
 
 def copied(values: Tensor) -> Tensor:
     """Return a `LocalTensor` that has the same `values` on each rank."""
+    # Inside LocalTensorMode, this makes one tensor for each rank.
     local = torch.empty(values.shape, dtype=values.dtype)
     return local.copy_(values)
 

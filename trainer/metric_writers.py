@@ -72,6 +72,7 @@ def metric_writers(config: JobConfig, world: World) -> Iterator[MetricWriter]:
     if world.rank != 0 and not metrics.save_for_all_ranks:
         return
     if metrics.enable_tensorboard:
+        # As in torchtitan: each start of a run has a folder of its own.
         started = datetime.now().strftime("%Y%m%d-%H%M")  # noqa: DTZ005
         target = folder / metrics.save_tb_folder / started
         yield TensorBoard(target / f"rank_{world.rank}" if metrics.save_for_all_ranks else target)

@@ -164,6 +164,7 @@ def mismatches(before: Made, now: Made, step: int) -> Iterator[Mismatch]:
         yield Mismatch(
             "training data", data_text(before["data"]), data_text(now["data"]), "other data or another tokenizer"
         )
+    # One step is enough: another schedule usually changes all that follow.
     yield from islice(schedule_mismatches(before["schedule"], now["schedule"], step), 1)
     if before["seed"] != now["seed"]:
         yield Mismatch("seed", before["seed"], now["seed"], "other random numbers")

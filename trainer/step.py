@@ -59,6 +59,7 @@ class OptimizerStep:
         """
         ahead = loader.labels_ahead(self.accumulation_steps)
         batches = self.accumulation_steps * self.world.degrees.data_parallel
+        # At least 1: a step whose rows have no labels must not divide by zero.
         self.labels_per_batch = None if ahead is None else max(ahead, 1) / batches
 
     @property
@@ -123,6 +124,7 @@ class OptimizerStep:
 
 def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
     """Return the norm of all gradients of `parameters` together, over all ranks that have shards of them."""
+    # A converter may freeze parameters, which then have no gradient.
     norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
     return whole(norm)
 

@@ -46,6 +46,7 @@ class Trainer:
         self.config = config
         options = recorder_options(config)
         move_earlier_run(config)
+        # Before the process group is joined: PyTorch reads these variables when it creates the group.
         Recorders.prepare(options)
         self.world = join(config)
         self.seed = seed_everything(config.debug, self.world.device)
@@ -196,6 +197,7 @@ class Trainer:
         self.compute.count_labels(self.loader)
         for _ in range(self.compute.accumulation_steps):
             loss += self.compute.forward_backward(self.next_batch(step))
+        # Before the update, which clips the gradients and then frees them.
         if self.values:
             self.values.gradients()
         if isinstance(self.values, TensorRecorder):
@@ -228,6 +230,7 @@ class Trainer:
         if step == 1 or step % self.config.training.gc_freq == 0:
             line.tag("gc")
             with self.phase("gc"):
+                # As in torchtitan, not the oldest generation: it has all the objects of torch, and takes long.
                 gc.collect(1)
 
     def next_batch(self, step: int) -> Batch:

@@ -72,6 +72,7 @@ def check_divisions(config: JobConfig, mesh: Degrees) -> None:
     shape = model_shape(config)
     check_experts(config, getattr(shape, "n_experts", 0))
     check_pipeline(config, shape.n_layers)
+    # The balancer gives each rank two chunks, one from either end of a sequence.
     chunks = mesh.cp * (1 if config.parallelism.context_parallel_load_balancer is None else 2)
     if mesh.cp > 1 and config.training.seq_len % chunks:
         raise ConfigError(
@@ -85,6 +86,7 @@ def check_divisions(config: JobConfig, mesh: Degrees) -> None:
         (shape.hidden_dim, "features of a hidden layer"),
         (getattr(shape, "expert_dim", 0), "features of an expert"),
         (shape.vocab_size, "tokens of the vocabulary"),
+        # Between the blocks, the ranks of tensor parallelism divide the sequence too.
         (config.training.seq_len // mesh.cp, "the positions of training.seq_len on a rank"),
     ):
         divide(size, mesh, TENSOR, what)

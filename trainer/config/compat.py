@@ -151,6 +151,7 @@ def number(key: str, value: object) -> float:
 
 def warmup_share(value: object, written: Values) -> Translation:
     """Convert warmup_pct, a share of training.steps, to lr_scheduler.warmup_steps, a number of steps."""
+    # Without a written number of steps, its default counts.
     steps = number("training.steps", written.get("training.steps", 10000))
     share = number("training.warmup_pct", value)
     return Translation("lr_scheduler.warmup_steps", int(share * steps), f"{share} of {steps} steps")

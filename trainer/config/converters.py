@@ -61,6 +61,7 @@ class RegisteredNames(tuple[object, ...]):
     __slots__ = ()
 
     def __contains__(self, value: object) -> bool:
+        # Looked up on each call: a user's module registers its converters only after this object was made.
         return isinstance(value, list) and all(map(is_available, value))
 
 

@@ -133,6 +133,7 @@ def read_shape(model: str, folder: str | None) -> ModelArgs:
     form = format_of(model)
     stated = stated_settings(form, Path(folder))
     known = {**OMITTED, **form.omitted, **stated}
+    # The transformers package, too, derives them so where a file of Llama lacks them.
     if {"dim", "n_heads"} <= known.keys():
         known = {"head_dim": known["dim"] // known["n_heads"], "n_kv_heads": known["n_heads"], **known}
     if missing := [key for name, key in keys(form).items() if name not in known]:
@@ -208,6 +209,7 @@ def stated_settings(form: Format, folder: Path) -> dict[str, Any]:
     if not isinstance(described, dict):
         raise ConfigError(f"{path} is missing or no JSON object", "give a folder of the transformers package")
     described = {key: described[other] for other, key in form.aliases.items() if other in described} | described
+    # Version 5 of the transformers package writes the first key, published models have the second.
     rotary = described.get("rope_parameters") or described.get("rope_scaling") or {}
     rotary = rotary if isinstance(rotary, dict) else {"rope_type": rotary}
     check_supported(form, path, described)
@@ -287,6 +289,7 @@ def checked(path: Path, key: str, value: object, kind: type) -> Any:
     """
     if kind is float and type(value) is int:
         value = float(value)
+    # Not `isinstance`: true is an int in Python.
     if type(value) is not kind or (isinstance(value, int | float) and kind is not bool and not value > 0):
         expected = {bool: "true or false", int: "an integer above 0", float: "a number above 0"}[kind]
         raise ConfigError(f"{path}: {key} = {value!r} is not {expected}", "copy the file again")

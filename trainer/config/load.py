@@ -338,6 +338,7 @@ def classify_value(written: WrittenKey, values: dict[str, object]) -> KeyReport:
     if source and source != key and key in values:
         return KeyReport(key, value, "ignored", source, f"{key} is given too", line=written.line)
     refusal = refusal_of(key)
+    # Before the option is looked up: of some keys, only certain values are refused.
     if refusal and value not in refusal.possible:
         hint = refusal.hint or possible_values(key, refusal.possible)
         return KeyReport(key, value, "ignored", source, refusal.why, hint, written.line, refused=True)
@@ -439,6 +440,7 @@ def suggest(key: str, own: Iterable[str] = ()) -> str | None:
     names = [*own, *options(), *compat.RENAMED, *compat.CONVERTED]
     beside = [candidate for candidate in names if candidate.startswith(f"{section}.")]
     namesakes = [candidate for candidate in options() if candidate.endswith(f".{name}")]
+    # A key of the same name is likely meant, however different its section is.
     for candidates, cutoff in ((beside, 0.85), (namesakes, 0.0), (names, 0.7)):
         if near := difflib.get_close_matches(key, candidates, n=1, cutoff=cutoff):
             return near[0]

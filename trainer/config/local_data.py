@@ -35,6 +35,7 @@ def check_initial_checkpoint(config: JobConfig) -> None:
     if not (checkpoint.enable and checkpoint.initial_load_path) or checkpoint.initial_load_in_hf:
         return
     path, own = Path(checkpoint.initial_load_path), Path(config.job.dump_folder, checkpoint.folder)
+    # A checkpoint of the run's own goes before the initial one, which is then not loaded.
     if checkpoint.create_seed_checkpoint or (path / COMPLETE).is_file() or any(own.glob(f"step-*/{COMPLETE}")):
         return
     inside = sorted(

@@ -110,7 +110,9 @@ def option(key: str, hint: object, default: object, text: str) -> Option:
 def help_texts(section: type) -> dict[str, str]:
     """Return {field: help text} of a section; the help text is the string literal below the field in the source."""
     texts: dict[str, str] = {}
+    # From the base class on, so that the help texts of a user's subclass replace those of the base.
     for kind in reversed(section.__mro__[:-1]):
+        # The source, because Python keeps no string below a field at run time.
         [node] = ast.parse(inspect.getsource(kind)).body
         body = node.body if isinstance(node, ast.ClassDef) else []
         for item, below in pairwise(body):

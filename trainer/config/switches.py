@@ -115,6 +115,7 @@ SWITCHES = (
     Switch(
         "faults.name",
         "--faults.name straggler, straggler_data or straggler_gc",
+        # Without any fault, the switch before this one reports the keys.
         lambda c: c.faults.name.startswith("straggler") or c.faults.name == "healthy",
         ("faults.seconds", "faults.every"),
         is_always_reported=True,

@@ -150,6 +150,7 @@ class Loader:
             begin = 0
             # Sequences overlap by one token: the last label of one is the first input of the next.
             while len(tokens) - begin > self.seq_len:
+                # A copy, because Python cannot shorten an array whose memory a tensor shares.
                 window = tokens[begin : begin + self.seq_len + 1]
                 begin += self.seq_len
                 yield Packed(torch.frombuffer(window, dtype=torch.int32), next_position(pieces, self.seq_len))

@@ -27,6 +27,7 @@ def build_loader(config: JobConfig, source: Training, share: Share, seq_len: int
     tokenizer = load_tokenizer(config.model.hf_assets_path, model_args(config).vocab_size)
     data = data_of(source, config.debug.seed or 0, split)
     first = next(iter(data.records(Position())), None)
+    # Without any record, the loader for texts raises the error.
     if first is None or not is_row(first.fields):
         loader = Loader(data, seq_len, share, tokenizer)
     else:

@@ -84,6 +84,7 @@ def start(case: Case) -> Connection:
     """Start the process that computes one case; return the end of the pipe from which its result can be read."""
     receiving, sending = FORK.Pipe(duplex=False)
     FORK.Process(target=send, args=(sending, case), daemon=True).start()
+    # Otherwise the pipe would stay open if the process died, and reading from it would never end.
     sending.close()
     return receiving
 

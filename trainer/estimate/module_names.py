@@ -42,6 +42,7 @@ class ModuleNames:
     def learn(self, model: nn.Module) -> None:
         """Remember which modules of `model` are stacks; a stack is a numbered list of layers."""
         self._stacks |= {without_wrappers(name) for name, module in model.named_modules() if is_stack(module)}
+        # Names that were folded before may contain one of the new stacks.
         self._folded.clear()
 
     def folded(self, name: str) -> str:

@@ -77,6 +77,7 @@ def split_of(name: Path) -> Split | None:
     """Return the split that a path names: in the file's name, or else in the name of a folder; None without a split."""
     for part in reversed(name.parts):
         for split in Split:
+            # Not within a word: `latest` names no test split.
             if re.search(rf"(?<![a-z])({split.value})(?![a-z])", part.lower()):
                 return split
     return None

@@ -148,5 +148,6 @@ def fill(name: str, full: Tensor, n_layers: int, generator: torch.Generator) -> 
     else:
         # GPT-2's rule: N layers add 2 N outputs to the stream, whose variance would grow with them.
         std = 0.02 / math.sqrt(2 * n_layers) if name.endswith((".wo.weight", ".w2.weight", ".w2")) else 0.02
+        # As in torchtitan: at first, each logit then has a variance of about 1.
         std = full.shape[-1] ** -0.5 if name.startswith("output") else std
         nn.init.trunc_normal_(full, std=std, a=-3 * std, b=3 * std, generator=generator)

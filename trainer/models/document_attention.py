@@ -33,6 +33,7 @@ class DocumentAttention:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Return the attention of q to k and v, each (B, N, T, H): B sequences, N heads, T tokens, H features."""
+        # Without a mask, because a mask would rule out the flash kernels of CUDA.
         if self.allowed is None:
             return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=self.allowed)

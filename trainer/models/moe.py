@@ -39,6 +39,7 @@ class Router(nn.Module):
 
         `bias` (E,) is added to the scores only to choose experts; it does not change their weights.
         """
+        # In float32, as in torchtitan: with scores in bfloat16, the loss may explode.
         scores = self.score(self.gate_scores(tokens).float())
         if self.force_balance:
             slots = torch.arange(len(tokens) * self.top_k, device=tokens.device)
@@ -106,6 +107,7 @@ class GroupedRouter(Router):
         of_group = grouped.topk(min(2, grouped.shape[2]), dim=-1).values.sum(-1)
         best = of_group.topk(self.top_groups, dim=-1).indices
         other = torch.ones_like(of_group, dtype=torch.bool).scatter(1, best, value=False)
+        # Not 0, as with its bias the score of a chosen expert may be negative.
         return super().choose(grouped.masked_fill(other.unsqueeze(-1), -torch.inf).flatten(1))
 
     def weigh(self, scores: Tensor) -> Tensor:

@@ -63,6 +63,7 @@ class Layout:
         then causal. Otherwise the other chunk is earlier, and fully visible.
         """
         for own, number in enumerate(self.chunks(rank)):
+            # The same chunk comes first: attention begins with its result, and adds those of earlier chunks.
             for earlier in range(number, -1, -1):
                 yield own, *self.owner(earlier), earlier == number
 

@@ -52,9 +52,11 @@ def apply_fsdp(model: Decoder, world: World, config: JobConfig) -> None:
     when = reshard_policy(config.parallelism)
     reshard = when != "never"
     for block in model.layers.values():
+        # Inner modules first: FSDP leaves out of a block the weights that are already sharded.
         if world.experts:
             shard_experts(block, world.experts, policies, world.degrees.tp, reshard=reshard)
         shard(block, world.data, policies, reshard=reshard)
+    # By default the output layer stays gathered, because the backward pass begins with it.
     shard(model, world.data, policies, reshard=when == "always")
 
 
@@ -113,4 +115,5 @@ def apply_ddp(model: Decoder, mesh: DeviceMesh) -> None:
 
     Call this function after memory was allocated.
     """
+    # Buckets as large as in torchtitan.
     replicate(model, device_mesh=mesh, bucket_cap_mb=100)

@@ -14,6 +14,7 @@ def apply_expert_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
     """Divide the experts of each mixture-of-experts layer among the ranks of `mesh`."""
     for moe in moe_layers(model):
         for name, weight in list(moe.experts.named_parameters()):
+            # On the meta device, there are no values that rank 0 could send to the others.
             part = distribute_tensor(weight, mesh, [Shard(0)], src_data_rank=None)
             moe.experts.register_parameter(name, nn.Parameter(part))
         Exchange(mesh.get_group()).attach(moe.experts)

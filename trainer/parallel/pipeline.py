@@ -30,6 +30,7 @@ def keep_part(model: Decoder, part: Part) -> Decoder:
         if number not in part.layers:
             del model.layers[str(number)]
     if not part.first:
+        # Not None, so that all parts have the same `forward`.
         model.tok_embeddings = nn.Identity()  # type: ignore[assignment]
     if not part.last:
         model.norm = model.output = nn.Identity()  # type: ignore[assignment]
@@ -49,6 +50,7 @@ def join_parts(models: Sequence[Decoder]) -> nn.Module:
         if model.part.last:
             joined.norm, joined.output = model.norm, model.output
         for name, buffer in model.named_buffers(recurse=False):
+            # Each part has a copy of its own, so the names must differ.
             joined.register_buffer(f"{name}_{model.part.number}", buffer, persistent=False)
     return joined
 

@@ -61,6 +61,7 @@ def apply_tensor_parallel(model: Decoder, mesh: DeviceMesh, *, shared: bool) -> 
     outer_plan: dict[str, ParallelStyle] = {
         "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=SEQUENCE),
         "norm": SequenceParallel(),
+        # The logits stay a DTensor, because the parallel loss needs to know how they are split.
         "output": ColwiseParallel(input_layouts=SEQUENCE, output_layouts=VOCABULARY, use_local_output=False),
     }
     # In a pipeline other parts may have the embedding or the output.

@@ -25,6 +25,7 @@ SPEED_MARGIN = 0.20
 Measured with `benchmarks.advice.plan_order`; see docs/reference/accuracy.md.
 """
 LARGEST_BATCH = 64
+# A candidate of mode `selective`, because only this mode sets the key selective_ac_option.
 SEARCHED = frozenset(Candidate(1, 1, 1, 1, 1, "selective", "op", 1, offload=False, dtype="float32").settings())
 
 

@@ -86,6 +86,7 @@ def candidates(config: JobConfig, world_size: int, kept: Sequence[str], largest_
     batches = batches if own is None else [own]
     for mesh in meshes(config, world_size):
         for (mode, option), offload, dtype in product(recomputation(config), (False, True), dtypes(config)):
+            # Each stage of a pipeline needs at least one sequence.
             family = Candidate(*mesh, mode, option, batches[0] * mesh[4], offload, dtype)
             family = family if own is None else replace(family, batch=own)
             if is_fixed(family, fixed) and can_run(configured(config, family), world_size):

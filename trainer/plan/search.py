@@ -128,6 +128,7 @@ class Search:
                 except TrainerError:
                     self.refused.add(choice)
             if choice not in self.refused:
+                # A rehearsal keeps on the device what offload keeps on the host.
                 moved = state_bytes(self.model, choice) if choice.offload else 0
                 self.rehearsed[choice] = max(peaks) - moved
 
@@ -153,6 +154,7 @@ class Search:
         config = configured(self.config, replace(choice, batch=in_flight))
         local = local_problem(config, self.world_size)
         for stage in sorted({0, choice.pipeline - 1}):
+            # The last of the ranks that share a sequence attends to all of it, and so needs the most memory.
             yield Case(local, model_args(config), stage, choice.context - 1, 1)
 
     def plans(self, ordered: Sequence[Candidate]) -> list[Plan]:

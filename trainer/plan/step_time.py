@@ -132,6 +132,7 @@ def optimizer_seconds(model: ModelSize, candidate: Candidate, speed: DeviceSpeed
     held = model.parameters * width / shards
     if candidate.offload:
         return 10 * held / speed.host
+    # Adam reads weight, gradient and both moments, and writes all but the gradient.
     return 7 * held / speed.memory
 
 

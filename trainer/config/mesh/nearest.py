@@ -23,6 +23,7 @@ def checked_mesh(config: JobConfig, world_size: int) -> Degrees:
     try:
         return validate(config, world_size)
     except ConfigError as error:
+        # If the mesh fits, the fault is elsewhere, and another mesh would not help.
         if world_size < 1 or fits(config, world_size):
             raise
         raise ConfigError(error.message, hint_with_mesh(error, config, world_size)) from error
@@ -60,8 +61,10 @@ def meshes(config: JobConfig, world_size: int) -> Iterator[dict[str, int]]:
     names = [name for name in KEYS if name != SHARD]
     asked = {name: int(getattr(config.parallelism, key)) for name, key in KEYS.items()}
     choices = product(*(divisors if name != EXPERT or asked[name] > 1 else [1] for name in names))
+    # A bound on the time: large numbers of ranks have many divisors, whose combinations are countless.
     for values in islice(choices, 500_000):
         mesh = dict(zip(names, values, strict=True))
+        # Experts are divided among ranks that the other degrees have already counted.
         used = math.prod(degree for name, degree in mesh.items() if name != EXPERT)
         if world_size % used == 0:
             mesh[SHARD] = -1 if asked[SHARD] == -1 else world_size // used

@@ -181,6 +181,7 @@ def fewest_microbatches(schedule: str, ranks: int) -> int:
 
 def accepts(schedule: str, count: int, ranks: int) -> bool:
     """Return whether PyTorch's `schedule` accepts `count` microbatches on `ranks` pipeline ranks."""
+    # PyTorch divides the microbatches of these schedules into rounds of equal size.
     rounds = max(1, count // ranks) if schedule in IN_ROUNDS else 1
     return count >= fewest_microbatches(schedule, ranks) and count % rounds == 0
 

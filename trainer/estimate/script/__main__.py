@@ -68,6 +68,7 @@ class ScriptRehearsal:
         }
         sys.argv = [self._script, *arguments]
         give_way_to(Path(self._script).resolve().parent)
+        # For an empty module: only the hooks on saved tensors are wanted, which belong to no module.
         hooks = ScriptHooks(nn.Module(), self._counters)
         tensors = ScriptTensors(fake, self._counters, self._values, on_cuda=self._device == "cuda")
         with cuda.patched(changes), fake, tensors:

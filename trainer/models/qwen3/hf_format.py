@@ -3,6 +3,7 @@
 from trainer.config.hf_format import ATTENTION, Format, Layout, Place, feed_forward
 from trainer.models.qwen3.flavors import ModelArgs
 
+# The weight of a norm has an element for each feature, so its order is that of the rotary features.
 NORMS = {f"attention.{name}.weight": Place(f"self_attn.{name}.weight", Layout.ROTARY) for name in ("q_norm", "k_norm")}
 FORMAT = Format(
     "qwen3",
