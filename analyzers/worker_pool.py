@@ -152,6 +152,7 @@ class WorkerPool:
         files = self._ordered(paths, reader, max_memory)
         if files is not None:
             for name, content in files:
+                # Only the last part of the name: an answer must not write outside of the folder.
                 (target / Path(name).name).write_bytes(content)
             return
         with self._local:
@@ -173,6 +174,7 @@ class WorkerPool:
         version: int = importlib.import_module(reader).VERSION
         order = Order(tuple(paths), identities(paths), reader, version, max_memory)
         result: EntryFiles | Refusal = Refusal.OTHER_FILES
+        # A file is missing: to read it here gives the right error.
         if not order.identities:
             return None
         try:
@@ -209,6 +211,7 @@ class WorkerPool:
             except BaseException:
                 if self._stopped.is_set():
                     raise Stopped from None
+                # Otherwise only the time of this wait was over.
                 if future.done():
                     raise
             try:

@@ -68,6 +68,7 @@ def open_special(path: Path) -> int:
                 raise
             time.sleep(0.05)
         else:
+            # Without this, a write to a full pipe would fail instead of waiting.
             os.set_blocking(number, True)
             return number
 

@@ -41,6 +41,7 @@ mmengine, and progress bars with a loss.
 
 def is_console(text: bytes) -> bool:
     """Return whether a part of a console log has lines in which a trainer reports a step."""
+    # A progress bar ends its lines with \r.
     return b"\0" not in text and CONSOLE_LINES.search(text.replace(b"\r", b"\n")) is not None
 
 
@@ -62,6 +63,7 @@ def is_metrics_table(text: bytes, *, alone: bool) -> bool:
 
     `alone` means that the user named this very file; then any table of numbers is accepted.
     """
+    # Some tables for Excel begin with a line such as `sep=;`, which names the separator.
     lines = [line for line in text[: 1 << 15].splitlines() if line.strip() and not line.startswith((b"#", b"sep="))]
     if len(lines) < 2:
         return False

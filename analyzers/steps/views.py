@@ -129,6 +129,7 @@ def last_in_bins(steps: Steps, late: Lateness, numbers: Integers) -> dict[str, "
     `late` has the lateness of each rank in each step, `numbers` the bin index of each step. The keys of the result are
     `last_rank` (missing if no rank was late) and `lateness_s`.
     """
+    # 0 if the lateness is not known, so that no rank is named.
     excess = late.excess.reindex(steps.steps).to_numpy() * late.is_known
     latest = pd.Series(np.nanmax(excess, axis=1, initial=0.0))
     step_rows = latest.groupby(numbers).idxmax().to_numpy()

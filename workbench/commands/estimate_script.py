@@ -72,6 +72,7 @@ def rank_variables(job: JobCommand, ranks: int) -> dict[str, str]:
     if ranks == 1 and not job.needs_ranks:
         return variables
     rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    # Scripts read the address, but nothing listens there: the process group is fake.
     return variables | rank | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 

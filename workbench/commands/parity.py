@@ -169,6 +169,7 @@ def request_of(comparison: Comparison, base: JobConfig, one: Variant, folder: Pa
     values = ("--debug.record_values",) if comparison.values else ()
     batch = () if one.sets(BATCH) else (f"--{BATCH}", str(local_batch(comparison, base, one)))
     own = (*seed(comparison), *ALIKE, *values, "--training.steps", str(steps), *mesh, *batch, *loading)
+    # The run's own flags come last, so that they replace those of all runs.
     return with_overrides(comparison.request, one.ranks, (*own, "--job.dump_folder", str(folder), *one.flags))
 
 

@@ -233,6 +233,7 @@ def plan_command(request: Request, command: JobCommand) -> Plan:
     starts_ranks = starts_ranks or (command.form is Form.PYTHON and command.needs_ranks)
     # The ranks of a launcher share one stream: without a buffer they would mix within a line.
     settings = rank_settings(request) if starts_ranks else {}
+    # The recorders write dumps of the same names to `dumps`.
     dumps = folder / "dumps" / "watchdog" if request.recorders else folder / "dumps"
     settings |= flight_recorder_settings(dumps, config.comm.trace_buf_size)
     if request.recorders:

@@ -53,6 +53,7 @@ def recording(request: "Request", config: JobConfig) -> dict[str, object]:
     They are JSON values, with the field names of `workbench.recorders.startup.settings.Settings`.
     """
     profiling = config.profiling
+    # Only if the user gave it: our default must not replace the timeout of the script.
     timeout_key = any("train_timeout" in word for word in request.overrides)
     timeout_s = request.timeout or (config.comm.train_timeout_seconds if timeout_key else None)
     return {
@@ -72,6 +73,7 @@ def recorder_settings(recorded: dict[str, object]) -> dict[str, str]:
     `recorded` has the settings of the recorders, from the function `recording`.
     """
     given = os.environ.get("PYTHONPATH")
+    # First, because Python imports only one `sitecustomize`.
     entries = [str(START_UP), *([given] if given else [])]
     hook = {"PYTHONPATH": os.pathsep.join(entries), VARIABLE: json.dumps(recorded | {"root": str(PACKAGE_ROOT)})}
     # Otherwise Kineto prints two lines for each profile.

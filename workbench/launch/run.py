@@ -99,6 +99,7 @@ def launch(job: Plan) -> Outcome:
     with collecting(job) as collection:
         with display:
             outcome = start(job)
+        # Before the last files are sent, among which is run.json.
         record_outcome(job.folder, began, outcome)
         if collection:
             collection.finish()

@@ -109,6 +109,7 @@ def write_outcome(path: Path, began: float, outcome: "Outcome") -> None:
     before = launcher_part(manifest)
     manifest |= {
         "status": outcome.status,
+        # The trainer, or the launcher of another node, may have written it.
         "ended_ns": manifest.get("ended_ns") or time.time_ns(),
         "exit_codes": before.exit_codes | {str(rank): code for rank, code in sorted(outcome.exit_codes.items())},
     }

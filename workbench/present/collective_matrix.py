@@ -52,6 +52,7 @@ def matrix_figure(title: str, frame: pd.DataFrame) -> str:
     Rows of ranks in which something is not done come first if there are more rows than fit.
     """
     if len(frame) > MOST_ROWS:
+        # A stable sort keeps the ranks in order.
         frame = frame.iloc[(frame == "done").all(axis=1).argsort(kind="stable")]
     shown, left = frame.head(MOST_ROWS), max(0, len(frame) - MOST_ROWS)
     signs = COLLECTIVE_SIGNS if frame.shape[1] <= FEW else COLLECTIVE_SIGNS | {"done": ""}
@@ -88,6 +89,7 @@ def key(state: str) -> str:
 def heading(numbers: Sequence[int]) -> str:
     """Return the cells above the columns: each names the last of as many columns as its label needs."""
     every = -(-len(numbers) // LABELS)
+    # The odd columns are at the left, so that the last column, in which ranks hang, has a label.
     first = len(numbers) % every or every
     ends = range(first, len(numbers) + 1, every)
     return "".join(f'<th colspan="{every if end > first else first}">#{numbers[end - 1]}</th>' for end in ends)

@@ -42,6 +42,7 @@ def line_chart(lines: Lines) -> str:
     low, high = lines.heights()
     if not steps:
         return ""
+    # All values may be equal, and even 0.
     spread = (high - low) or abs(high) or 1.0
 
     def points(line: Sequence[tuple[float, float]]) -> str:
@@ -55,6 +56,7 @@ def line_chart(lines: Lines) -> str:
         for i, name in enumerate(lines.names)
     ]
     if lines.mark is not None:
+        # A single step would make a line without length.
         ends = points([(steps[0], lines.mark), (max(steps[-1], steps[0] + 1), lines.mark)])
         shapes.append(f'<polyline points="{ends}" fill="none" stroke="currentColor" stroke-dasharray="6 4"/>')
     colours = {name: css_nth(i + lines.offset) for i, name in enumerate(lines.names)}

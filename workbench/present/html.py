@@ -39,6 +39,7 @@ line, polyline { vector-effect: non-scaling-stroke; }
   * { print-color-adjust: exact; }
 }
 """
+# Paper is light, whatever the theme of the screen.
 PRINTED = f"@media print {{ :root:not([data-theme='light']) {{ {LIGHT.css()} }} }}"
 
 # The policy forbids scripts and the network even if a text of an artefact should slip past the escaping.

@@ -172,6 +172,7 @@ def one_of_each_colour(phases: pd.DataFrame) -> pd.DataFrame:
     The legend would have two names for a colour; with more phases than colours, the shortest ones are left out.
     """
     first = {name: css_phase(str(name)) for name in phases if name not in step_views.NOT_TRAINING}
+    # Reversed, so that the longest phase of a colour is the last to set its name.
     names = {colour: name for name, colour in reversed(first.items())}
     return phases[[name for name in phases if name not in first or names[first[name]] == name]]
 

@@ -34,6 +34,7 @@ def waterfall_lines(parts: Sequence[tuple[str, float]], ends: tuple[float, float
     names = ["run A", *(clean(name) for name, _ in shown), "run B"]
     texts = [duration(ends[0]), *(signed(change, duration) for _, change in shown), duration(ends[1])]
     label, number = min(NAME, max(map(len, names))), max(map(len, texts))
+    # Both totals may be 0.
     scale = max(SHORTEST_BAR, width - label - number - 3) / max(*levels, ends[1], 1e-9)
     return [
         Text.assemble((f"{name[:label]:>{label}} ", "dim"), *bar(low, high, scale), f" {text}", no_wrap=True)

@@ -84,6 +84,7 @@ def split_chance(x: Floats, y: Floats, statistic: Statistic, order: Integers) ->
     dealt = np.concatenate([x, y])[order]
     difference = statistic(dealt[:, len(x) :], axis=1) - statistic(dealt[:, : len(x)], axis=1)
     observed = abs(float(statistic(y) - statistic(x)))
+    # With a little room: rounding must not make an equal difference smaller.
     return float((np.abs(difference) >= observed * (1 - TINY)).mean())
 
 

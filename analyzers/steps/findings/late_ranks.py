@@ -113,6 +113,7 @@ def phase_facts(steps: Steps, straggler: Straggler) -> list[Evidence]:
     by_processor = straggler.cause is Cause.COMPUTE
     times = steps.cpu if by_processor else steps.phases
     phases = PHASES_OF.get(straggler.cause, ())
+    # On a GPU, processor time says little about how long a rank computes.
     if not any(name in times for name in phases) or (by_processor and steps.device_type == "cuda"):
         return []
     grid = steps.grid(times.total(phases))

@@ -41,6 +41,7 @@ def lengths(values: Column) -> Lengths:
     """Return the median, the 90th percentile and the largest of some numbers; zeros if there are none."""
     if not len(values):
         return Lengths(0, 0, 0)
+    # Lengths that rows really have, not values between two of them.
     median, p90 = np.percentile(values, (50, 90), method="lower").tolist()
     return Lengths(int(median), int(p90), int(values.max()))
 

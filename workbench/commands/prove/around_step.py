@@ -120,6 +120,7 @@ def settings_around(folder: Path, config: Mapping[str, Any], start: int, step: i
     }
     if not start:
         return settings
+    # Absolute, because the second run has another dump folder.
     saved = (folder / config["checkpoint"]["folder"]).resolve()
     # load_only: the second run must not change the checkpoints of the first.
     resumed: Settings = {

@@ -85,6 +85,7 @@ def changes(run: RecordedRun) -> Iterator[Settings]:
     categories = oom.categories if oom else run.device.categories
     of_state = max(categories, key=lambda name: categories[name]) in STATE
     groups = [list(against_activations(config, run)), list(against_state(config, run))]
+    # What fills most of the memory is reduced first.
     yield from (change for group in (reversed(groups) if of_state else groups) for change in group)
     smallest = smallest_batch(config, run) | checkpointing(config)
     for change in against_state(config, run):

@@ -67,6 +67,7 @@ def proof_of_trainer(run: RecordedRun) -> ProofData:
     if why := reason_against_settings(run):
         return unproved(run, why)
     folder = proof_folder(run.folder)
+    # A rehearsal runs a training step, and no validation.
     if is_validation(run):
         return decided(run, changes(run), partial(scaled, run), Basis.FAILED_REQUEST, None)
     needed = rehearsed_peak(run, folder, {})
@@ -111,6 +112,7 @@ def decided(
         except UsageProblem as refusal:
             note(f"{in_words(change)}: the trainer refuses it, {refusal}")
             continue
+        # A run without a failure had enough memory: there, any change that needs less fits.
         fits = peak <= share * run.room_bytes if run.device.oom else peak < run.device.peak_allocated_bytes
         considered.append(Considered(changes=change, predicted_bytes=peak, fits=fits))
         note(f"{in_words(change)}: {peak:,} bytes predicted, {'fits' if fits else 'does not fit'}")

@@ -50,6 +50,7 @@ def configuration(config: Mapping[str, Mapping[str, Any]], changes: Settings, fo
     lines: list[str] = []
     for section, keys in new.items():
         lines.append(f"[{section}]")
+        # TOML has no null.
         lines += [
             f"{name} = {msgspec.json.encode(value).decode()}" for name, value in keys.items() if value is not None
         ]
@@ -115,6 +116,7 @@ def end(job: "subprocess.Popen[bytes]") -> None:
     """End a process if it is still running: interrupt it; if this does not help, kill its process group."""
     if job.poll() is not None:
         return
+    # Only to the launcher, which ends its ranks itself.
     job.send_signal(signal.SIGINT)
     try:
         job.wait(WAIT_S)

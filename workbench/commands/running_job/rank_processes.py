@@ -58,6 +58,7 @@ def ranks_of_job(job: tuple[str, ...], scheme: Scheme) -> list[RankProcess]:
     every = {p: place for p in processes() if job_of(p) == job and uses_torch(p) and (place := place_of(p, scheme))}
     # Workers of a data loader have the variables of their rank too: the rank itself is the process above them.
     tops = [p for p, place in every.items() if (above := every.get(parent_of(p))) is None or above.rank != place.rank]
+    # Reversed, so that of two processes with one rank the older one counts.
     ranks = {every[p].rank: every[p] for p in sorted(tops, reverse=True)}
     return [ranks[number] for number in sorted(ranks)]
 
@@ -103,6 +104,7 @@ def uses_torch(pid: int) -> bool:
 
 def parent_of(pid: int) -> int:
     """Return the id of the parent process; 0 if it is unknown."""
+    # The name of a program, in parentheses, may contain parentheses and spaces itself.
     fields = read_proc(pid, "stat").rpartition(b") ")[2].split()
     return int(fields[1]) if len(fields) > 1 else 0
 

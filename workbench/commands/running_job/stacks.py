@@ -49,6 +49,7 @@ def stacks_of_job(pid: int) -> Path | None:
         raise MissingExtra(
             f"process {pid} has no recorders, and py-spy, which reads stacks without, is missing", NO_PY_SPY
         )
+    # Processes that torch.multiprocessing starts have no rank in the environment with which they started.
     if len(ranks) < 2:
         ranks = spawned_ranks(tool, torch_processes(ranks[0].pid if ranks else pid)) or ranks
     if not ranks:

@@ -113,6 +113,7 @@ def wrong_packages(found: Torchtitan, declared: list[str]) -> Iterator[Conflict]
     """
     for needed in required(declared):
         have = package_version(needed.name)
+        # By default no pre-release fits, and so no nightly version.
         if have is not None and not needed.specifier.contains(have, prereleases=True):
             wanted = f"{needed.name}{needed.specifier}"
             yield Conflict(

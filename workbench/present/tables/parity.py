@@ -111,6 +111,7 @@ def by_step(title: str, texts: pd.DataFrame, limit: int, verdicts: Sequence[str]
     if len(texts.columns) > MOST_COLUMNS:
         first, rows = "run", texts.iloc[:MOST_STEPS].T
         title += f" (first {MOST_STEPS} of {len(texts)} steps)" if len(texts) > MOST_STEPS else ""
+    # A `|` in the name of a run would divide its head in two.
     heads = [first, *(f"{str(name).replace('|', '/')}>" for name in rows), *(["allowed"] if verdicts else [])]
     cells = rows.itertuples(name=None)
     lines = [(*row, verdict) for row, verdict in zip(cells, verdicts, strict=True)] if verdicts else cells

@@ -64,6 +64,7 @@ def file_list(runs: Sequence[Run]) -> Table:
     """Return a table of the runs' files; files of the same kind and step share a row."""
     groups: dict[tuple[str, int, bool], list[Artefact]] = {}
     for file in (artefact for run in runs for artefact in run.artefacts):
+        # Not None, which cannot be sorted with numbers.
         groups.setdefault((file.kind, -1 if file.step is None else file.step, file.exit), []).append(file)
     rows = (
         (

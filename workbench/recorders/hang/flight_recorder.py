@@ -114,6 +114,7 @@ class FlightRecorder:
         """Make dumps of this rank available from now on; on local rank 0, also start the collector of the node."""
         automatic.give_way_to_flight()
         self._dumps.mkdir(parents=True, exist_ok=True)
+        # A request of an earlier attempt must not count for this one.
         self._request.unlink(missing_ok=True)
         # An attribute, because faulthandler keeps only the descriptor, which a collected file object would close.
         self._stacks = (self._dumps / f".stacks_{self._rank_info.rank}.txt").open("w")
@@ -177,6 +178,7 @@ class FlightRecorder:
         """
         number = c10d.ProcessGroup._get_sequence_number_for_group  # noqa: SLF001
         found: dict[str, int] = {}
+        # A copy, because the main thread may create groups meanwhile.
         for group, name in list(dist.distributed_c10d._world.pg_names.items()):  # noqa: SLF001
             if group.group_desc == CHECKPOINT_GROUP:
                 continue

@@ -178,6 +178,7 @@ class ValueRecorder:
             line = {"step": step, "kind": kind, "name": name, "copies": sums.copies, **self._extra(kind, name, sums)}
             # JSON has no NaN.
             finite = [value if math.isfinite(value) else None for value in row]
+            # Not strict: without a projection, there are only three sums.
             self._file.write(json.dumps(line | dict(zip(SUMS, finite, strict=False))) + "\n")
         self._file.flush()
 

@@ -133,6 +133,7 @@ class TensorRecorder(ValueRecorder):
 
     def _is_known(self, tensor: Tensor) -> bool:
         known = self._seen.get(id(tensor))
+        # A freed tensor may leave its id to another one, and an operation in place changes the values.
         return known is not None and known[0]() is tensor and known[1] == tensor._version  # noqa: SLF001  # no public name
 
     def _sums_once(self, tensor: Tensor) -> Sums:
