@@ -65,5 +65,6 @@ if __name__ == "__main__":
         print(help_text("torchrun -m trainer"))
         sys.exit()
     main()
+    # A dry run joins groups only in processes of its own.
     if dist.is_initialized():
         leave()

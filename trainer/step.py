@@ -101,6 +101,7 @@ class OptimizerStep:
         with self.phase("grad_clip"):
             norm = self.clip_gradients()
         with self.phase("optim"):
+            # Not over the pipeline, whose stages have different layers.
             balance_experts(self.model, self.world.data, self.world.tensor)
             self.optimizer.step()
             self.optimizer.zero_grad()

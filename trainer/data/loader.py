@@ -143,6 +143,7 @@ class Loader:
         tokens, pieces = array("i"), deque[Piece]()
         for record in self.data.records(start):
             encoded = self.tokenizer.encode(text) if (text := text_of(record)) else []
+            # Only the record at which the data are entered is read from its middle on.
             skip = start.token if record.position[:2] == start[:2] else 0
             pieces.append(Piece(record.position._replace(token=skip), len(encoded) - skip))
             tokens.extend(encoded[skip:])

@@ -104,6 +104,7 @@ class GradientSum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         """Return the gradient summed over all ranks of the group."""
+        # A copy, because autograd may use this gradient elsewhere, too.
         total = grads[0].clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=ctx.group)
         return total, None

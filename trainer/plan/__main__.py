@@ -116,6 +116,7 @@ def described(one: Plan) -> dict[str, object]:
 
 def given(arguments: Sequence[str]) -> list[str]:
     """Return the keys that a command-line flag sets and that the search would choose; the search keeps their values."""
+    # `--section.no_name` turns the key section.name off.
     flags = [word.removeprefix("--").partition("=")[0].replace(".no_", ".") for word in arguments]
     return [key for key in sorted(SEARCHED) if key in flags]
 

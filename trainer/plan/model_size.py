@@ -38,6 +38,7 @@ class ModelSize:
         shape = model_args(config)
         parameters = list(build_model(config).named_parameters())
         in_layers = sum(p.numel() for name, p in parameters if name.startswith("layers."))
+        # Only the weights of experts have three dimensions.
         experts = sum(p.numel() for name, p in parameters if p.dim() > 2)
         used = getattr(shape, "top_k", 1) / max(getattr(shape, "n_experts", 1), 1)
         wide = config.training.mixed_precision_param == "float32"

@@ -27,6 +27,7 @@ def shown(path: str, line: int) -> str:
     file = Path(path)
     try:
         return f"{file.resolve().relative_to(Path.cwd())}:{line}"
+    # The file is elsewhere, or the working folder has been deleted.
     except (ValueError, OSError):
         return f"{file}:{line}"
 
