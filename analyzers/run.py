@@ -126,6 +126,7 @@ def discover(path: Path) -> Run:
     """
     try:
         path.stat()
+    # ValueError: the path has a zero byte.
     except (FileNotFoundError, ValueError) as error:
         raise InputError(f"{path}: no such file or folder", "give a run folder, or one of its artefacts") from error
     except OSError as error:
@@ -218,6 +219,7 @@ def identify(path: Path, *, alone: bool = False) -> Artefact | None:
     try:
         size = path.stat().st_size
         kind = kind_of(path, alone=alone)
+    # A running job may delete a file after it was listed.
     except FileNotFoundError:
         return None
     if kind is None:

@@ -287,6 +287,7 @@ def cache_key(paths: Sequence[Path], reader: str) -> str:
             stat = path.stat()
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}", "check the path") from error
+        # With the time of the last change, because a copy may keep size and modification time.
         digest.update(
             f"\0{path}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ctime_ns}".encode(errors="surrogateescape")
         )

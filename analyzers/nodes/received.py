@@ -73,6 +73,7 @@ def merged_manifest(own: Mapping[str, Any], others: Sequence[Mapping[str, Any]])
     """
     every = [manifest for manifest in (own, *others) if manifest]
     merged: dict[str, Any] = {}
+    # Backwards, so that the first manifest with a field has the last word.
     for manifest in reversed(every):
         merged |= manifest
     for name in ("exit_codes", "launches"):

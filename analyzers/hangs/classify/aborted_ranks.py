@@ -157,6 +157,7 @@ def is_alone(job: Job, rank: int, end: RankEnd) -> bool:
     received, expected = end.sizes
     own = elements(job.signature(last).input_sizes)
     others = [elements(job.signature(op).input_sizes) for op in issued if op is not None]
+    # Multiplied out, because a size may be 0.
     is_like_aborted = [abs(other * received - own * expected) <= RATIO_TOLERANCE * own * expected for other in others]
     return bool(others) and own > max(others) and all(is_like_aborted)
 

@@ -299,6 +299,7 @@ def evidence(cause: Cause, logs: Logs) -> list[Evidence]:
             chosen.append(event)
     shown = [evidence_of(event) for event in chosen[:EVIDENCE_AT_MOST]]
     if len({fact.text for fact in shown}) < len(shown):
+        # Not strict: there may be more events than are shown.
         shown = [with_rank(fact, event) for fact, event in zip(shown, chosen, strict=False)]
     return [*memory_of(cause), *shown, *last_lines(cause, logs), *last_steps(cause, logs)]
 

@@ -33,6 +33,7 @@ def count_mismatches(steps: Steps) -> list[CountMismatch]:
     for group in map(str, steps.seqs):
         table = steps.grid(steps.seqs[group], steps.seqs[group] >= 0).dropna()
         is_equal = table.max(axis=1) == table.min(axis=1)
+        # Read backwards, the cumulative maximum says whether the numbers are equal in this step or a later one.
         unequal = table[~is_equal[::-1].cummax()[::-1]]
         if len(unequal):
             mismatches.append(mismatch(group, unequal.iloc[0], int(str(unequal.index[0]))))

@@ -68,6 +68,7 @@ def stalled_steps(seconds: Floats, usual: Floats) -> list[int]:
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(usual > 0, seconds / usual, 1.0)
+    # A step that took no time has no logarithm.
     noise = robust_deviation(np.log(np.maximum(ratio, 1e-9)))
     order = np.argsort(ratio)[::-1]
     at_most = max(SINGLE_AT_MOST, int(SINGLE_SHARE * len(seconds)))

@@ -233,6 +233,7 @@ def trend(numbers: Floats) -> tuple[float, float]:
     slope = float(x @ numbers / (x @ x))
     residuals = numbers - numbers.mean() - slope * x
     total = float(residuals @ residuals)
+    # At most 0.9, so that the inflation stays finite.
     correlation = min(max(float(residuals[1:] @ residuals[:-1]) / total, 0.0), 0.9) if total else 0.0
     inflation = (1 + correlation) / (1 - correlation)
     error = np.sqrt(total / max(len(numbers) - 2, 1) / (x @ x) * inflation)

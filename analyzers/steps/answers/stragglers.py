@@ -169,6 +169,7 @@ def begin_of(excess: "pd.Series[float]", is_late: "pd.Series[bool]", threshold_s
     """
     late_s, on_time_s = (np.asarray(excess[rows], dtype=np.float64) for rows in (is_late, ~is_late))
     level = float(np.median(late_s))
+    # Never 0, because the sum of both is a divisor.
     before, after = (robust_deviation(values) + 1e-9 if len(values) else 1e-9 for values in (on_time_s, late_s))
     limit = float(np.clip(level * before / (before + after), min(threshold_s, level / 2), level / 2))
     # The sum for a begin at each step, up to a constant: one pass gives it for all of them.

@@ -118,6 +118,7 @@ def choice_of(table: RawTable, wanted: ColumnMap = ()) -> ColumnChoice:
     for name, values in table.columns.items():
         meaning = meaning_of(name)
         if meaning and not is_summary(meaning.quantity, count_of(values), len(table)):
+            # Of columns whose names are equally good, the one with the most values comes first.
             ranked.setdefault(meaning.quantity, []).append((meaning.preference, -count_of(values), name))
             units[name] = meaning.unit
     for text, name in wanted:

@@ -55,6 +55,7 @@ def read(path: Path) -> Log:
         if is_whole(step) and event.ph in ("X", "i") and event.pid in ranks:
             start = Line(step, rank=ranks[event.pid], attempt=attempts[event.pid])
             take(steps.setdefault((event.pid, step), start), event)
+    # When the data end, torchtitan closes a step that has not trained: it has no `optim`.
     lines = [with_residual(line) for line in steps.values() if line.dur_ns >= 0 and "optim" in line.phases]
     for line in lines:
         line.tags = tags_of(line)

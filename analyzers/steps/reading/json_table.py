@@ -56,6 +56,7 @@ def decoded(text: bytes) -> Any:
         raise HostileInput("nested too deeply", "no trainer writes such a file") from error
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
+    # Python writes both into JSON, and msgspec refuses them.
     if b"NaN" not in text and b"Infinity" not in text:
         return None
     try:

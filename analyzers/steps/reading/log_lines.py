@@ -251,6 +251,7 @@ def states(values: Sequence[Any], numbers: Column) -> Column:
 
     `numbers` holds the values as floats.
     """
+    # Most columns have no None, and need no mask.
     given = np.array([value is not None for value in values], dtype=bool) if None in values else True
     return np.where(given, np.where(np.isfinite(numbers), FINITE, BROKEN), ABSENT).astype(np.int8)
 

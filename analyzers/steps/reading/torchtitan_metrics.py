@@ -87,6 +87,7 @@ def limit(values: Values) -> int | None:
 
 def gib(value: float | None) -> int:
     """Return a size given in GiB as bytes; 0 if it is no usable number."""
+    # The bound keeps a damaged value within 64 bits.
     return round(value * GIB) if value is not None and math.isfinite(value) and abs(value) < 1 << 30 else 0
 
 
