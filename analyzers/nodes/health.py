@@ -113,6 +113,7 @@ def read_faults(run: Run) -> dict[str, list[Fault]]:
     faults: dict[str, list[Fault]] = {}
     for artefact in run.of(Kind.TEXT, Kind.DEVICE_STATE):
         path = artefact.path
+        # Texts elsewhere are logs of the job.
         if path.parent.name != "health":
             continue
         kind, _, host = path.name.removesuffix(".txt").rpartition("smi_" if "smi_" in path.name else "dmesg_")

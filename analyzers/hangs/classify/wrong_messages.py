@@ -75,6 +75,7 @@ def find_strays(context: HangContext, rank: int, known: AllCounts) -> Iterator[S
         half = find_half(context.job, rank, message)
         if half is None or half.message in known.get(half.peer, {}) or half.peer not in context.graph.waits_in:
             continue
+        # A receive from any rank may be the other half.
         if receives_from_any(known.get(half.peer, {})):
             continue
         verb = message.name.partition(" ")[0]

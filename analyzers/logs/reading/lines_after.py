@@ -17,6 +17,7 @@ def hint_after(at: Position, key: str, *, labelled: bool) -> str | None:
     """
     for line in lines_after(at, LINES_OF_MESSAGE):
         prefix, body = split_prefix(line, labelled)
+        # Lines of other processes may come between.
         if prefix.key != key:
             continue
         if START.search(body):

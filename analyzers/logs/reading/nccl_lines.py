@@ -156,6 +156,7 @@ def described(process: Process, host: str, pid: int) -> NcclProcess:
         links.setdefault(owner(process, thread, own, peer), Counter())[link] += count
     comms = list(process.comms.values())
     return NcclProcess(
+        # The largest communicator is usually that of the whole job, so its ranks are global.
         rank=max(comms, key=lambda comm: comm.ranks).rank,
         device=process.device,
         host=host,

@@ -118,6 +118,7 @@ def spikes(kind: EventKind, values: "pd.Series[float]", deviations: float, share
         high = excess > np.maximum(deviations * usual_excess(excess), share)
     spiking, over = [], 0
     for at in map(int, np.flatnonzero(high)):
+        # This value belongs to the spike before.
         if at < over:
             continue
         # The level before the spike decides when it is over: values of the spike would raise a moving one.

@@ -55,6 +55,7 @@ def best_shift(ids: Column, labels: Column, compared: Mask, usual: int) -> tuple
     if not len(where):
         return UNKNOWN_SHIFT, 0
     counts = {shift: matches(ids, labels, where, shift) for shift in (usual, *SHIFTS)}
+    # Of equal counts, `max` takes the first, which is that of `usual`.
     best = max(counts, key=lambda shift: counts[shift])
     if counts[best] < ENOUGH * len(where):
         # A few labels may be those of tokens beyond the row's end.
