@@ -38,7 +38,7 @@ def data_files(path: Path) -> list[Path]:
         InputError: The path does not exist, or has no data file of a known kind, or too many.
     """
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and is_rows(file))
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and is_rows(file))
         if not files or len(files) > FILES_AT_MOST:
             raise InputError(f"{path}: {len(files) or 'no'} files of rows", FORMS)
         return files

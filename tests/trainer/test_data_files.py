@@ -275,6 +275,14 @@ def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes, reas
         loader_of(tmp_path / name, Share(1))
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.json"])
+def test_a_byte_order_mark_is_no_text(tmp_path: Path, name: str) -> None:
+    plain = FORMS[name](tmp_path / name, ROWS)
+    marked = tmp_path / f"marked{plain.suffix}"
+    marked.write_bytes(b"\xef\xbb\xbf" + plain.read_bytes())
+    assert batches(loader_of(marked, Share(1)), 4) == batches(loader_of(plain, Share(1)), 4)
+
+
 def test_other_data_have_another_checksum(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", ROWS)
     size, checksum = Files([path]).size, Files([path]).checksum()

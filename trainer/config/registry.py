@@ -63,6 +63,6 @@ def exists(name: str) -> bool:
     """Return whether a module with this name can be imported."""
     try:
         return importlib.util.find_spec(name) is not None
-    # To find a module, Python imports the packages around it, which may be missing.
-    except ModuleNotFoundError:
+    # To find a module, Python imports the packages around it, which may be missing. A name may also be relative.
+    except (ImportError, ValueError):
         return False

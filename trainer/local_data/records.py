@@ -137,7 +137,7 @@ def reader_of(path: Path) -> Callable[[Path, int], Numbered] | None:
 def text_records(path: Path, skip: int) -> Numbered:
     """Yield a whole text file as one record; nothing if `skip` is 1 or more."""
     if not skip:
-        yield str(path), {"text": path.read_text(encoding="utf-8")}
+        yield str(path), {"text": path.read_text(encoding="utf-8-sig")}
 
 
 def json_records(path: Path, skip: int) -> Numbered:
@@ -146,7 +146,9 @@ def json_records(path: Path, skip: int) -> Numbered:
     Raises:
         DataError: A line is not a JSON object.
     """
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+    # Of all editors, those on Windows put a byte order mark first.
+    encoding = "utf-8-sig"
+    with gzip.open(path, "rt", encoding=encoding) if path.suffix == ".gz" else path.open(encoding=encoding) as file:
         lines = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
         # A file that begins with a lone bracket is an array, whose lines are no JSON.
         if (first := next(lines, None)) and first[1].lstrip().startswith("["):
@@ -180,7 +182,7 @@ def as_object(value: object, where: str) -> Fields:
 
 def csv_records(path: Path, skip: int) -> Numbered:
     """Yield the rows of a comma-separated table; its first line has the names of the columns."""
-    with path.open(encoding="utf-8", newline="") as file:
+    with path.open(encoding="utf-8-sig", newline="") as file:
         for number, fields in islice(enumerate(csv.DictReader(file)), skip, None):
             yield f"{path}, row {number}", fields
 

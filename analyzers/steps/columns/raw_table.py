@@ -78,12 +78,12 @@ class RowCollector:
 
     def set(self, row: int, name: str, value: float) -> None:
         """Set the value of column `name` in row number `row`; the row may also be a new one after the last row."""
-        if name not in self._values:
+        # Most names are known, and need no shortening.
+        if name not in self._values and (name := shortened(name)) not in self._values:
             if len(self._values) >= COLUMNS_AT_MOST:
                 self.omitted += 1
                 return
-            name = shortened(name)
-            self._rows.setdefault(name, []), self._values.setdefault(name, [])
+            self._rows[name], self._values[name] = [], []
         self._rows[name].append(row)
         self._values[name].append(value)
 

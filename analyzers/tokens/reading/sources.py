@@ -2,6 +2,7 @@
 
 import importlib
 import os
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def rows_of(path: Path) -> Iterator[Raw | str]:
 def begins_as_list(path: Path) -> bool:
     """Return whether a JSON file begins with `[`."""
     with path.open("rb") as file:
-        return file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+        return file.read(64).removeprefix(BOM_UTF8).lstrip(b" \t\r\n").startswith(b"[")
 
 
 def json_lines(path: Path) -> Iterator[Raw | str]:
@@ -51,7 +52,7 @@ def json_lines(path: Path) -> Iterator[Raw | str]:
         number = 0
         while line := file.readline(LINE_BYTES):
             number += 1
-            text = line.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else line.strip()
+            text = line.removeprefix(BOM_UTF8).strip() if number == 1 else line.strip()
             if text:
                 yield json_row(text, number)
 
@@ -72,7 +73,7 @@ def json_list(path: Path) -> list[Raw | str]:
         InputError: The file is not JSON.
     """
     try:
-        rows = msgspec.json.decode(path.read_bytes())
+        rows = msgspec.json.decode(path.read_bytes().removeprefix(BOM_UTF8))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"not JSON: {error}", FORMS) from error
     return [row if isinstance(row, dict) else f"row {i}: not a JSON object" for i, row in enumerate(rows)]

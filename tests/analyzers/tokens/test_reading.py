@@ -180,3 +180,13 @@ def test_a_data_set_of_the_datasets_package(tmp_path):
     with arrow.OSFile(path, "wb") as sink, arrow.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     assert analyzed(tmp_path).data.statistics.trained == 10
+
+
+@pytest.mark.parametrize("name", ["A.JSONL", "a.json"])
+def test_files_of_editors_on_windows_are_read(tmp_path, name):
+    """They begin with a byte order mark, and their endings may be capital letters."""
+    row = json.dumps({"input_ids": [5, 6], "labels": [-100, 6]})
+    text = row if name.endswith("JSONL") else f"[{row}]"
+    (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    for path in (tmp_path, tmp_path / name):
+        assert analyzed(path).data.statistics.rows == 1

@@ -96,7 +96,7 @@ def test_the_advice_follows_from_what_jumped_first(jumps, kind, words):
 def test_another_loss_in_the_second_run_is_unknown():
     report = rerun_report(data(repeated_loss=3.0, reproduced=False), [])
     assert (report.verdict.status, report.verdict.kind) == ("unknown", "not_located")
-    assert "did not repeat step" in report.findings[0].title
+    assert "did not reproduce the loss of step" in report.findings[0].title
     assert report.findings[0].why.endswith("data and settings gave a different result.")
     assert "faulty memory" in report.findings[0].next
 

@@ -3,7 +3,7 @@
 import pytest
 
 from analyzers.report import Status
-from workbench.commands.plan import too_large, verdict
+from workbench.commands.plan import in_words, too_large, verdict
 from workbench.present.tables.plan import plan_tables
 from workbench.trainer_answers import PlanData, PlannedSettings
 
@@ -39,3 +39,10 @@ def test_plans_of_equal_rank_are_said_to_be_undecided():
     assert [row[0] for row in settings.rows] == ["1", "1", "3"]
     assert "equal ranks are within 20 %" in settings.title
     assert "may be the fastest" not in " ".join(verdict(data(complete=True, ranks=(1, 2)), []).missing)
+
+
+def test_a_plan_is_named_by_what_it_changes():
+    changed = SETTINGS | {"training.local_batch_size": 1, "training.enable_cpu_offload": True}
+    assert in_words(PlannedSettings(changed, 1 << 20, 1.0, 100.0, 100, {}, 1)) == (
+        "data_parallel_shard_degree 2, local_batch_size 1, enable_cpu_offload true, dtype float32, mode none"
+    )

@@ -166,6 +166,8 @@ def test_a_command_is_run_again_in_another_folder(tmp_path):
     run = SimpleNamespace(manifest=manifest, folder=old)
     assert changed_command(run, {"--batch-size": 4}, new) == ["train.py", "--out", str(new / "x"), "--batch-size", "4"]
     assert launch_options(run, new) == ["--nproc", "2", "--job.dump_folder", str(new)]
+    manifest["argv"] = ["workbench", "launch", "--nproc", "2", "--job.dump_folder", "2", "--", "train.py"]
+    assert launch_options(run, new) == ["--nproc", "2", "--job.dump_folder", str(new)]
 
 
 @pytest.mark.parametrize("reaction", ["", "trap '' INT; "], ids=["ends", "ignores the interrupt"])

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from workbench.commands.prove.recorded_run import RecordedRun
@@ -68,10 +69,8 @@ def launch_options(run: RecordedRun, folder: Path) -> list[str]:
     words = [word for word in run.manifest.get("argv", []) if isinstance(word, str)]
     given = words[words.index("launch") + 1 : words.index("--")] if "launch" in words and "--" in words else []
     kept: list[str] = []
-    for word in given:
-        if word.startswith("--job.dump_folder=") or word in ("--no-watch", "--job.dump_folder"):
-            continue
-        if given[max(given.index(word) - 1, 0)] == "--job.dump_folder":
-            continue
-        kept.append(word)
+    for before, word in pairwise(["", *given]):
+        own = word.startswith("--job.dump_folder=") or word in ("--no-watch", "--job.dump_folder")
+        if not own and before != "--job.dump_folder":
+            kept.append(word)
     return [*kept, "--job.dump_folder", str(folder)]
