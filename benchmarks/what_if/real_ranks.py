@@ -15,8 +15,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analyzers import run, traces
+from analyzers.columns import Integers, Mask
+from analyzers.store import Options
 from analyzers.traces import TraceData
+from analyzers.traces.across.matching import match_collectives
 from analyzers.traces.across.what_if import Change, WhatIf
+from analyzers.traces.loading import load
 from analyzers.traces.model import StepTime
 from benchmarks.start_job import start_job
 
@@ -54,10 +58,14 @@ FAULTS = [
 
 
 class Answer(NamedTuple):
-    """The mean step of a recording in ms, the step that a what-if predicts, and its `saved_ns` a step in ms."""
+    """The mean step of a recording and the step that a what-if predicts, in ms.
+
+    `slower` is by what share the other ranks work longer in the steps with the fault.
+    """
 
     step: float
     predicted: float
+    slower: float = 0.0
 
 
 def trained(fault: Fault) -> tuple[Answer, Answer]:
@@ -69,10 +77,36 @@ def trained(fault: Fault) -> tuple[Answer, Answer]:
     with tempfile.TemporaryDirectory() as folder:
         start_job("trainer", *JOB, *planted, "--job.dump_folder", folder, ranks=fault.ranks)
         data = analysed(Path(folder))
+        slower = slowdown_of_others(Path(folder), fault.rank)
     steps = slowest_rank(data)
     healthy = [step.dur_ns / 1e6 for step in steps if (step.step - FIRST) % EVERY]
     found = answer_of(data, lambda one: one.rank == fault.rank)
-    return found, Answer(sum(healthy) / len(healthy), 0.0)
+    return found._replace(slower=slower), Answer(sum(healthy) / len(healthy), 0.0)
+
+
+def slowdown_of_others(folder: Path, rank: int) -> float:
+    """Return by what share the other ranks work longer in the steps with the fault of `rank` than in those without.
+
+    A what-if takes their work from the recorded steps: if the machine runs them at another speed while `rank` is slow,
+    the prediction is off by this share in the steps with the fault, which are half of the steps.
+    """
+    recordings, _ = load(run.discover(folder).of(run.Kind.TRACE), Options())
+    matched = match_collectives(recordings)
+    if matched is None:
+        return 0.0
+    step, work = matched.column("step"), matched.column("work_ns")
+    is_faulty = (step - FIRST) % EVERY == 0
+    others = [rows for other, rows in zip(matched.ranks, matched.rows_by_rank, strict=True) if other != rank]
+    means = [
+        statistics.median(mean_work(work[rows], step[rows], is_faulty[rows] == faulty) for rows in others)
+        for faulty in (True, False)
+    ]
+    return means[0] / means[1] - 1
+
+
+def mean_work(work: Integers, step: Integers, selected: Mask) -> float:
+    """Return the work of a rank in the selected rows as a mean over their steps."""
+    return float(work[selected].sum()) / max(1, len(set(step[selected].tolist())))
 
 
 def piped(slow: int) -> Answer:
@@ -106,10 +140,24 @@ def answer_of(data: TraceData, is_asked: Callable[[WhatIf], bool]) -> Answer:
 
 
 def printed(name: str, faulty: Sequence[Answer], ideal: Sequence[Answer]) -> None:
-    """Print a case: recorded, predicted and measured steps as medians over the rounds, and the range of each."""
+    """Print a case: recorded, predicted and measured steps as medians over the rounds, and the range of each.
+
+    Then follow the error of the medians, the errors of the rounds, how much longer the other ranks work in the steps
+    with the fault, and what remains of the errors without that.
+    """
     was, predicted, real = [a.step for a in faulty], [a.predicted for a in faulty], [a.step for a in ideal]
     error = statistics.median(predicted) / statistics.median(real) - 1
-    print(f"| {name} | {shown(was)} | {shown(predicted)} | {shown(real)} | {error:+.1%} |", flush=True)
+    errors = [one.predicted / other.step - 1 for one, other in zip(faulty, ideal, strict=True)]
+    slower = [a.slower for a in faulty]
+    # Half of the steps have the fault.
+    rest = [(1 + error) / (1 + share / EVERY) - 1 for error, share in zip(errors, slower, strict=True)]
+    shares = " | ".join(in_percent(values) for values in (errors, slower, rest))
+    print(f"| {name} | {shown(was)} | {shown(predicted)} | {shown(real)} | {error:+.1%} | {shares} |", flush=True)
+
+
+def in_percent(values: Sequence[float]) -> str:
+    """Return the median of some shares, and their range."""
+    return f"{statistics.median(values):+.1%} ({min(values):+.1%} to {max(values):+.1%})"
 
 
 def shown(values: Sequence[float]) -> str:

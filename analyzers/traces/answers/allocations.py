@@ -22,10 +22,12 @@ from analyzers.traces.memory_model import (
     UnfreedMemory,
 )
 from analyzers.traces.reading.distinct import rows_by_value
-from analyzers.traces.reading.trace import HOST_LANE, Trace
+from analyzers.traces.reading.trace import HOST_LANE, OPS, Trace
 
 ROWS_AT_MOST, LARGEST_AT_MOST = 100, 20
 CODE = ("operator", "module", "line")
+EVALUATES, ACCUMULATES = "autograd::engine::evaluate_function: ", "torch::autograd::AccumulateGrad"
+"""The beginning of the name of an event in which autograd runs an operator, and the operator of a leaf's gradient."""
 
 
 class Whereabouts(TypedDict):
@@ -112,7 +114,8 @@ class AttributedAllocations:
     def module_around(self) -> Column:
         """Return, for each event of the trace, the trace row of the innermost module around it, or NONE.
 
-        An event inside a backward operator gets the module of the forward operator with the same sequence number.
+        An event inside a backward operator gets the module of the forward operator with the same sequence number. The
+        accumulation of a gradient has no forward operator: it gets the module of the backward operator before it.
         """
         module, parent = self.attribution.around("module"), self.trace.columns["parent"]
         rows, sequence, thread = (self.trace.columns[f"autograd_{name}"] for name in ("row", "sequence", "thread"))
@@ -125,8 +128,25 @@ class AttributedAllocations:
         same = (index >= 0) & (sequence[forward][index] == sequence[is_backward])
         of_forward = np.full(len(module) + 1, NONE)
         of_forward[rows[is_backward]] = np.where(same, module[rows[forward[index]]], NONE)
+        self.name_accumulations(of_forward)
         nearest = innermost_selected(of_forward[:-1] != NONE, parent)
         return np.where(module == NONE, of_forward[nearest], module)
+
+    def name_accumulations(self, of_forward: Column) -> None:
+        """Fill in the modules of the rows in `of_forward` (the module of each event) that accumulate a gradient.
+
+        Autograd runs AccumulateGrad before all else that is ready (its sequence number is the largest), so right after
+        the operator that computed the gradient, on the same thread.
+        """
+        c, names = self.trace.columns, self.trace.names
+        runs = self.trace.rows_named(np.array([name.startswith(EVALUATES) for name in names] or [False]), OPS)
+        runs = runs[np.lexsort((c["start"][runs], c["lane"][runs]))]
+        accumulates = np.array([name.endswith(ACCUMULATES) for name in names] or [False])[c["name"][runs]]
+        # For each run, the last one up to it that computes a gradient; -1: there is none.
+        before = np.maximum.accumulate(np.where(accumulates, NONE, np.arange(len(runs))))
+        known = accumulates & (before != NONE)
+        known[known] &= c["lane"][runs[before[known]]] == c["lane"][runs[known]]
+        of_forward[runs[known]] = of_forward[runs[before[known]]]
 
     def device_memory(self) -> DeviceMemory:
         """Return the summary of the device's memory over the recording."""
