@@ -38,7 +38,7 @@ def next_step(device: Device, oom: Oom, category: str) -> str:
     of_layer = ONE_LAYER.format(module=module, held=size(oom.modules[module])) if module else ""
     less = of_layer or remedy(device, oom.categories)
     if oom.difference and oom.pattern is not OomPattern.GROWTH:
-        first = difference_advice(device.rank or 0, oom.difference)
+        first = difference_advice(device.rank or 0, oom, oom.difference)
         return first if oom.difference.kind in REMOVABLE else f"{first} {IF_INTENDED} {uncapitalised(less)}"
     if abnormal_batch(oom):
         return f"{CHECK_BATCH} {uncapitalised(of_layer or f'{advice(device, category)}.')}"

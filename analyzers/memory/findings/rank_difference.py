@@ -4,11 +4,12 @@ from analyzers.device_memory import FEWER_PROCESSES
 from analyzers.memory.answers.stacks import call_site
 from analyzers.memory.difference_model import DifferenceKind, Purpose, RankDifference
 from analyzers.memory.findings.evidence import about, innermost
+from analyzers.memory.model import Oom
 from analyzers.words import rank_names, size
 
 PURPOSE_ADVICE = {
-    Purpose.EVALUATION: "Evaluate on all ranks, each with a part of the data, under torch.no_grad() and with a batch"
-    " that fits.",
+    Purpose.EVALUATION: "Evaluate under torch.no_grad(), with a batch that fits, and on all ranks, each with a part of"
+    " the data.",
     Purpose.CHECKPOINT: "Save shards with torch.distributed.checkpoint, or gather with cpu_offload=True, so that no"
     " rank holds the whole state on its device.",
     Purpose.AVERAGE: "Keep the average on the CPU, or shard it over all ranks like the parameters.",
@@ -32,10 +33,42 @@ NEXT = {
 }
 
 
-def difference_advice(rank: int, difference: RankDifference) -> str:
+def difference_advice(rank: int, oom: Oom, difference: RankDifference) -> str:
     """Return the difference of a rank from the others and what to do about it, as sentences."""
+    if difference.kind is DifferenceKind.BATCH and may_be_everywhere(oom, difference):
+        return batch_before(rank, difference)
+    sentence = own_sentence(rank, oom, difference) if difference.kind is DifferenceKind.OWN else ""
     advice = NEXT.get(difference.kind) or PURPOSE_ADVICE[difference.purpose]
-    return f"{difference_sentence(rank, difference)} {advice}"
+    return f"{sentence or difference_sentence(rank, difference)} {advice}"
+
+
+def may_be_everywhere(oom: Oom, difference: RankDifference) -> bool:
+    """Return whether the other ranks may do the same in the failing step: they are recorded up to an earlier step.
+
+    If the failing rank did it in its own earlier steps already, the recordings of the others would show it.
+    """
+    if oom.step is None or difference.until_step is None or difference.is_new is False:
+        return False
+    return difference.until_step < oom.step
+
+
+def batch_before(rank: int, difference: RankDifference) -> str:
+    """Return the advice on a batch that is larger than all that this rank and others had in earlier steps."""
+    return (
+        f"First check why the batch of rank {rank} in the failing step is so large (collation, packing, long samples"
+        f" that are not truncated): its tensors are about {about(difference.ratio or 1)} times as large as any that it"
+        f" or {compared_ranks(difference)} had before in the same lines. Cap the tokens or pixels of a batch."
+    )
+
+
+def own_sentence(rank: int, oom: Oom, difference: RankDifference) -> str:
+    """Return a sentence on lines that are in no recording of another rank."""
+    d = difference
+    most = "" if d.line == d.frames[0] else f", most of it in {innermost(d.frames)}"
+    first = f"First look at {call_site(d.line)}: it needs {size(d.bytes)} on rank {rank}{most}"
+    if not may_be_everywhere(oom, d):
+        return f"{first}, and no other rank ran it."
+    return f"{first}. It is in no earlier step, and the recordings of {compared_ranks(d)} end with step {d.until_step}."
 
 
 def difference_sentence(rank: int, difference: RankDifference) -> str:
@@ -43,23 +76,10 @@ def difference_sentence(rank: int, difference: RankDifference) -> str:
     d, others = difference, compared_ranks(difference)
     ratio = about(d.ratio or 1)
     match d.kind:
-        case DifferenceKind.BATCH:
-            return (
-                f"First check the batch of rank {rank}{when(d)}: its tensors are about {ratio} times as large as the"
-                f" largest of {others} in the same lines."
-            )
         case DifferenceKind.PART:
             return (
                 f"First check why rank {rank} gets more in {innermost(d.frames)}{when(d)}: these tensors are about"
                 f" {ratio} times as large as the largest of {others}, while those of other lines are as large as there."
-            )
-        case DifferenceKind.OWN:
-            return (
-                f"First look at {call_site(d.line)}: only rank {rank} ran it{until(d)}, and {size(d.bytes)} of its"
-                " memory comes from there."
-                if d.line == d.frames[0]
-                else f"First look at {call_site(d.line)}: only rank {rank} ran it{until(d)}, and it needs"
-                f" {size(d.bytes)}, most of it in {innermost(d.frames)}."
             )
         case DifferenceKind.MORE | DifferenceKind.NO_RECOMPUTATION:
             return more_sentence(rank, d)
@@ -72,6 +92,11 @@ def difference_sentence(rank: int, difference: RankDifference) -> str:
             return (
                 f"First find out what else uses the device of rank {rank}: PyTorch could get only"
                 f" {size(d.own_bytes)} of it, while it reserved {size(d.usual_bytes)} on {others}."
+            )
+        case _:
+            return (
+                f"First check the batch of rank {rank}{when(d)}: its tensors are about {ratio} times as large as the"
+                f" largest of {others} in the same lines."
             )
 
 
@@ -100,8 +125,3 @@ def compared_ranks(difference: RankDifference) -> str:
 def when(difference: RankDifference) -> str:
     """Return since when a rank differs, as a phrase: ` in this step`, or nothing if that is not known."""
     return {True: " in the failing step", False: " in every step", None: ""}[difference.is_new]
-
-
-def until(difference: RankDifference) -> str:
-    """Return how far the recordings of the other ranks reach: ` (the others are recorded up to step 4)`."""
-    return "" if difference.until_step is None else f" (the others are recorded up to step {difference.until_step})"

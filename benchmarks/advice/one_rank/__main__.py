@@ -107,7 +107,8 @@ def limit_of(raw: Raw, step: int, others: int, outside: float) -> int:
     peak, before = max(series[start:]), max(series[:start], default=0)
     if outside:
         return int((1 - outside) * others)
-    well = before if peak > SPIKE * before else others
+    # The devices are equal, so what other ranks needed fits.
+    well = max(before, others) if peak > SPIKE * before else others
     return (well + peak) // 2 if well < NEARLY * peak else int(NEARLY * peak)
 
 

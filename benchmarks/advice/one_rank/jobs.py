@@ -322,6 +322,41 @@ def alike_varied(rank: int, step: Enter, phase: Enter, hand: Hand) -> None:
     plain(step, phase, hand, [(6, lengths[(rank + n) % 5]) for n in range(STEPS)])
 
 
+def longer_from_now(rank: int, step: Enter, phase: Enter, hand: Hand) -> None:
+    """A schedule doubles the sequence on all ranks in the last step."""
+    plain(step, phase, hand, [(4, 64)] * (STEPS - 1) + [(4, 128 + 2 * (rank == 1))])
+
+
+def small_logging(rank: int, step: Enter, phase: Enter, hand: Hand) -> None:
+    """Rank 0 keeps a few small statistics; it fails by chance."""
+    net = Decoder()
+    optimizer = adamw(net)
+    hand(net, optimizer)
+    kept: list[Tensor] = []
+
+    def after(_: int) -> None:
+        if rank == 0:
+            kept[:] = [torch.histc(p.detach(), 256) for p in net.parameters()]
+
+    train(step, phase, net, optimizer, [(8, 96)] * STEPS, after)
+
+
+def recorded_activations(rank: int, step: Enter, phase: Enter, hand: Hand) -> None:
+    """Rank 0 keeps a copy of each module's output for a plot."""
+    net = Decoder()
+    optimizer = adamw(net)
+    hand(net, optimizer)
+    shown: dict[str, Tensor] = {}
+
+    def remember_output(name: str, output: Tensor) -> None:
+        shown[name] = output.detach().float().clone()
+
+    if rank == 0:
+        for name, module in net.named_modules():
+            module.register_forward_hook(lambda _, __, output, name=name: remember_output(name, output))
+    train(step, phase, net, optimizer, [(4, 96)] * STEPS)
+
+
 def without_recomputation(rank: int, step: Enter, phase: Enter, hand: Hand) -> None:
     """A flag is missing in the environment of one node, so that its rank recomputes nothing."""
     plain(step, phase, hand, [(6, 128)] * STEPS, recompute=rank != 2)

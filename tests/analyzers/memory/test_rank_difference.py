@@ -20,7 +20,7 @@ class Ranks:
         names = (name, *outer, "main")
         return [self.maker.frame(one, files.get(one, "/job/train.py"), len(one)) for one in names]
 
-    def train(self, rank, *, scale=None, copies=1, extra=(), state=STATE, fails=False, steps=3, limit=None):
+    def train(self, rank, *, scale=None, copies=1, extra=(), state=STATE, fails=False, steps=3, limit=None, until=3):
         made = self.maker.Recording(segment_bytes=4 << 30)
         made.older(state)
         for step in range(1, steps + 1):
@@ -41,11 +41,11 @@ class Ranks:
         if limit is not None:
             reserved(snapshot["segments"], limit)
         name = f"rank{rank}_memory_snapshot.pickle"
-        self.files.append(self.maker.save(snapshot, name, "iteration_2_exit" if fails else "iteration_3"))
+        self.files.append(self.maker.save(snapshot, name, "iteration_2_exit" if fails else f"iteration_{until}"))
 
-    def advice(self, **changes):
+    def advice(self, until=3, **changes):
         for rank in range(3):
-            self.train(rank, limit=changes.get("limit") and 4 << 30)
+            self.train(rank, limit=changes.get("limit") and 4 << 30, until=until)
         self.train(3, fails=True, **changes)
         report = memory.analyze(self.files)
         return next(finding for finding in report.findings if finding.id == "memory.oom"), report.data.devices
@@ -79,7 +79,7 @@ def test_larger_tensors_in_some_lines_are_those_of_a_part(ranks):
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        (("mlp", "evaluate"), "Evaluate on all ranks"),
+        (("mlp", "evaluate"), "Evaluate under torch.no_grad()"),
         (("cat", "save_checkpoint"), "Save shards"),
         (("clone", "update_ema"), "Keep the average on the CPU"),
         (("lm_head",), "last pipeline stage"),
@@ -89,8 +89,19 @@ def test_larger_tensors_in_some_lines_are_those_of_a_part(ranks):
 def test_lines_that_no_other_rank_ran_are_named(ranks, names, words):
     finding, _ = ranks.advice(extra=[(200 * MIB, *names)])
     assert finding.next.startswith(f"First look at {names[-1]} (/job/train.py:")
-    assert "only rank 3 ran it (the others are recorded up to step 3)" in finding.next
+    assert "and no other rank ran it." in finding.next
     assert words in finding.next
+
+
+def test_lines_are_not_said_to_be_those_of_one_rank_where_the_others_were_recorded_before(ranks):
+    finding, _ = ranks.advice(until=2, extra=[(200 * MIB, "mlp", "evaluate")])
+    assert "no other rank" not in finding.next
+    assert "the recordings of the 3 other ranks (ranks 0-2) end with step 2." in finding.next
+
+
+def test_a_batch_may_be_large_everywhere_where_the_others_were_recorded_before(ranks):
+    finding, _ = ranks.advice(until=2, scale=dict.fromkeys(LINES, 3))
+    assert finding.next.startswith("First check why the batch of rank 3 in the failing step is so large")
 
 
 def test_more_tensors_of_the_same_size_are_microbatches_in_flight(ranks):
