@@ -1,11 +1,16 @@
 """The check that names the first operation whose result is not finite, on loops with one planted fault each."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
+from torch import nn
 
 from analyzers import incident
 from benchmarks.not_finite import CASES, KEPT_BACK, answer, infinite_gradient, is_right, nan_in_parameter, perceptron
 from workbench.recorders import check_finite
+from workbench.recorders.startup.settings import VARIABLE, run_folder
 
 
 @pytest.mark.parametrize("name", [*CASES, *KEPT_BACK])
@@ -53,3 +58,17 @@ def test_ranks_that_received_the_value_are_not_blamed(tmp_path):
     report = incident.analyze(tmp_path)
     assert report.verdict.ranks == [1]
     assert "Log returns" in report.verdict.sentence
+
+
+def test_without_a_folder_the_run_that_was_launched_is_written_to(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_folder(None) == Path("outputs")
+    monkeypatch.setenv(VARIABLE, json.dumps({"folder": str(tmp_path / "run"), "root": "/"}))
+    assert run_folder(None) == tmp_path / "run"
+    assert run_folder("other") == Path("other")
+    model = nn.Linear(2, 1)
+    check = check_finite(model)
+    model.weight.grad = torch.full((1, 2), float("nan"))
+    torch.optim.SGD(model.parameters(), lr=1.0).step()
+    check.close()
+    assert (tmp_path / "run" / "not_finite" / "rank_0.json").is_file()

@@ -176,7 +176,9 @@ def nothing_finding(data: RerunData) -> Finding:
     if data.not_run:
         title, why = f"Step {data.step} was not run again", f"{data.not_run}."
         advice_ = (
-            "Switch on checkpoints (checkpoint.enable), or debug.check_finite and debug.record_values from the start."
+            "In a script, call recorders.check_finite(model) before the first step, and start it again. With our"
+            " trainer, switch on checkpoints (checkpoint.enable), or debug.check_finite and debug.record_values from"
+            " the start."
         )
     elif data.reproduced:
         title = f"Step {data.step} broke again, and the second run does not show where it began"

@@ -41,6 +41,13 @@ class Settings:
         return cls(**known | {"folder": Path(content["folder"])})
 
 
+def run_folder(folder: str | Path | None) -> Path:
+    """Return `folder`; None stands for the folder of the run that `workbench launch` started, or else `outputs`."""
+    if folder is not None:
+        return Path(folder)
+    return settings().folder if VARIABLE in os.environ else Path("outputs")
+
+
 def settings() -> Settings:
     """Return the settings that the launcher passed to this process in the environment."""
     return Settings.of(json.loads(os.environ[VARIABLE]))

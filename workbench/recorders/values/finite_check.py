@@ -2,7 +2,7 @@
 
     from workbench import recorders
 
-    recorders.check_finite(model, "outputs")
+    recorders.check_finite(model)
 
 The gradients are checked before each optimizer step, and the parameters after it. If one of these tensors has a NaN or
 an infinity, the step's log of operations is searched for the first operation that produced a NaN or infinity. This
@@ -22,6 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from workbench.recorders.files import RankInfo, write_json
 from workbench.recorders.memory.tensor_hooks import Removable, without_wrappers
+from workbench.recorders.startup.settings import run_folder
 from workbench.recorders.values.operation_log import Operation, OperationLog, has_range, local_part, storage_of
 from workbench.recorders.values.origin import Range, losses, origin
 
@@ -185,10 +186,11 @@ def json_number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def check_finite(model: nn.Module, folder: str | Path = "outputs") -> FiniteCheck:
+def check_finite(model: nn.Module, folder: str | Path | None = None) -> FiniteCheck:
     """Check from now on whether this rank's values are finite; return the check, whose `close` ends it.
 
     The gradients and parameters of `model` are checked in each step. The first operation whose result is not finite is
-    written to `folder`/not_finite. Call this function once, before the first step.
+    written to `folder`/not_finite; without `folder`, to the folder of the run under `workbench launch`, else to
+    `outputs`. Call this function once, before the first step.
     """
-    return FiniteCheck(model, folder)
+    return FiniteCheck(model, run_folder(folder))

@@ -4,7 +4,7 @@ In any training script:
 
     from workbench import recorders
 
-    recorders.record_tensors(model, "outputs")
+    recorders.record_tensors(model)
 
 Call it on every rank before the first step. The values of a tensor are not stored, only four sums: a line of about 250
 bytes for each tensor and step in `values/rank_R.jsonl`. The recording ends by itself after 100 steps.
@@ -22,6 +22,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 from workbench.recorders.files import RankInfo
 from workbench.recorders.memory.tensor_hooks import Removable, without_wrappers
+from workbench.recorders.startup.settings import run_folder
 from workbench.recorders.values.operation_log import tensors_in
 from workbench.recorders.values.recorder import ACTIVATION, Place, ValueRecorder
 from workbench.recorders.values.tensor_sums import Sums, sums_of
@@ -225,13 +226,14 @@ def settings_of(group: dict[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def record_tensors(
-    model: nn.Module, folder: str | Path = "outputs", *, first_step: int = 1, steps: int = STEPS
+    model: nn.Module, folder: str | Path | None = None, *, first_step: int = 1, steps: int = STEPS
 ) -> ScriptRecorder:
     """Record checksums of the model's tensors, so that `workbench bisect A B` finds where two runs first differ.
 
     On this rank, the next `steps` steps are recorded: sums over the inputs, outputs, parameters and gradients of all
-    modules of `model`, and over the optimizer's state. They are written to the folder `values` in `folder`. A step ends
-    when the optimizer has stepped. Steps are numbered from `first_step`: if a run resumes from a checkpoint, pass the
-    number of its next step. Close the returned recorder to end the recording early.
+    modules of `model`, and over the optimizer's state. They are written to the folder `values` in `folder`; without
+    `folder`, in that of the run under `workbench launch`, else in `outputs`. A step ends when the optimizer has
+    stepped. Steps are numbered from `first_step`: if a run resumes from a checkpoint, pass the number of its next step.
+    Close the returned recorder to end the recording early.
     """
-    return ScriptRecorder([model], folder, first_step, steps)
+    return ScriptRecorder([model], run_folder(folder), first_step, steps)
