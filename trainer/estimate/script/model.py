@@ -55,6 +55,14 @@ def without_values(fake: FakeTensorMode, tensor: Tensor) -> Tensor:
         return torch.empty_strided(plain.size(), plain.stride(), dtype=plain.dtype, device=plain.device)
 
 
+def taken_over(fake: FakeTensorMode, tensor: Tensor, counters: Counters) -> Tensor:
+    """Return the fake tensor for a tensor that becomes a parameter or buffer, whose own memory counts no more."""
+    empty = without_values(fake, tensor)
+    if empty is not tensor:
+        counters.hand_over(tensor)
+    return empty
+
+
 def parameter_maker(make: Callable[..., Any], fake: FakeTensorMode, counters: Counters) -> Callable[..., Any]:
     """Return `nn.Parameter.__new__`, changed to make parameters without values; `make` is the original function.
 
@@ -64,8 +72,7 @@ def parameter_maker(make: Callable[..., Any], fake: FakeTensorMode, counters: Co
     def made(cls: type, data: Tensor | None = None, requires_grad: bool = True, **rest: Any) -> Any:
         if data is None or issubclass(cls, (UninitializedParameter, UninitializedBuffer)):
             return make(cls, data, requires_grad, **rest)
-        empty = without_values(fake, data)
-        del data  # a parameter takes its memory once
+        empty = taken_over(fake, data, counters)
         parameter = make(cls, empty, requires_grad, **rest)
         if not parameter.is_meta:
             counters.add(parameter, PARAMETERS)
@@ -81,7 +88,7 @@ def buffer_maker(register: Callable[..., None], fake: FakeTensorMode, counters: 
     """
 
     def registered(module: nn.Module, name: str, tensor: Tensor | None, *args: Any, **kwargs: Any) -> None:
-        empty = None if tensor is None else without_values(fake, tensor)
+        empty = None if tensor is None else taken_over(fake, tensor, counters)
         register(module, name, empty, *args, **kwargs)
         if empty is not None and not empty.is_meta:
             counters.add(empty, PARAMETERS)

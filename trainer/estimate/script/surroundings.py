@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributions import Distribution
 from torch.utils.data import DataLoader
 
 from trainer.estimate.script.model import apply_to_all, buffer_maker, copyable, parameter_maker, replaceable_data
@@ -145,6 +146,8 @@ def patches(fake: Any, counters: Any, values: StatedValues, notes: Notes) -> dic
     ddp = copied_model(counters.add)
     make = nn.Parameter.__new__
     return {
+        # It looks at values, which are not known.
+        (Distribution, "_validate_args"): False,
         (nn.Parameter, "__new__"): staticmethod(parameter_maker(make, fake, counters)),
         (nn.Module, "register_buffer"): buffer_maker(nn.Module.register_buffer, fake, counters),
         (nn.Module, "_apply"): apply_to_all(nn.Module._apply),  # noqa: SLF001

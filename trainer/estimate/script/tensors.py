@@ -50,6 +50,13 @@ class Counters:
         part = local_tensor(tensor)
         self.of(part).add_storage(part.untyped_storage(), category, module)
 
+    def hand_over(self, tensor: torch.Tensor) -> None:
+        """Stop counting a tensor that becomes a parameter or a buffer, which takes the tensor's memory over."""
+        part = local_tensor(tensor)
+        # The storage of a view stays with its base.
+        if part.untyped_storage().nbytes() == part.nbytes:
+            self.of(part).resize(part.untyped_storage(), 0)
+
     def resizing(self, resize: Callable[..., torch.UntypedStorage]) -> Callable[..., torch.UntypedStorage]:
         """Return `UntypedStorage.resize_`, wrapped to count the new size; FSDP frees gathered weights by resizing."""
 
