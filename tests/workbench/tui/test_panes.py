@@ -181,6 +181,19 @@ async def test_trees_of_stacks_show_library_frames_at_a_key(fixtures, run, room,
         assert "(i: with" not in await press(app, pilot, "b")
 
 
+async def test_a_tall_screen_opens_the_largest_branch_of_the_tree(fixtures):
+    """All lines fit on the screen; a low one shows the first level."""
+    app = app_on(fixtures / "oom_4ranks", "memory")
+    async with app.run_test(size=(200, 50)) as pilot:
+        await until(pilot, lambda: app.query("ViewStrip"))
+        await press(app, pilot, "", "v")
+        tree = app.query_one(MemoryTree)
+        opened = [node for node in tree.root.children if node.is_expanded]
+        assert opened == [tree.root.children[0]]
+        assert opened[0].children[0].is_expanded
+        assert tree.virtual_size.height <= tree.size.height
+
+
 async def test_two_runs_side_by_side(fixtures):
     runs = (discover(fixtures / name) for name in ("healthy_2ranks", "leak_2ranks"))
     app = WorkbenchApp(ComparisonSubject(*runs, Options()))

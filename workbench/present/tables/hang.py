@@ -5,13 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 from analyzers.hangs import views
 from analyzers.hangs.model import Culprit, Frame, Group, HangData, is_library, user_frame
-from analyzers.words import rank_names, rank_pattern, rank_ranges, ranks_label, source_line
+from analyzers.words import quantity, rank_names, rank_pattern, rank_ranges, ranks_label, source_line
 from workbench.present.table import Table, table
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ROWS = 40
+LONGEST_NAMES = 40
+"""The most characters for the names of ranks in a title."""
 SINGLE_WAITS = 32
 """The most waiting ranks that have a row each."""
 
@@ -98,9 +100,15 @@ def victim_stacks(data: HangData, stacks: "pd.DataFrame") -> list[Table]:
         direct = {wait.rank for wait in data.waits if set(culprit.ranks) & set(wait.waits_for)} - set(culprit.ranks)
         frames, ranks = shared_stack(stacks, direct or set(culprit.victims))
         rows = [(frame.name, frame.place) for frame in [f for f in frames if f.own] or frames]
-        title = f"Stack of {rank_names(ranks)}, waiting, innermost frame first"
+        title = f"Stack of {few_or_number(ranks)}, waiting, innermost frame first"
         tables += [table(title, "function | source line", rows, ROWS)] if rows else []
     return tables
+
+
+def few_or_number(ranks: Sequence[int]) -> str:
+    """Return the names of ranks or, if they would fill the line, their number and the first of them."""
+    names = rank_names(ranks)
+    return names if len(names) <= LONGEST_NAMES else f"{quantity(len(ranks), 'rank')}, such as {rank_names(ranks[:1])}"
 
 
 def shared_stack(stacks: "pd.DataFrame", ranks: set[int]) -> tuple[list[Any], list[int]]:

@@ -32,6 +32,9 @@ from workbench.tui.widgets.trees.stack_tree import StackTree
 from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher
 
 COLLECTIVES = 60
+"""The least collectives that the matrix has; on a broad screen it has as many as fit."""
+AROUND = 8
+"""The least sequence numbers before and after the first difference that the operations beside the culprits have."""
 BROAD = 140
 """The width of the views, in columns, from which on evidence is shown beside the culprits."""
 ROWS_AT_MOST = 32
@@ -124,10 +127,11 @@ class HangPane(Vertical):
         group = self._data.groups[self._at]
         number = f"{self._at + 1} of {len(self._data.groups)}"
         title = f"group {group_text(group)}   {number}"
+        columns = max(COLLECTIVES, self.app.size.width // 2)
         ask_in_background(
             self,
             "matrix",
-            lambda: views.matrix(self._run, group.name, COLLECTIVES, self._options),
+            lambda: views.matrix(self._run, group.name, columns, self._options),
             lambda frame: self._draw(Text(title, style="bold"), frame),
         )
 
@@ -152,10 +156,12 @@ class HangViews(ViewSwitcher):
         self._data, self._run, self._options = data, run, options
         self._group: str | None = None
         self._with_evidence = False
+        self._tall = 0
         self._causes: list[Table] = []
         self._evidence: list[Table] | None = None
 
     def on_mount(self) -> None:
+        self._tall = self.app.size.height
         super().on_mount()
         call_on_new_size(self, self._change_evidence)
 
@@ -200,7 +206,8 @@ class HangViews(ViewSwitcher):
     def _chain(self) -> Drawing:
         """Return a function that draws the tables of culprits and waiting ranks, and the evidence if it has room."""
         causes = filled([*hang_tables(self._data)[:2], *culprit_stacks(self._data.culprits)])
-        evidence = filled(self._evidence_tables()) if self._with_evidence else None
+        around = max(AROUND, self._tall // 4)
+        evidence = filled(self._evidence_tables(around)) if self._with_evidence else None
 
         def draw() -> None:
             self._causes, self._evidence = causes, evidence
@@ -212,20 +219,22 @@ class HangViews(ViewSwitcher):
         evidence = self._evidence or []
         self.widget("chain", ChangingTableList).show([*self._causes, *(evidence if self._with_evidence else [])])
 
-    def _evidence_tables(self) -> Iterator[Table]:
+    def _evidence_tables(self, around: int) -> Iterator[Table]:
         """Yield the stacks of waiting ranks, the operations around the first difference, and where each rank is.
 
-        The operations are those of the group on the screen, and of those in which the culprits themselves wait.
+        The operations are those of the group on the screen, and of those in which the culprits themselves wait;
+        `around` sequence numbers before and after the first difference. The process groups come last.
         """
         run, options = self._run, self._options
         yield from victim_stacks(self._data, views.stacks(run, options))
-        yield operations(views.operations(run, self._group, options=options))
+        yield operations(views.operations(run, self._group, around, options))
         yield current_positions(views.locations(run, options))
         culprits = {rank for culprit in self._data.culprits for rank in culprit.ranks}
         groups = {wait.group for wait in self._data.waits if wait.rank in culprits} - {self._group}
         for group in sorted(groups)[:OTHER_GROUPS]:
             content = operations(views.operations(run, group, options=options))
             yield replace(content, title=f"Operations of group {self._label(group)}, in which a culprit waits")
+        yield from hang_tables(self._data)[2:]
 
     def _label(self, name: str) -> str:
         """Return the description of the process group with this name."""

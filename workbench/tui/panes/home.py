@@ -34,8 +34,10 @@ TITLES = {
     "ranks": "the ranks, those that findings name first",
     "artefacts": "the files of the run",
 }
-TABLES_AT_MOST = 3
-"""The most tables that are shown below a finding; the views of the analyzers have the others."""
+TABLES_AT_MOST, TALL_TABLES = 3, 6
+"""The most tables that are shown below a finding, and on a tall screen; the views of the analyzers have the others."""
+TALL = 45
+"""The height of the screen, in lines, from which on there are more tables."""
 
 
 class EvidenceWanted(Message):
@@ -153,7 +155,8 @@ class HomeViews(ViewSwitcher):
 
     def widgets(self) -> Iterable[Widget]:
         """Yield the widget of each view in `TITLES`."""
-        yield VerticalScroll(self._text, *titled(filled(sections(self._report))[:TABLES_AT_MOST]), id="finding")
+        tables = filled(sections(self._report))[: TALL_TABLES if self.app.size.height >= TALL else TABLES_AT_MOST]
+        yield VerticalScroll(self._text, *titled(tables), id="finding")
         yield Grid(rank_list(self._report), id="ranks")
         yield Grid(file_list(self._runs), id="artefacts")
 

@@ -36,7 +36,7 @@ from workbench.tui.widgets.charts.gantt import Gantt
 from workbench.tui.widgets.charts.stacked_chart import AXIS_WIDTH
 from workbench.tui.widgets.charts.time_zoom import TimeZoom
 from workbench.tui.widgets.row_list import RowList
-from workbench.tui.widgets.tables import ChangingTableList, Grid, TableList
+from workbench.tui.widgets.tables import ChangingTableList, Grid, TableList, highest_lines
 from workbench.tui.widgets.trees.call_tree import CallTree
 from workbench.tui.widgets.view_switcher import VIEW_KEYS, Drawing, ViewSwitcher
 
@@ -54,8 +54,8 @@ TITLES = {
 CALLS_BY = ("operator", "module", "function")
 BAR_HEADS = Text(f"{'rank':>6} {'step':>6} {'span':>9}", style="dim")
 BARS_AT_MOST = 8
-COLLECTIVES = 14
-"""The most collectives in the view of waits: as many as fit into a table without a scroll bar."""
+HEAD_LINES = 2
+"""The lines of a table besides its rows. The view of waits lists as many collectives as fit without a scroll bar."""
 RANK_COLUMNS = 6
 OTHER_COLUMNS = 27
 """The columns that the rank, the steps and the recorded time take before each bar."""
@@ -150,7 +150,8 @@ class TraceViews(ViewSwitcher):
         yield Gantt(id="events")
         yield CallTree(id="calls")
         saved = what_if(self._data.what_ifs, self._data.stages_unknown)
-        tables = filled([*waiting_tables(self._data, COLLECTIVES), saved]) if self._data.waits else []
+        collectives = highest_lines(self.app.size.height) - HEAD_LINES
+        tables = filled([*waiting_tables(self._data, collectives), saved]) if self._data.waits else []
         yield TableList(tables, why_no_waits(self._data.ranks), id="waits")
         yield Grid(id="steps")
         yield Grid(id="critical")

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal, Unpack
 
 from rich.cells import cell_len
@@ -19,12 +20,15 @@ from workbench.tui.widgets.key_bindings import CURSOR_KEYS, SEARCH_KEYS
 from workbench.tui.widgets.new_size import call_on_new_size
 from workbench.tui.widgets.widget_options import WidgetOptions
 
-HIGHEST_LINES = 16
+HIGHEST_LINES, OTHER_LINES = 16, 22
+"""The most lines of a table among others on a small screen, and the lines that it leaves to others on a taller one."""
 COLUMN_GAP = 2
 """The width between two tables side by side, as in the style sheet of `TableList`."""
 CELL_PADDING = 1
 ROWS_AT_MOST = 2000
 """The most rows that a table shows: more take seconds to lay out, and `--json` prints all data."""
+LISTED = 200
+"""The most rows of a table among others, whose title then says how many there are."""
 NAMES = ("name", "measure", "module", "source line", "source lines", "operation", "ranks", "setting", "value")
 """The headings of columns that become narrower if the table is wider than the screen.
 
@@ -32,7 +36,7 @@ Columns with other headings have to be scrolled to.
 """
 SENTENCES = ("event",)
 """The headings of columns of sentences, which wrap to several lines if the table is wider than the screen."""
-SHORTEST_NAME, LONG_NAME = 18, 32
+SHORTEST_NAME, LONG_NAME = 16, 32
 SOURCE_LINE = re.compile(r"[^/\s,]+:\d+\b")
 """Matches the file name and the line of a source line, such as `model.py:61`."""
 
@@ -74,14 +78,14 @@ class TableList(VerticalScroll):
 
 
 class TitledTable(Vertical):
-    """A table below its title, as high as its rows but at most `HIGHEST_LINES`."""
+    """A table below its title, as high as its rows but at most as `highest_lines`."""
 
     def __init__(self, content: Table, **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
         self.content = content
 
     def compose(self) -> ComposeResult:
-        yield from titled([self.content])
+        yield from titled([self.content], highest_lines(self.app.size.height))
 
 
 def natural_width(content: Table) -> int:
@@ -122,9 +126,9 @@ class Grid(DataTable[Text]):
 
     def show(self, content: Table) -> None:
         """Show the table `content` without its empty columns; the cursor goes to the first row."""
-        content = self._content = without_empty(content)
+        content = self._content = with_rows(without_empty(content), ROWS_AT_MOST)
         self.clear(columns=True)
-        rows = [[clean(cell) for cell in row] for row in content.rows[:ROWS_AT_MOST]]
+        rows = [[clean(cell) for cell in row] for row in content.rows]
         heads = [clean(head) for head in content.columns]
         # Widths are given: Textual measures cells later, and leaves lines that it has drawn as narrow as their heads.
         whole = [max(map(cell_len, cells)) for cells in zip(heads, *rows, strict=True)]
@@ -152,7 +156,7 @@ class Grid(DataTable[Text]):
         """Shorten the names again if the width has changed."""
         if self._content is None:
             return
-        room = self._room(min(len(self._content.rows), ROWS_AT_MOST))
+        room = self._room(len(self._content.rows))
         if fitted_widths(list(self._whole), list(self._whole.values()), room) != self._widths:
             row = self.cursor_row
             self.show(self._content)
@@ -161,7 +165,7 @@ class Grid(DataTable[Text]):
     @property
     def lines(self) -> list[str]:
         """The rows as text; tabs separate the cells."""
-        return ["\t".join(row) for row in self._content.rows[:ROWS_AT_MOST]] if self._content else []
+        return ["\t".join(row) for row in self._content.rows] if self._content else []
 
     def text_at_cursor(self) -> str:
         """Return the row under the cursor as text; tabs separate the cells."""
@@ -213,19 +217,34 @@ def shortened_name(text: str, width: int) -> str:
     return shortened(f"…{kept}{rest}" if before and len(rest) < width else rest, width)
 
 
-def titled(tables: Iterable[Table]) -> Iterator[Widget]:
-    """Yield two widgets for each table: its title and the table."""
-    for content in tables:
+def with_rows(content: Table, limit: int) -> Table:
+    """Return a table with at most `limit` of all its rows, also those that documents have no space for.
+
+    If some are left out, the title says how many rows there are.
+    """
+    total, rows = len(content.rows) + content.left_out, (*content.rows, *content.more)[:limit]
+    title = content.title if len(rows) == total else f"{content.title} ({len(rows)} of {total})"
+    return replace(content, title=title, rows=rows, more=(), left_out=total - len(rows))
+
+
+def highest_lines(screen: int) -> int:
+    """Return the most lines that a table among others has on a screen of `screen` lines."""
+    return max(HIGHEST_LINES, screen - OTHER_LINES)
+
+
+def titled(tables: Iterable[Table], at_most: int = HIGHEST_LINES) -> Iterator[Widget]:
+    """Yield two widgets for each table: its title and the table, which has at most `at_most` lines."""
+    for content in (with_rows(table, LISTED) for table in tables):
         yield Label(Text(clean(content.title), style="bold"))
-        yield short_grid(content)
+        yield short_grid(content, at_most)
 
 
-def short_grid(content: Table) -> Grid:
-    """Return a widget for a table, as high as its rows but at most `HIGHEST_LINES`."""
+def short_grid(content: Table, at_most: int) -> Grid:
+    """Return a widget for a table, as high as its rows but at most `at_most` lines."""
     table = Grid(content)
     if any(head in SENTENCES for head in content.columns):
         # How many lines they take depends on the width of the screen.
-        table.styles.height, table.styles.max_height = "auto", HIGHEST_LINES
+        table.styles.height, table.styles.max_height = "auto", at_most
     else:
-        table.styles.height = min(len(content.rows) + 2, HIGHEST_LINES)
+        table.styles.height = min(len(content.rows) + 2, at_most)
     return table

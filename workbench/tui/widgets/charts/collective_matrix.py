@@ -18,6 +18,8 @@ from analyzers.traces.kernel_names import without_middle
 from workbench.colours import COLLECTIVE_SIGNS, COLLECTIVE_STATES
 from workbench.tui.widgets.widget_options import WidgetOptions
 
+BROKEN = ("missing", "mismatch")
+"""The states of a collective of which the number is shown above the matrix."""
 LABEL_WIDTH, WIDEST_LABEL = 10, 26
 """The least and the most columns in front of the cells, for the rank or the ranks that share a row."""
 
@@ -68,10 +70,14 @@ class CollectiveMatrix(ScrollView, can_focus=True):
         return Segment(" " * wide), Strip([])
 
     def _head(self) -> Strip:
-        first, last = self._frame.columns[0], self._frame.columns[-1]
-        cells = 2 * len(self._frame.columns)
-        span = f"#{first}".ljust(max(0, cells - len(f"#{last}"))) + f"#{last}"
-        return Strip([Segment(span, Style(dim=True))])
+        """Return the line with the numbers of the first collective, of the first that a rank lacks, and of the last."""
+        names = [f"#{name}" for name in self._frame.columns]
+        broken = self._frame.isin(BROKEN).any().to_numpy()
+        last = max(0, 2 * len(names) - len(names[-1]))
+        line, at = names[0], 2 * int(broken.argmax())
+        if broken.any() and len(line) < at < last - len(names[at // 2]):
+            line = line.ljust(at) + names[at // 2]
+        return Strip([Segment(line.ljust(last) + names[-1], Style(dim=True))])
 
     def _row(self, row: int) -> Strip:
         return Strip([state_cell(state) for state in self._frame.iloc[row].astype(str)])

@@ -19,6 +19,7 @@ class CallTree(LazyTree):
     """A tree of calls from `traces.views.tree`, with the device time of each call; without a device, its host time."""
 
     IN_COLUMNS: ClassVar[bool] = True
+    OPENS_LARGEST: ClassVar[bool] = True
 
     def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)

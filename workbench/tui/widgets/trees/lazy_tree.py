@@ -22,6 +22,8 @@ class LazyTree(Tree[int]):
     OPEN_AT_MOST: ClassVar[int] = 0
     IN_COLUMNS: ClassVar[bool] = False
     """Whether the labels begin with columns; nodes without children then keep them, although they have no arrow."""
+    OPENS_LARGEST: ClassVar[bool] = False
+    """Whether a new tree opens the first node of each level, which is the largest, while all lines fit."""
     BINDINGS: ClassVar[list[BindingType]] = [*CURSOR_KEYS, *SEARCH_KEYS]
     DEFAULT_CSS = "LazyTree { height: 1fr; }"
 
@@ -49,6 +51,8 @@ class LazyTree(Tree[int]):
         self.root.expand()
         if len(parents) <= self.OPEN_AT_MOST:
             self._open_all(self.root)
+        elif self.OPENS_LARGEST:
+            self._open_largest()
 
     def children_of(self, row: int) -> list[int]:
         """Return the indices of the rows whose parent is `row`; -1 stands for the root."""
@@ -101,6 +105,17 @@ class LazyTree(Tree[int]):
         node.expand()
         for child in node.children:
             self._open_all(child)
+
+    def _open_largest(self) -> None:
+        """Open the first node of each level as long as all lines of the tree fit into the widget."""
+        node, lines = self.root, 1 + len(self.root.children)
+        while node.children:
+            node = node.children[0]
+            lines += len(self.children_of(-1 if node.data is None else node.data))
+            if lines > self.size.height:
+                return
+            self._open(node)
+            node.expand()
 
     def _add(self, node: TreeNode[int], row: int) -> None:
         for child in self.children_of(row):

@@ -17,6 +17,7 @@ class MemoryTree(LazyTree):
     """A tree of live memory, drawn from the table that `memory.views.tree` returns."""
 
     IN_COLUMNS: ClassVar[bool] = True
+    OPENS_LARGEST: ClassVar[bool] = True
 
     def __init__(self, **options: Unpack[WidgetOptions]) -> None:
         super().__init__(**options)
