@@ -1,6 +1,5 @@
 """The terminal app: it shows the verdict of a report first, and its evidence after one key press."""
 
-import gc
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -24,6 +23,7 @@ from workbench.present.run_names import fitted_title
 from workbench.source_files import find_source
 from workbench.tui.command_palette import commands
 from workbench.tui.dashboard_process import Dashboard
+from workbench.tui.garbage import leave_searches_to_idle_times
 from workbench.tui.panes.home import EvidenceWanted
 from workbench.tui.protocols import HasCursorText, HasPaletteCommands, PreparesSearch, ShowsEvidence
 from workbench.tui.reader_processes import end_reader_processes
@@ -260,7 +260,5 @@ class WorkbenchApp(TerminalApp[None]):
 
 def open_app(subject: Subject) -> None:
     """Show a run or comparison in the terminal app until the user quits."""
-    # What is loaded by now stays loaded. Python would look through it for garbage now and then, and a key that is
-    # pressed meanwhile would wait for a tenth of a second.
-    gc.freeze()
+    leave_searches_to_idle_times()
     run_app(WorkbenchApp(subject))

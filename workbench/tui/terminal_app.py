@@ -4,14 +4,17 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from textual.app import App
+from textual.events import Event, InputEvent
 from textual.filter import LineFilter
 
+from workbench.tui.garbage import IdleSearch
 from workbench.tui.key_sheet import KeySheet, key_sections
 from workbench.tui.light_shades import LightShades
 from workbench.tui.readable_colours import ReadableColours
 from workbench.tui.themes import BLACK, HIGH_CONTRAST, THEMES, WHITE, NoFaintText, neutral
 
 Result = TypeVar("Result")
+SEARCH_EVERY_S = 1.0
 ON_DARK = (ReadableColours(BLACK),)
 ON_LIGHT = (LightShades(), ReadableColours(WHITE))
 """The colour filters for themes with a dark background and with a light one; Textual caches lines by filter."""
@@ -25,10 +28,19 @@ class TerminalApp(App[Result]):
 
     def __init__(self) -> None:
         super().__init__()
+        self._idle_search = IdleSearch()
         for theme in THEMES:
             self.register_theme(theme)
         # TEXTUAL_THEME may name one of them, and the style sheet was made before they were known.
         self.stylesheet.set_variables(self.get_css_variables())
+
+    def on_mount(self) -> None:
+        self.set_interval(SEARCH_EVERY_S, self._idle_search.search_if_idle)
+
+    async def on_event(self, event: Event) -> None:
+        if isinstance(event, InputEvent):
+            self._idle_search.note_input()
+        await super().on_event(event)
 
     def get_css_variables(self) -> dict[str, str]:
         """Return the variables of the style sheet for the current theme; Textual calls this when the theme changes."""

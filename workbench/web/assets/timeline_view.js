@@ -2,7 +2,7 @@
 "use strict";
 
 (function () {
-  const SETTLED_MS = 160;
+  const SETTLED_MS = 120;
   const DETAIL_MS = 120;
   const own = () => window.timeline;
 

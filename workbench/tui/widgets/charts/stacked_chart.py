@@ -72,6 +72,7 @@ class StackedChart(Widget, can_focus=True):
         self.instants = pd.DataFrame()
         self.starts = [0]
         self._total = ""
+        self._highest = 0
         self._colours: dict[str, str] = {}
         self._cells: list[list[Cell]] = []
         self._scaled_for = Size(0, 0)
@@ -110,6 +111,7 @@ class StackedChart(Widget, can_focus=True):
         """
         self.instants, self._total = instants, total
         self._colours = {name: colour for name, colour in colours.items() if name in instants.columns}
+        self._highest = int(np.nanargmax(instants[total].to_numpy(float))) if len(instants) else 0
         self._scale()
         if len(instants):
             self.cursor = self.highest
@@ -123,8 +125,8 @@ class StackedChart(Widget, can_focus=True):
 
     @property
     def highest(self) -> int:
-        """The index of the row with the largest total."""
-        return int(np.nanargmax(self.instants[self._total].to_numpy(float)))
+        """The index of the row with the largest total; it is found once, as each move of the cursor draws its mark."""
+        return self._highest
 
     @property
     def axis_width(self) -> int:
