@@ -1,8 +1,21 @@
 """Lists of tables in the terminal app: two columns on broad screens, evidence beside culprits, reasons for no table."""
 
 from terminal import app_on, press, settle, shown, until
+from workbench.present.table import table
 from workbench.tui.panes.hang import HangViews
-from workbench.tui.widgets.tables import TableList
+from workbench.tui.widgets.tables import LISTED, TableList, highest_lines, with_rows
+
+
+def test_tables_have_more_rows_than_documents_and_say_how_many_there_are():
+    """A job of 657 process groups had six in the list, and nothing said that there are others."""
+    short = with_rows(table("Process groups", "name", ([str(i)] for i in range(20)), 6), LISTED)
+    assert (short.title, len(short.rows), short.left_out) == ("Process groups", 20, 0)
+    cut = with_rows(table("Process groups", "name", ([str(i)] for i in range(657)), 6), LISTED)
+    assert (cut.title, len(cut.rows)) == (f"Process groups ({LISTED} of 657)", LISTED)
+
+
+def test_a_taller_screen_has_higher_tables():
+    assert (highest_lines(24), highest_lines(50)) == (16, 28)
 
 
 async def test_a_broad_screen_shows_evidence_beside_the_culprits(fixtures):

@@ -11,8 +11,8 @@ class MatrixApp(App[None]):
         yield CollectiveMatrix()
 
 
-async def lines_of(index):
-    frame = pd.DataFrame([["done", "missing"]] * len(index), index=index, columns=[7, 8])
+async def lines_of(index, states=("done", "missing"), first=7):
+    frame = pd.DataFrame([states] * len(index), index=index, columns=range(first, first + len(states)))
     app = MatrixApp()
     async with app.run_test(size=(60, 10)) as pilot:
         matrix = app.query_one(CollectiveMatrix)
@@ -32,6 +32,12 @@ async def test_rows_of_many_ranks_keep_the_columns_aligned():
 async def test_a_few_ranks_have_short_labels():
     _, row = await lines_of(["3"])
     assert row.index("✗") <= 13
+
+
+async def test_the_first_collective_that_a_rank_lacks_is_numbered():
+    head, row = await lines_of(["3"], ["done"] * 9 + ["missing"] * 6, first=100)
+    assert head.split() == ["rank", "#100", "#109", "#114"]
+    assert head.index("#109") == row.index("✗")
 
 
 def test_the_legend_names_the_states_that_occur():
