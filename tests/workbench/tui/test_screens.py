@@ -97,5 +97,8 @@ async def test_a_watched_job_that_has_ended(elsewhere, size):
         while app.job is None or app.job.report is None or app.job.analysing:
             await pilot.pause(0.1)
         await until(pilot, lambda: "no data to draw" not in shown(app))
-        await pilot.pause(0.6)
+        text = ""
+        while text != shown(app):  # a busy machine arranges the screen of the report late
+            text = shown(app)
+            await pilot.pause(0.6)
         await matches("watch", size, app, pilot)

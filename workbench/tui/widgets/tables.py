@@ -29,7 +29,7 @@ ROWS_AT_MOST = 2000
 """The most rows that a table shows: more take seconds to lay out, and `--json` prints all data."""
 LISTED = 200
 """The most rows of a table among others, whose title then says how many there are."""
-NAMES = ("name", "measure", "module", "source line", "source lines", "operation", "ranks", "setting", "value")
+NAMES = ("name", "measure", "module", "source line", "source lines", "operation", "ranks", "setting", "value", "mostly")
 """The headings of columns that become narrower if the table is wider than the screen.
 
 Columns with other headings have to be scrolled to.
@@ -205,8 +205,12 @@ def fitted_widths(heads: Sequence[str], widths: Sequence[int], room: int) -> lis
 def shortened_name(text: str, width: int) -> str:
     """Return a name cut to `width` characters; of a source position, file, line and function are kept.
 
+    Of two positions, such as a line and its caller, the end of the second is kept as well: it may be all that differs.
+
     >>> shortened_name("trainer/models/llama3/model.py:61 forward", 24)
     '…ma3/model.py:61 forward'
+    >>> shortened_name("model.py:105 forward, from job/blocks.py:512", 30)
+    'model.py:105 forwar…cks.py:512'
     """
     if cell_len(text) <= width:
         return text
@@ -214,6 +218,8 @@ def shortened_name(text: str, width: int) -> str:
         return without_middle(text, width)
     before, rest = text[: line.start()], text[line.start() :]
     kept = before[len(before) - max(0, width - len(rest) - 1) :] if before else ""
+    if SOURCE_LINE.search(rest, line.end() - line.start()):
+        return without_middle(rest, width)
     return shortened(f"…{kept}{rest}" if before and len(rest) < width else rest, width)
 
 
