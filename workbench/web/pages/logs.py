@@ -11,7 +11,7 @@ from workbench.console import clean
 from workbench.present.table import without_empty
 from workbench.present.tables.logs import files, first_to_show, ranks
 from workbench.web.components.elements import Elements
-from workbench.web.components.links import choice, link, with_source_link
+from workbench.web.components.links import breakable, choice, link, with_source_link
 from workbench.web.components.text import not_recorded, table
 from workbench.web.query import Query, address, number
 from workbench.web.served_run import ServedRun
@@ -85,4 +85,4 @@ def excerpt(data: LogsData, chosen: int) -> Elements:
     texts = [(clean(line.text) + "\n", line.is_event) for line in views.excerpt(event)]
     lines = [html.Mark(text) if is_event else text for text, is_event in texts]
     title = f"{clean(event.path)}, around line {event.line}"
-    return [html.H2(title, id="excerpt"), html.Pre(lines, className="excerpt", tabIndex=0)]
+    return [html.H2(breakable(title), id="excerpt"), html.Pre(lines, className="excerpt", tabIndex=0)]

@@ -12,6 +12,7 @@ from analyzers.run import Kind
 from analyzers.traces import views as traces
 from workbench.console import clean
 from workbench.source_files import SOURCE_LINE, find_source
+from workbench.web.components.links import breakable
 from workbench.web.query import Query
 from workbench.web.served_run import ServedRun
 
@@ -31,7 +32,7 @@ def layout(served: ServedRun, query: Query) -> html.Div:
     if place is None:
         return html.Div(f"{clean(at) or 'This file'} is not on this machine, or this run does not mention it.")
     path, line = place
-    return html.Div([html.H2(f"{clean(path)}:{line}"), excerpt(path, line)])
+    return html.Div([html.H2(breakable(f"{clean(path)}:{line}")), excerpt(path, line)])
 
 
 def is_named(served: ServedRun, at: str) -> bool:
