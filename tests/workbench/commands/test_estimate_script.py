@@ -116,7 +116,9 @@ def test_a_script_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["custom_function", "accumulation", "distill", "ppo"])
+@pytest.mark.parametrize(
+    "name", ["custom_function", "accumulation", "distill", "ppo", "moe_routing", "moe_switch", "moe_one_hot"]
+)
 def test_the_peak_of_a_real_run_is_foreseen(name: str) -> None:
     measured = [sys.executable, "-W", "ignore", "-m", "benchmarks.scripts", name]
     line, *_ = subprocess.run(measured, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()

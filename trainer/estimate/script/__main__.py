@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import (
 from trainer.estimate.script import cuda, surroundings
 from trainer.estimate.script.model import ScriptHooks
 from trainer.estimate.script.places import failed_line
+from trainer.estimate.script.routing import Choices
 from trainer.estimate.script.stated_values import StatedValues
 from trainer.estimate.script.steps import ScriptSteps
 from trainer.estimate.script.surroundings import Notes
@@ -43,6 +44,7 @@ class ScriptRehearsal:
     def __init__(self, script: str, device: str, ranks: int, result: Path) -> None:
         self._script, self._device, self._ranks, self._result = script, device, ranks, result
         self._counters, self._values, self._notes = Counters(), StatedValues(), Notes()
+        self._choices = Choices()
         self._steps = ScriptSteps(self._counters, self._notes, self._finish)
 
     def run(self, arguments: list[str]) -> NoReturn:
@@ -71,6 +73,7 @@ class ScriptRehearsal:
         # For an empty module: only the hooks on saved tensors are wanted, which belong to no module.
         hooks = ScriptHooks(nn.Module(), self._counters)
         tensors = ScriptTensors(fake, self._counters, self._values, on_cuda=self._device == "cuda")
+        self._choices = tensors.choices
         with cuda.patched(changes), fake, tensors:
             self._steps.start()
             with hooks.note_saved_tensors():
@@ -114,7 +117,7 @@ class ScriptRehearsal:
         single = (
             ["the script ended after its first step; later steps may need more"] if self._steps.finished < 2 else []
         )
-        return [*self._values.assumptions(), *self._notes.sentences, *single]
+        return [*self._values.assumptions(), *self._choices.assumptions(), *self._notes.sentences, *single]
 
     def _write(self, answer: dict[str, object]) -> NoReturn:
         """Write `answer` to the result file and end this process, without running the script's exit functions."""

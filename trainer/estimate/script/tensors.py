@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_iter, tree_map_only
 from trainer.estimate.module_names import RunningModule
 from trainer.estimate.script import recurrent
 from trainer.estimate.script.places import running_line
+from trainer.estimate.script.routing import Choices
 from trainer.estimate.script.stated_values import StatedValues
 from trainer.estimate.storage_counter import Peak, StorageCounter
 from workbench.recorders.memory.tensor_hooks import INPUTS, local_tensor
@@ -103,7 +104,7 @@ class ScriptTensors(TorchDispatchMode):
     def __init__(self, fake: FakeTensorMode, counters: Counters, values: StatedValues, *, on_cuda: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._on_cuda = on_cuda
-        self._fake, self._counters, self._values = fake, counters, values
+        self._fake, self._counters, self._values, self.choices = fake, counters, values, Choices()
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -122,7 +123,7 @@ class ScriptTensors(TorchDispatchMode):
             with unset_fake_temporarily():
                 return self._counted(func, func(*args, **kwargs), inputs)
         if func is aten._local_scalar_dense.default:  # noqa: SLF001
-            return self._values.of(inputs[0])
+            return self.choices.is_true(inputs[0]) or self._values.of(inputs[0])
         # This returns a bool of Python and no tensor, so that no read of a value follows.
         if func is aten.equal.default:
             self._values.note()
@@ -134,7 +135,10 @@ class ScriptTensors(TorchDispatchMode):
         if func is recurrent.PACK and not isinstance(args[1], FakeTensor):
             return recurrent.packed(self._without_values(args[0]), args[1], batch_first=args[2])
         args, kwargs = tree_map_only(torch.Tensor, self._without_values, (args, kwargs))
-        result = func(*args, **kwargs)
+        if func is aten.nonzero.default and (rows := self.choices.rows(args[0])) is not None:
+            return rows
+        result = func(*self.choices.without_masks(func, args), **kwargs)
+        self.choices.note(func, args, result)
         return recurrent.with_workspace(args, result) if func is recurrent.LSTM else result
 
     def _without_values(self, tensor: torch.Tensor) -> torch.Tensor:
