@@ -6,7 +6,7 @@ from analyzers.logs.answers.cause import Answer, Cause, Certainty
 from analyzers.logs.answers.failures import Failure
 from analyzers.logs.answers.survived import count_closed, handled_errors, has_completed
 from analyzers.logs.findings.explanations import ENDED_OUTSIDE, evidence, evidence_of, explain, missing
-from analyzers.logs.findings.next_steps import next_step
+from analyzers.logs.findings.next_steps import for_one_rank, next_step
 from analyzers.logs.findings.titles import title
 from analyzers.logs.findings.wording import place, quoted, who
 from analyzers.logs.loading import Logs
@@ -40,12 +40,17 @@ def cause_finding(cause: Cause, answer: Answer, logs: Logs) -> Finding:
         severity=Severity.WARNING if is_mild(cause) else Severity.ERROR,
         title=title(cause),
         why=explain(cause, answer, logs),
-        next=next_step(cause),
+        next=f"{for_one_rank(cause, known_ranks(logs))}{next_step(cause)}",
         ranks=cause.ranks,
         step=cause.lead.step,
         evidence=evidence(cause, logs),
         confidence=CONFIDENCES[cause.certainty],
     )
+
+
+def known_ranks(logs: Logs) -> int:
+    """Return the number of ranks of the job, or else of those whose logs or messages are known."""
+    return logs.world_size or len(logs.ranks)
 
 
 def is_mild(cause: Cause) -> bool:

@@ -194,6 +194,32 @@ FIND_RANK = "find out which rank failed, from logs of each rank (`torchrun --log
 
 def for_memory(cause: Cause) -> str:
     """Return advice on using less device memory."""
+    if particular := particular_memory_advice(cause):
+        return particular
+    first = LOSS_IN_PIECES if LOSS_FRAME.search(cause.lead.excerpt) else ""
+    return (
+        f"{first}use a smaller batch or sequence, recompute activations, or shard over more ranks. To see what fills"
+        " the memory, record a memory snapshot (`torch.cuda.memory._record_memory_history()`)"
+    )
+
+
+def for_one_rank(cause: Cause, ranks: int) -> str:
+    """Return what to look at first where one of several ranks ran out of memory; empty if that is not what happened.
+
+    `ranks` is the number of ranks, as far as the logs show it.
+    """
+    if cause.kind is not LogClass.OOM or len(cause.ranks) != 1 or ranks < 2:
+        return ""
+    if particular_memory_advice(cause) or LOSS_FRAME.search(cause.lead.excerpt):
+        return ""
+    return (
+        f"first compare rank {cause.ranks[0]} with the other ranks: the samples and lengths of its batch, and what only"
+        " it does (evaluation, a checkpoint, logging, more layers of a pipeline). If they are nearly as full: "
+    )
+
+
+def particular_memory_advice(cause: Cause) -> str:
+    """Return the advice on a failed allocation whose reason the logs show; empty if they do not show it."""
     facts = first_with(cause, "requested_bytes").facts
     if cause.reason in (Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY):
         return (
@@ -215,11 +241,7 @@ def for_memory(cause: Cause) -> str:
             f"set {EXPANDABLE_SEGMENTS}: the allocator had {size(unallocated)} reserved and"
             f" unused, more than the {size(requested)} requested, but in pieces that were too small"
         )
-    first = LOSS_IN_PIECES if LOSS_FRAME.search(cause.lead.excerpt) else ""
-    return (
-        f"{first}use a smaller batch or sequence, recompute activations, or shard over more ranks. To see what fills"
-        " the memory, record a memory snapshot (`torch.cuda.memory._record_memory_history()`)"
-    )
+    return ""
 
 
 ABSURD_BYTES = 64 << 30

@@ -399,3 +399,20 @@ def test_a_request_that_failed_in_the_loss_is_advised_to_compute_it_in_pieces(tm
     advice = logs.analyze(log).findings[0].next
     assert advice.startswith("Compute the loss in pieces") is is_loss
     assert "se a smaller batch or sequence" in advice
+
+
+@pytest.mark.parametrize(("failed", "is_first"), [((2,), True), ((0, 1, 2, 3), False)])
+def test_one_of_several_ranks_is_first_compared_with_the_others(tmp_path, failed, is_first):
+    """The other logs show steps; where all ranks fail, there is nothing to compare."""
+    for rank in range(4):
+        text = "".join(f"step {step}/100 loss {3 - step / 100:.3f}\n" for step in range(1, 9))
+        error = (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 12.00 GiB. GPU 2 has a total capacity of"
+            " 79.15 GiB of which 5.21 GiB is free. Including non-PyTorch memory, this process has 73.90 GiB memory in"
+            " use. Of the allocated memory 70.05 GiB is allocated by PyTorch, and 1.52 GiB is reserved by PyTorch but"
+            " unallocated.\n"
+        )
+        (tmp_path / f"rank_{rank}.log").write_text(text + error * (rank in failed))
+    [finding] = [one for one in logs.analyze(tmp_path).findings if one.id == "logs.oom"]
+    assert finding.next.startswith("First compare rank 2 with the other ranks") == is_first
+    assert "smaller batch or sequence" in finding.next
