@@ -100,6 +100,22 @@ def difference_sentence(rank: int, difference: RankDifference) -> str:
             )
 
 
+def difference_clause(difference: RankDifference) -> str:
+    """Return the difference as a clause for the verdict, whose subject is the rank that ran out of memory."""
+    d, others, ratio = difference, compared_ranks(difference), about(difference.ratio or 1)
+    match d.kind:
+        case DifferenceKind.BATCH:
+            return f"its tensors are about {ratio} times as large as any of {others}"
+        case DifferenceKind.PART:
+            return f"its tensors of {innermost(d.frames)} are about {ratio} times as large as any of {others}"
+        case DifferenceKind.OWN:
+            return f"{size(d.bytes)} come from {call_site(d.line)}, which no recording of {others} has"
+        case DifferenceKind.OUTSIDE:
+            return f"PyTorch could get {size(d.bytes)} less of its device than of those of {others}"
+        case _:
+            return f"it has {size(d.bytes)} more than {others}, in tensors of the same sizes"
+
+
 def more_sentence(rank: int, difference: RankDifference) -> str:
     """Return a sentence on a rank that keeps more tensors of the usual size alive than the others."""
     many = f"{about(difference.ratio)} times as many" if difference.ratio else "more"

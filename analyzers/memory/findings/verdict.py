@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 from analyzers.memory.findings.evidence import in_words, innermost, largest, rank_subject, ranks_of
+from analyzers.memory.findings.rank_difference import difference_clause
 from analyzers.memory.model import Device, MemoryClass, MissingEvidence, Oom
 from analyzers.report import Finding, Status, Verdict, status_of
 from analyzers.words import rank_names, share, size, uncapitalised
@@ -144,10 +145,12 @@ def oom_sentence(devices: Sequence[Device], present: Mapping[str, Finding]) -> s
     ranks = present[finding_id(MemoryClass.OOM)].ranks
     path, oom = next((device.path, device.oom) for device in devices if device.oom)
     leak = present.get(finding_id(MemoryClass.LEAK))
+    difference = f"; {difference_clause(oom.difference)}" if oom.difference and not leak else ""
     return (
         f"{subject_of(devices, ranks, path)} ran out of memory{when_and_where(oom)}:"
         f" it requested {size(oom.requested_bytes)} with {size(oom.device_free_bytes)} free;"
-        f" {allocated_share(oom)}" + (f"; {uncapitalised(leak.title)}" if leak and set(leak.ranks) & set(ranks) else "")
+        f" {allocated_share(oom)}{difference}"
+        + (f"; {uncapitalised(leak.title)}" if leak and set(leak.ranks) & set(ranks) else "")
     )
 
 

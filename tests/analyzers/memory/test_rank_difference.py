@@ -68,6 +68,8 @@ def test_larger_tensors_in_all_lines_are_a_larger_batch(ranks):
     assert finding.next.startswith("First check the batch of rank 3 in the failing step: its tensors are about 3 times")
     [difference] = [device.oom.difference for device in devices if device.oom]
     assert (difference.kind, difference.ranks, difference.is_new) == ("batch", [0, 1, 2], True)
+    sentence = memory.analyze(ranks.files).verdict.sentence
+    assert sentence.endswith("; its tensors are about 3 times as large as any of the 3 other ranks (ranks 0-2)")
 
 
 def test_larger_tensors_in_some_lines_are_those_of_a_part(ranks):
