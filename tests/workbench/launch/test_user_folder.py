@@ -138,7 +138,7 @@ def test_another_distribution_with_our_name_is_named(tmp_path, monkeypatch):
     (info / "top_level.txt").write_text("trainer\n")
     monkeypatch.syspath_prepend(tmp_path)
     [clash] = [finding for finding in clashes() if finding.id == "doctor.same_package"]
-    assert clash.title == "The distribution coqui-trainer 0.3.1 installs a package `trainer` too"
+    assert clash.title == "coqui-trainer 0.3.1 and torch-workbench both install a package named `trainer`"
     assert "pip uninstall coqui-trainer" in clash.next
 
 

@@ -57,7 +57,7 @@ def test_ranks_that_received_the_value_are_not_blamed(tmp_path):
     (folder / "rank_2.json").write_text("{")
     report = incident.analyze(tmp_path)
     assert report.verdict.ranks == [1]
-    assert "Log returns" in report.verdict.sentence
+    assert "Operation log returns" in report.verdict.sentence
 
 
 def test_without_a_folder_the_run_that_was_launched_is_written_to(tmp_path, monkeypatch):
