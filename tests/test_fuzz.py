@@ -68,7 +68,12 @@ def test_a_difference_of_a_native_reader_is_noticed(tmp_path, monkeypatch, capsy
 
     class Wrong:
         def read_dump(self, file, tail):
-            made = native.read_dump(file, tail)
+            return self.changed(native.read_dump(file, tail))
+
+        def read_json_dump(self, text, tail):
+            return self.changed(native.read_json_dump(text, tail))
+
+        def changed(self, made):
             return made and (made[0], (made[1][0] + 1, made[1][1]))
 
     monkeypatch.setattr(native_readers.native_readers, "installed_module", Wrong)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -151,7 +152,7 @@ def without_libraries(stacks: pd.DataFrame) -> pd.DataFrame:
     The depth of a row becomes the number of frames around it that are left.
     """
     depths = stacks["depth"].tolist()
-    is_end = (after <= depth for depth, after in zip(depths, [*depths[1:], 0], strict=True))
+    is_end = (after <= depth for depth, after in zip(depths, chain(depths[1:], [0]), strict=False))
     kept = [bool(own) or end for own, end in zip(stacks["own"], is_end, strict=True)]
     left, around = [], [0]
     for depth, is_kept in zip(depths, kept, strict=True):
@@ -159,7 +160,7 @@ def without_libraries(stacks: pd.DataFrame) -> pd.DataFrame:
         del around[depth + 1 :]
         left.append(around[depth])
         around.append(around[depth] + is_kept)
-    return stacks.assign(depth=left)[kept].reset_index(drop=True)
+    return stacks.assign(depth=left).loc[kept].reset_index(drop=True)
 
 
 def stack_of(rank: int, job: Job, side: SideFiles) -> Sequence[Frame]:

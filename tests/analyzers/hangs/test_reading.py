@@ -260,6 +260,12 @@ def test_the_stack_names_the_line_that_is_stuck(folder, pair):
     assert (row["depth"], row["ranks"]) == (1, [1])
 
 
+def test_no_stacks_without_libraries_are_no_stacks():
+    none = pd.DataFrame([], columns=["depth", "name", "own"])
+    assert views.without_libraries(none).columns.tolist() == ["depth", "name", "own"]
+    assert views.without_libraries(none).empty
+
+
 def test_stacks_without_libraries_keep_the_frames_that_end_them():
     rows = [
         (0, "main", True), (1, "call", False), (2, "forward", True), (3, "silu", False),
