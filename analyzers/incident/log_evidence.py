@@ -42,9 +42,9 @@ def is_of_another_analyzer(finding: Finding) -> bool:
 
 
 def matching(finding: Finding, events: Sequence[LogEvent], reports: AnalyzerReports) -> list[LogEvent]:
-    """Return log events that show how the finding's ranks ended, or timeouts in its culprit's operation.
+    """Return the log events that show how the finding's ranks ended.
 
-    The operation of a hang's culprit is the one in which its victims wait.
+    Of a hang, the timeouts in the operation in which the culprit's victims wait are added.
     """
     ended = [e for e in events if e.kind in OWN_END and e.rank is not None and e.rank in finding.ranks]
     culprits = [c for c in reports.hang.data.culprits if f"hang.{c.kind}" == finding.id] if reports.hang else []

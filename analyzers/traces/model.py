@@ -243,9 +243,10 @@ class AllToAll(msgspec.Struct, frozen=True, kw_only=True):
 class CompiledFrame(msgspec.Struct, frozen=True, kw_only=True):
     """A Python function (`frame`) that torch.compile compiled `versions` times since the job began.
 
-    `calls` is how often it ran in the recording. `breaks` of these calls continue another frame after a graph break;
-    `between_ns` is the time of the host between the code before the break and this frame. `function` is the name of the
-    function, and `broken_at` the line of the graph break, as file:line; both are empty unless stacks were recorded.
+    `calls` is how often it ran in the recording. `breaks` is the number of these calls that continue another frame
+    after a graph break; `between_ns` is the host's time from the code before the break to this frame. `function` is the
+    name of the function, and `broken_at` the line of the graph break, as file:line; both are empty unless stacks were
+    recorded.
     `compilations` and `compile_ns` are the number and the time of the compilations in the recording.
     """
 

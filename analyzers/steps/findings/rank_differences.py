@@ -60,9 +60,9 @@ def growth_finding(growth: Growth) -> Finding:
         title=f"the memory of rank {growth.rank} grows by {size(growth.bytes_per_step)} per step",
         why=f"the memory rises in nearly every step from step {growth.step} on; after the warm-up it should stay the"
         " same",
-        next="on this rank call torch.cuda.memory._record_memory_history() once, and _dump_snapshot() at the end of two"
-        " steps after the warm-up. Then compare the two files (`workbench compare A B`), which names the lines whose"
-        " memory stays",
+        next="on this rank call torch.cuda.memory._record_memory_history() once, and _dump_snapshot() twice, at the"
+        " ends of two steps after the warm-up. Then compare the two files (`workbench compare A B`), which names the"
+        " lines whose memory stays",
         ranks=[growth.rank],
         step=growth.step,
         confidence=0.7,

@@ -75,8 +75,8 @@ def hide_advice(account: RankTrace) -> str:
 
 
 NOT_SO_OFTEN = (
-    "so few bytes are sent at once, and the rest of the time is spent waiting for other ranks. Call it less often, for"
-    " example only in steps that log, or with async_op=True, and wait for its result later."
+    "sending so little takes next to no time, so nearly all of this time is spent waiting for other ranks. Call it less"
+    " often, for example only in steps that log, or with async_op=True, and wait for its result later."
 )
 
 

@@ -182,8 +182,8 @@ def nothing_finding(data: RerunData) -> Finding:
         )
     elif data.reproduced:
         title = f"Step {data.step} broke again, and the second run does not show where it began"
-        verb = "was" if data.steps_compared == 1 else "were"
-        why = f"{quantity(data.steps_compared, 'step')} before it {verb} recorded, too few to compare with."
+        earlier = f"only {quantity(data.steps_compared, 'earlier step')}" if data.steps_compared else "no earlier step"
+        why = f"The second run recorded {earlier}, too few to compare with."
         advice_ = (
             "Begin the second run earlier: resume from an earlier checkpoint. Or look at how the loss is computed."
         )

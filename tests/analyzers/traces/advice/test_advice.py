@@ -81,7 +81,7 @@ def test_advice_on_overlap_fits_the_collective(maker, name, setting, other):
 def test_a_small_collective_is_not_to_be_hidden_but_called_less_often(maker, compute_ms):
     advice = findings_of(maker, communicating(maker, "allreduce", compute_ms, elements=3))
     text = advice["trace.exposed_communication"].next
-    assert "12 B each (100 ms in 4 calls): so few bytes are sent at once" in text
+    assert "12 B each (100 ms in 4 calls): sending so little takes next to no time" in text
     assert "async_op=True" in text
     assert "bucket" not in text
 
