@@ -93,10 +93,10 @@ def too_large(data: PlanData) -> Finding:
 
 def in_words(planned: PlannedSettings) -> str:
     """Return settings as a phrase such as `data_parallel_shard_degree 8, local_batch_size 4, mode full`."""
-    shown = {key.rpartition(".")[2]: value for key, value in planned.settings.items() if has_effect(key, value)}
+    shown = {key.rpartition(".")[2]: value for key, value in planned.settings.items() if is_switched_on(key, value)}
     return ", ".join(f"{name} {str(value).lower() if value is True else value}" for name, value in shown.items())
 
 
-def has_effect(key: str, value: object) -> bool:
-    """Return whether a setting of a plan is worth a word: neither false nor a degree of 1."""
+def is_switched_on(key: str, value: object) -> bool:
+    """Return whether a setting is switched on: it is neither false nor a degree of parallelism of 1."""
     return value is not False and not (key.endswith("_degree") and value == 1)

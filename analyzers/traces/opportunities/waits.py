@@ -39,7 +39,7 @@ BROADCAST = re.compile(r"^(c10d::broadcast_|aten::(un)?flatten_dense_tensors)$")
 OWN_WORK = ("gc", "checkpoint", "eval", "log", "profiler")
 """The phases in which the host runs Python or calls that launch nothing."""
 RAMP_NS, STRETCH_NS, LAUNCH_AT_MOST_NS = 200_000, 500_000, 5_000_000
-"""The times in ns by which the causes of waiting for the host are told apart.
+"""The times in ns by which the causes of waiting for the host are distinguished.
 
 A host needs at most `RAMP_NS` to catch up after a call that waited for the device. Python that takes longer than
 `STRETCH_NS` is a cause of waiting of its own, and so is an operator that takes longer than `LAUNCH_AT_MOST_NS`. A

@@ -272,8 +272,8 @@ def test_stacks_without_libraries_keep_the_frames_that_end_them():
         (1, "step", True), (2, "wrapper", False), (3, "wait", False),
     ]  # fmt: skip
     left = views.without_libraries(pd.DataFrame(rows, columns=["depth", "name", "own"]))
-    told = [*zip(left["depth"], left["name"], strict=True)]
-    assert told == [(0, "main"), (1, "forward"), (2, "silu"), (1, "step"), (2, "wait")]
+    rows = [*zip(left["depth"], left["name"], strict=True)]
+    assert rows == [(0, "main"), (1, "forward"), (2, "silu"), (1, "step"), (2, "wait")]
 
 
 def test_py_spy_stacks_are_read_too(folder, pair):

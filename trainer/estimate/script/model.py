@@ -56,7 +56,7 @@ def without_values(fake: FakeTensorMode, tensor: Tensor) -> Tensor:
 
 
 def taken_over(fake: FakeTensorMode, tensor: Tensor, counters: Counters) -> Tensor:
-    """Return the fake tensor for a tensor that becomes a parameter or buffer, whose own memory counts no more."""
+    """Return the fake tensor for a tensor that becomes a parameter or buffer, whose memory is not counted again."""
     empty = without_values(fake, tensor)
     if empty is not tensor:
         counters.hand_over(tensor)

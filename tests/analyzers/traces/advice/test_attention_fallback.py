@@ -1,4 +1,4 @@
-"""Attention that calls PyTorch's operator and gets its math kernel is told apart from attention that is written out."""
+"""The use of PyTorch's attention operator with its math kernel is distinguished from attention that is written out."""
 
 import json
 
