@@ -12,7 +12,7 @@ from analyzers.words import duration
 from workbench.ask import room_for
 from workbench.present.collective_matrix import from_most_ranks
 from workbench.web.components.collective_matrix import collective_matrix
-from workbench.web.components.links import prose, source_parts
+from workbench.web.components.links import breakable, prose, source_parts
 from workbench.web.components.rank_charts import bar_names, step_parts, time_shares
 from workbench.web.components.step_charts import MARKED, line_chart, phase_stack
 from workbench.web.pages import config, steps, trace
@@ -41,6 +41,13 @@ def test_a_long_name_in_a_sentence_may_break_after_a_point_or_an_underscore():
     assert [part if isinstance(part, str) else type(part).__name__ for part in parts] == [
         "set ", "torch.", "Wbr", "cuda.", "Wbr", "memory.", "Wbr", "_record_", "Wbr", "memory_", "Wbr",
         "history()", " and 1.5",
+    ]  # fmt: skip
+
+
+def test_the_end_of_a_source_line_stays_together():
+    parts = breakable("in forward (trainer/models/llama3/model.py:61): it")
+    assert [part for part in parts if isinstance(part, str)] == [
+        "in forward ", "(trainer/", "models/", "llama3/", "model.py:61):", " it",
     ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from workbench.web.query import address
 
 Part = str | tuple[str, str, bool]
 """A text, or a link as (text, address, whether the address keeps its own range of steps)."""
-LONG_NAME, PLACE_TO_BREAK = re.compile(r"(\S{25,})"), re.compile(r"(?<=\w[._/:])(?=\w)")
+LONG_NAME, PLACE_TO_BREAK = re.compile(r"(\S{25,})"), re.compile(r"(?<=\w[._/:])(?!py\b|\d+\b)(?=\w)")
 LONGEST = 1000
 """The most characters of a text that are shown, because texts of a hostile file may have any length."""
 
@@ -88,7 +88,8 @@ def prose(text: str) -> list[Component | str]:
 def breakable(text: str) -> list[Component | str]:
     """Return a text as HTML in which long names may wrap after dots, underscores and slashes.
 
-    Without these marks, a narrow window would break a name at any letter.
+    Without these marks, a narrow window would break a name at any letter. The end of a source line, `model.py:61`,
+    stays together.
     """
     pieces: list[Component | str] = []
     for number, part in enumerate(LONG_NAME.split(text)):
