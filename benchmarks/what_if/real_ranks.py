@@ -29,22 +29,29 @@ ROUNDS = 5
 STEPS = ("--training.steps", "24", "--profiling.profile_freq", "24", "--profiling.profiler_active", "16")
 EVERY, FIRST = 2, 2
 """The fault occurs in every other step, from step 2 on."""
+SMALL_BATCH = 4
+"""The local batch size of most jobs; their steps take 50 to 200 ms."""
 JOB = ("--config", str(ROOT / "configs/fsdp.toml"), "--profiling.enable_profiling", *STEPS)
 PIPELINE_RANKS = 3
 PIPELINE_JOB = str(Path(__file__).with_name("gloo_pipeline.py"))
 
 
 class Fault(NamedTuple):
-    """The trainer's fault `name`: in a job of `ranks` ranks, `rank` takes `seconds` longer in every other step."""
+    """The trainer's fault `name`: in a job of `ranks` ranks, `rank` takes `seconds` longer in every other step.
+
+    `batch` is the local batch size. A larger one makes longer steps, in which single delays matter less.
+    """
 
     ranks: int
     name: str
     rank: int
     seconds: float
+    batch: int = SMALL_BATCH
 
     def __str__(self) -> str:
         what = "computes" if self.name == "straggler" else "loads data"
-        return f"rank {self.rank} of {self.ranks} {what} for {self.seconds * 1e3:.0f} ms more"
+        steps = "" if self.batch == SMALL_BATCH else f", batches of {self.batch}"
+        return f"rank {self.rank} of {self.ranks} {what} for {self.seconds * 1e3:.0f} ms more{steps}"
 
 
 FAULTS = [
@@ -54,6 +61,10 @@ FAULTS = [
     Fault(3, "straggler_data", 0, 0.3),
     Fault(4, "straggler_data", 1, 0.5),
     Fault(4, "straggler", 2, 0.4),
+    Fault(2, "straggler", 0, 0.15, batch=48),
+    Fault(2, "straggler", 1, 0.5, batch=48),
+    Fault(2, "straggler_data", 0, 0.3, batch=48),
+    Fault(2, "straggler_data", 1, 0.08, batch=24),
 ]
 
 
@@ -72,7 +83,7 @@ def trained(fault: Fault) -> tuple[Answer, Answer]:
     """Train with the fault in every other step; return the answer for all steps, and that for those without it."""
     planted = (
         "--faults.name", fault.name, "--faults.rank", str(fault.rank), "--faults.seconds", str(fault.seconds),
-        "--faults.step", str(FIRST), "--faults.every", str(EVERY),
+        "--faults.step", str(FIRST), "--faults.every", str(EVERY), "--training.local_batch_size", str(fault.batch),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         start_job("trainer", *JOB, *planted, "--job.dump_folder", folder, ranks=fault.ranks)

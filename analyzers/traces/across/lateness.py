@@ -233,28 +233,3 @@ def with_others(values: Integers, others: Integers, changed: Integers, columns: 
     table: Integers = np.repeat(values[:, None], count, axis=1)
     table[changed, columns] = others[changed]
     return table
-
-
-SIMULATED_AT_ONCE = 1 << 17
-"""The number of clocks that are simulated together; the simulation needs a few times as many integers of memory."""
-
-
-def savings(lateness: Lateness) -> tuple[int, list[int]]:
-    """Return the simulated duration of the job, and for each rank the ns saved if it worked only as long as the others.
-
-    "As long as the others" is the median of the other ranks' work. The duration (ns) is from the first work to the end
-    of the last collective. It is simulated, too, so that it can be compared with the savings: the recorded duration
-    also has parts that no rank's work explains.
-    """
-    matched, replay = lateness.matched, Replay(lateness)
-    recorded = matched.column("work_ns"), matched.column("overlap_ns")
-    work, overlap = (values - lateness.beyond_others(values) for values in recorded)
-    as_recorded = replay.duration(*recorded)
-    ranks = range(len(matched.ranks))
-    together = max(1, SIMULATED_AT_ONCE // len(ranks))
-    saved = [
-        max(as_recorded - duration, 0)
-        for first in ranks[::together]
-        for duration in replay.durations(recorded, (work, overlap), ranks[first : first + together]).tolist()
-    ]
-    return as_recorded, saved

@@ -9,8 +9,9 @@ import numpy as np
 
 from analyzers.columns import Integers
 from analyzers.traces.across.clocks import Clock, clocks
-from analyzers.traces.across.lateness import Lateness, savings
+from analyzers.traces.across.lateness import Lateness
 from analyzers.traces.across.matching import MatchedCollectives, match_collectives
+from analyzers.traces.across.savings import savings
 from analyzers.traces.across.what_if import WhatIf, what_ifs
 from analyzers.traces.answers.collectives import bus_factor, element_bytes
 from analyzers.traces.loading import Recording
