@@ -11,6 +11,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from trainer.config import ConfigError, JobConfig, load_for_training, validate
+from trainer.config.hf_format import read_shape
 from trainer.data.loader import Loader, Share
 from trainer.data.text import training_documents
 from trainer.errors import CheckpointError
@@ -70,6 +71,18 @@ def test_a_tied_model_is_fine_tuned_on_a_mesh_and_goes_on_elsewhere(train: Calla
     ours, same = (weights_of(folder / "checkpoint" / "step-2") for folder in (run.folder, alone.folder))
     for name, weight in ours.items():
         torch.testing.assert_close(weight, same[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("stated", "head_dim"), [({}, 128), ({"head_dim": 16}, 16)])
+def test_heads_of_qwen3_have_128_features_unless_the_file_says_otherwise(
+    stated: dict[str, int], head_dim: int, tmp_path: Path
+) -> None:
+    """`Qwen3Config` of the transformers package has this default whatever the number of heads."""
+    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    described = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_act": "silu"}
+    sizes = {"intermediate_size": 96, "vocab_size": 320}
+    (tmp_path / "config.json").write_text(json.dumps(described | shape | sizes | stated))
+    assert read_shape("qwen3", str(tmp_path)).head_dim == head_dim
 
 
 MIXTURES: dict[str, tuple[str, dict[str, object]]] = {

@@ -10,5 +10,6 @@ FORMAT = Format(
     "Qwen3ForCausalLM",
     ModelArgs,
     {**ATTENTION, **NORMS, **feed_forward("feed_forward", "mlp")},
+    omitted={"head_dim": 128},
     fixed={"hidden_act": "silu", "attention_bias": False, "use_sliding_window": False},
 )
