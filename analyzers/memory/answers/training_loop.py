@@ -1,8 +1,11 @@
 """Find the steps of a training loop: steps marked by annotations, or else steps inferred from recurring stacks."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from analyzers.columns import Column
+import numpy as np
+
+from analyzers.columns import Mask
 from analyzers.memory.categories.stack_signs import phase_of_entries, stack_signs
 from analyzers.memory.replay.inferred_steps import inferred_steps
 from analyzers.memory.replay.lifetimes import Replay
@@ -38,13 +41,16 @@ def inferred_loop(replay: Replay) -> TrainingLoop:
     if not steps:
         return TrainingLoop([], False)
     phases = phase_of_entries(replay.trace, stack_signs(replay.trace.snapshot))
-    if not all(part_of(phases, step).any() for step in steps):
+    if not all(contain(phases != Phase.NONE, steps)):
         return TrainingLoop([], False)
-    training = [step for step in steps if (part_of(phases, step) == Phase.BACKWARD).any()]
+    training = [step for step, trains in zip(steps, contain(phases == Phase.BACKWARD, steps), strict=True) if trains]
     is_forward_only = not training and not (phases == Phase.OPTIMIZER).any()
     return TrainingLoop(training or steps, False, is_forward_only)
 
 
-def part_of(phases: Column, step: StepSpan) -> Column:
-    """Return the phases of the trace entries in a step; `phases` has the phases of all entries (0: `NONE`)."""
-    return phases[step.start : step.end]
+def contain(is_selected: Mask, steps: Sequence[StepSpan]) -> list[bool]:
+    """Return, for each step, whether any of its trace entries is selected; `is_selected` is for all entries."""
+    before = np.append(0, np.cumsum(is_selected))
+    starts, ends = ([getattr(step, name) for step in steps] for name in ("start", "end"))
+    selected: list[bool] = (before[ends] > before[starts]).tolist()
+    return selected

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum, auto
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -84,10 +85,16 @@ STACKS_AT_ONCE = 1 << 14
 """The number of stacks that are searched at once; the frames of all stacks may take a hundred megabytes."""
 
 
+SIGNS_OF: "WeakKeyDictionary[Snapshot, dict[Sign, Mask]]" = WeakKeyDictionary()
+"""The results of `stack_signs` for the snapshots that are in use, as several findings of each device ask for them."""
+
+
 def stack_signs(snapshot: Snapshot) -> dict[Sign, Mask]:
     """Return, for each kind of code, a mask of the snapshot's stacks that contain a frame of this kind."""
-    masks = stacks_showing(snapshot, frame_texts(snapshot), list(map(re.compile, PATTERN.values())))
-    return dict(zip(PATTERN, masks, strict=True))
+    if snapshot not in SIGNS_OF:
+        masks = stacks_showing(snapshot, frame_texts(snapshot), list(map(re.compile, PATTERN.values())))
+        SIGNS_OF[snapshot] = dict(zip(PATTERN, masks, strict=True))
+    return SIGNS_OF[snapshot]
 
 
 def frame_texts(snapshot: Snapshot) -> list[str]:

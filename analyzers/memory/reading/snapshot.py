@@ -22,9 +22,9 @@ Such a trace was switched on just before the snapshot.
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The columns of one snapshot file, freshly read or memory-mapped from the cache."""
+    """The columns of one snapshot file, freshly read or memory-mapped from the cache; equal only to itself."""
 
     columns: Columns | UnsavedColumns
 
