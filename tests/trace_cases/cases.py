@@ -1,7 +1,9 @@
 """Build labelled traces: the advice that an expert would give for each, and about how much it would save per step.
 
 `advised` maps a kind of opportunity to the µs a step that its removal would save, None where that is not known from
-the construction. `tolerated` may be listed as well, as two experts may differ. Anything else is a false alarm.
+the construction; the first of them is what comes first. `any_of` are kinds of which one is enough. `tolerated` may be
+listed as well, as two experts may differ. Anything else is a false alarm. `said` are words that the text has, and
+`unsaid` words that it must not have.
 """
 
 from collections.abc import Callable
@@ -32,6 +34,9 @@ class Case:
     advised: dict = field(default_factory=dict)
     tolerated: set = field(default_factory=set)
     name: str = ""
+    any_of: set = field(default_factory=set)
+    said: tuple = ()
+    unsaid: tuple = ()
 
 
 CASES: dict[str, Case] = {}

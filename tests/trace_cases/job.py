@@ -12,6 +12,8 @@ COMPUTE, COMMUNICATION, COPIES = 7, 20, 22
 H100 = ("NVIDIA H100 80GB HBM3", 9)
 A100 = ("NVIDIA A100-SXM4-80GB", 8)
 V100 = ("Tesla V100-SXM2-32GB", 7)
+T4 = ("Tesla T4", 7)
+MI300 = ("AMD Instinct MI300X", 9)
 LAUNCH, LATENCY, AUTOGRAD = 4.0, 3.0, 4001
 
 
@@ -29,8 +31,11 @@ class Job:
     number: int = 0
     steps: int = 0
     sequence: int = 0
+    runtime: str = "cuda"
 
     def event(self, name, cat, start, dur, pid=4000, tid=None, **args):
+        if cat == "cuda_runtime" and name.startswith("cuda"):
+            name = self.runtime + name.removeprefix("cuda")
         where = {"pid": pid, "tid": self.thread if tid is None else tid}
         self.events.append({"ph": "X", "name": name, "cat": cat, "ts": start, "dur": dur, **where, "args": args})
 
