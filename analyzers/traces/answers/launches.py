@@ -6,12 +6,11 @@ from typing import TypedDict
 import numpy as np
 
 from analyzers.columns import Column, Integers
-from analyzers.traces.columns.intervals import MEMORY
 from analyzers.traces.columns.nesting import NONE
 from analyzers.traces.columns.work import Work
 from analyzers.traces.model import CallTotal, Copy, CopySize, CudaGraphs, Launches, StreamQueue
 from analyzers.traces.reading.distinct import distinct_values
-from analyzers.traces.reading.trace import LAUNCHES, Trace
+from analyzers.traces.reading.trace import COPIES, LAUNCHES, Trace
 
 WAITING = re.compile(r"Synchronize$|^(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc|MemcpyWithStream|Memcpy)\b")
 GRAPH_LAUNCH = re.compile(r"GraphLaunch")
@@ -147,7 +146,7 @@ def copy_rows(work: Work) -> tuple[Column, Integers]:
 
     The bytes are 0 if the event is no copy, or if its size was not recorded.
     """
-    c, mine = work.trace.columns, work.kind == MEMORY
+    c, mine = work.trace.columns, work.trace.category_matches(COPIES)[work.rows]
     size = np.zeros(len(c["start"]), np.int64)
     size[c["copy_row"]] = c["copy_bytes"]
     rows, launch = work.rows[mine], work.launch[mine]

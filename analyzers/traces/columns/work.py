@@ -11,7 +11,7 @@ from analyzers.traces.columns.intervals import COMMUNICATION as COMMUNICATING
 from analyzers.traces.columns.intervals import COMPUTE, MEMORY
 from analyzers.traces.columns.nesting import NONE, innermost_selected, self_times
 from analyzers.traces.reading.distinct import distinct_values
-from analyzers.traces.reading.trace import ANNOTATIONS, COMMUNICATION, COPIES, LAUNCHES, NO_STEP, OPS, Trace
+from analyzers.traces.reading.trace import ANNOTATIONS, COMMUNICATION, COPIES, LAUNCHES, NO_STEP, OPS, PEER_COPY, Trace
 
 # gloo runs a collective, the wait for others included, inside such an annotation on a thread of its own.
 HOST_COLLECTIVE = re.compile(r"^(gloo|mpi|ucc):")
@@ -91,7 +91,8 @@ def device_work(trace: Trace, device: int) -> Work:
     rows = trace.work[trace.devices == device]
     communicates = trace.text_matches(COMMUNICATION)[c["name"][rows]] | np.isin(rows, c["collective_row"])
     kind = np.where(communicates, np.int8(COMMUNICATING), np.int8(COMPUTE))
-    kind[trace.category_matches(COPIES)[rows]] = MEMORY  # a copy stays one, whatever it is called
+    # A copy stays one, whatever it is called, unless it goes to another device.
+    kind[trace.category_matches(COPIES)[rows] & ~trace.text_matches(PEER_COPY)[c["name"][rows]]] = MEMORY
     return Work(
         trace=trace,
         device=device,

@@ -4,9 +4,13 @@ import re
 
 FLOAT32 = re.compile(
     r"(?<![a-z0-9])sgemm|_scudnn|simt_sgemm|implicit_convolve_sgemm<float|gemmSN_\w*<float|[dw]grad\w*_engine<float"
-    r"|(?<![a-z])ffma(?![a-z])|explicit_convolve_sgemm|cutlass_\d+_simt_s|Cijk_A\w+_B\w+?_SB?_",
+    r"|(?<![a-z])ffma(?![a-z])|explicit_convolve_sgemm|cutlass_\d+_simt_s|Cijk_A[a-z]+_B[a-z]+_S_?B_",
 )
-"""Matches kernels of float32 products and convolutions on ordinary cores: S means single (cuBLAS, cuDNN, Tensile)."""
+"""Matches kernels of float32 products and convolutions on ordinary cores: S means single (cuBLAS, cuDNN, Tensile).
+
+In Tensile's names only the letters after the two operands are types: `Cijk_Alik_Bljk_S_B_Bias_HA_S_SAV` is in float32,
+`Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV` in bfloat16, and `Cijk_Alik_Bljk_S_MX_B` in TF32.
+"""
 TENSOR_CORES = re.compile(r"tf32|s1688|s161\d\d|s884|h884|h1688|h16816|bf16|f16|half|hmma|wmma|tensorop|e4m3|e5m2")
 """Matches the names of kernels that use tensor cores or 16-bit numbers."""
 SOFTMAX = re.compile(r"softmax_warp|cunn_SoftMax|softmax", re.IGNORECASE)

@@ -25,12 +25,17 @@ LAUNCHES = re.compile(r"runtime|driver", re.IGNORECASE)
 ANNOTATIONS = {"user_annotation", "cpu_op", "Operator"}
 OPS = {"cpu_op", "Operator"}
 HOST = re.compile(r"^(cpu_op|operator|user_annotation|python_function|overhead|)$|runtime|driver", re.IGNORECASE)
-# Not every communication kernel is NCCL's: DeepEP, NVSHMEM, MSCCL, symmetric memory, and the all-reduces of vLLM,
-# TensorRT-LLM and AMD bring their own. DeepEP's are called `dispatch` and `combine` in namespaces of its own.
+PEER_COPY = re.compile(r"^Memcpy PtoP\b")
+"""Matches the copies between two devices: collectives on copy engines, and parts of a model on several devices."""
+# Not every communication kernel is NCCL's: DeepEP, pplx-kernels, NVSHMEM, MSCCL, symmetric memory, and the all-reduces
+# of vLLM, TensorRT-LLM, Transformer Engine (userbuffers) and AMD bring their own. DeepEP's are called `dispatch` and
+# `combine` in namespaces of its own; those of pplx-kernels have no namespace, but numbers and flags as parameters.
 COMMUNICATION = re.compile(
-    r"nccl|rccl|hccl|nvshmem|rocshmem|mscclpp|mscclKernel|deep_?ep|symm_mem|cross_device_reduce"
+    r"nccl|rccl|hccl|nvshmem|rocshmem|mscclpp|mscclKernel|deep_?ep|symm_mem|symmetric_memory|cross_device_reduce"
     r"|(inter|intra)node(_ll)?::(dispatch|combine|notify_dispatch|cached_notify)|cached_notify_(dispatch|combine)"
-    r"|multimem_\w*(reduce|gather)|(one|two)_?shot_?\w*reduce|quickreduce::|allreduce_(prototype|fusion_kernel)",
+    r"|pplx|\b(dispatch|combine)Kernel<\d+u?, (\w+, )*(true|false)|a2a_(dispatch|combine)_(send|recv)|moeA2A\w+Kernel"
+    r"|\ballToAllV(_2d)?[<(]|exchangeSplitAndOffset|multimem_\w*(reduce|gather)|(one|two)_?shot_?\w*reduce"
+    r"|quickreduce::|allreduce_(prototype|fusion_kernel)|lamport|userbuffers_|^Memcpy PtoP\b",
     re.IGNORECASE,
 )
 PROFILER_STEP = re.compile(r"ProfilerStep\s*#?(\d+)")

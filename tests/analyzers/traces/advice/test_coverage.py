@@ -14,10 +14,16 @@ COMMUNICATES = (
     "void vllm::cross_device_reduce_2stage<__half, 8>", "void quickreduce::allreduce_prototype_twoshot<x>",
     "void tensorrt_llm::kernels::oneShotAllReduceKernel<__half>", "void deep_ep::intranode::dispatch<8, 768>",
     "void internode_ll::combine<true, 7168>", "void nvshmemi_proxy_quiet", "void mscclKernel_Sum_half_Simple",
+    "void (anonymous namespace)::dispatchKernel<10u, true, true>(int*, unsigned long, unsigned long)",
+    "void (anonymous namespace)::combineKernel<16u, __nv_bfloat16, true, false>(__nv_bfloat16*)",
+    "void a2a_combine_recv_kernel<true, 16ul, 8ul>", "allToAllV(void*, void*, long*, unsigned long, int)",
+    "c10d::symmetric_memory::barrier_kernel(unsigned int**, unsigned long)", "Memcpy PtoP (Device -> Device)",
+    "userbuffers_fp16_sum_inplace_gpu_rw_ag", "exchangeSplitAndOffset(long*, int, int)",
 )  # fmt: skip
 COMPUTES = (
     GEMM, "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>", "fbgemm_gpu::permute_2D_data_kernel",
-    "void my_router::dispatch_tokens<8>",
+    "void my_router::dispatch_tokens<8>", "void flash::flash_fwd_splitkv_combine_kernel<true, 64>",
+    "void combineKernel<float>(float*)", "Memcpy DtoD (Device -> Device)",
 )  # fmt: skip
 
 
@@ -37,6 +43,10 @@ def test_communication_kernels_of_all_libraries_are_known_by_their_names():
         ("void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>", True, True),
         ("void fbgemm_gpu::permute_2D_sparse_data", False, False),
         ("attn_fwd", True, False),
+        ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x256x64_MI16x16x1_SN", True, False),
+        ("Custom_Cijk_Ailk_Bljk_S_MX_B_BIAS_HA_S_SAV_NTD_SK3_UserArgs_MT256x256x32_MI16x16x1", True, False),
+        ("Cijk_Ailk_Bljk_S_B_Bias_HA_S_SAV_UserArgs_MT16x16x16_SN", True, True),
+        ("Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32_MI16x16x1", True, True),
         ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT", True, False),
     ],
 )
