@@ -19,7 +19,7 @@ def kernel_name(name: str, length: int = LONG) -> str:
     `void at::native::elementwise_kernel<4, CUDAFunctor_add<float>>(int, ...)` becomes
     `elementwise_kernel<4,CUDAFunctor_add<float>>`.
     """
-    if "<" in name or "(" in name:
+    if ("<" in name or "(" in name) and not name.startswith("Memcpy"):  # whose parentheses say from where to where
         name = SHARED.sub("", without_parameters(name.removeprefix("void ")))
         name = name.replace(", ", ",").replace(" >", ">")
     return without_middle(name, length)

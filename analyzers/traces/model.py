@@ -152,7 +152,8 @@ class Launches(msgspec.Struct, frozen=True, kw_only=True):
     A delay is the time from the end of the launching call to the start of its kernel. `early` kernels started before
     their call had returned, so their delay is negative. `queue_mean` and `queue_max` are the mean and the largest
     number of kernels that were launched and had not started. `blocked` is the number of launching calls that took more
-    than ten times as long as the median call, and `blocked_ns` is their total time.
+    than ten times as long as the median call, and `blocked_ns` is their total time. `expected` is the number of kernels
+    launched before the last recorded one was; `lost` of them are missing in the file.
     """
 
     count: int
@@ -164,6 +165,8 @@ class Launches(msgspec.Struct, frozen=True, kw_only=True):
     queue_max: int
     blocked: int
     blocked_ns: int
+    expected: int = 0
+    lost: int = 0
 
 
 class CallTotal(msgspec.Struct, frozen=True, kw_only=True):

@@ -74,7 +74,9 @@ class Opportunity(msgspec.Struct, frozen=True, kw_only=True):
     it took no time, or only the time that the hardware needs. `saved_share` is the same as a share of the step (0 to
     1). `count` is the number of its events, and `names` has the most important of them by name, both over the whole
     recording. `measures` has numbers that only this kind has, such as `bus_bytes_per_s`. `fallbacks` are the reasons
-    why attentions that call the fused operator got its math kernel.
+    why attentions that call the fused operator got its math kernel. `after` is the call after which most of the waiting
+    begins, because the host waited in it until the device had nothing left to do: its operator, and the function in the
+    user's own files around it, if known.
     """
 
     kind: OpportunityKind
@@ -85,6 +87,7 @@ class Opportunity(msgspec.Struct, frozen=True, kw_only=True):
     names: list[NamedTime] = []
     measures: dict[str, float] = {}
     fallbacks: list[FallbackReason] | msgspec.UnsetType = msgspec.UNSET
+    after: list[NamedTime] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Advice(Opportunity, frozen=True, kw_only=True):

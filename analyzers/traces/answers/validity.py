@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Column
+from analyzers.traces.answers.launches import lost_kernels
 from analyzers.traces.columns.phases import BACKWARD, names_in_phases
 from analyzers.traces.columns.work import Work
 from analyzers.traces.reading.distinct import distinct_values
@@ -25,6 +26,9 @@ def device_problems(work: Work) -> Iterator[Problem]:
     linked, total = work.linked, len(work.rows)
     if unlinked := int((~linked).sum()):
         yield Problem(kind=ProblemKind.NO_LAUNCH, count=unlinked, total=total)
+    expected, lost = lost_kernels(work)
+    if lost:
+        yield Problem(kind=ProblemKind.LOST_KERNELS, count=lost, total=expected)
     early_ns = work.launch_start[linked] - work.start[linked]
     if (early_ns > 0).any():
         count, most = int((early_ns > 0).sum()), int(early_ns.max())

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 
 from analyzers.report import Evidence, Finding, Severity
+from analyzers.traces.answers.launches import loses_kernels
 from analyzers.traces.model import RankTrace
 from analyzers.words import duration_ns, rank_ranges
 
@@ -53,6 +54,11 @@ def times_text(account: RankTrace) -> str:
         return f"{where}: {duration_ns(account.span_ns)} recorded; {kinds}"
     recorded = f"{duration_ns(account.span_ns)} from the first to the last kernel"
     return f"{where}: {recorded}; {duration_ns(account.busy_ns)} at work, {idle} idle"
+
+
+def lacks_kernels(account: RankTrace) -> bool:
+    """Return whether so many kernels are missing in the file that nobody knows when the device was idle."""
+    return account.launches is not None and loses_kernels(account.launches.expected, account.launches.lost)
 
 
 def is_amd(account: RankTrace) -> bool:

@@ -3,8 +3,11 @@
 import re
 
 from analyzers.report import Finding, Severity
+from analyzers.traces.answers.messages import RECEIVE, SEND
 from analyzers.traces.findings.common import account_finding, recorded_time
+from analyzers.traces.kernel_names import kernel_name
 from analyzers.traces.model import Collective, RankTrace
+from analyzers.traces.reading.trace import PEER_COPY
 from analyzers.words import capitalised, duration_ns, process_group, quantity, share, size
 
 COLLECTIVES_AT_MOST = 3
@@ -64,6 +67,8 @@ def hide_advice(account: RankTrace) -> str:
     longest = max(account.collectives, key=lambda collective: collective.total_ns, default=None)
     if longest and 0 < longest.bytes < SMALL_BYTES:
         return f"{first} {NOT_SO_OFTEN}"
+    if longest and (SEND.search(longest.name) or RECEIVE.search(longest.name)):
+        return f"{first} {BUBBLE}"
     free = account.compute_ns - account.overlapped_communication_ns
     if free >= account.exposed_communication_ns:
         return f"{first} hide {what} behind compute. {capitalised(how_to_hide(account))}."
@@ -105,16 +110,44 @@ def longest_collective(account: RankTrace) -> tuple[str, str]:
 
 def how_to_hide(account: RankTrace) -> str:
     """Return how to overlap the collective with most time with compute; this depends on the kind of parallelism."""
-    name = max(account.collectives, key=lambda collective: collective.total_ns).name if account.collectives else ""
-    fsdp = "with FSDP2, prefetch the next layer (set_modules_to_forward_prefetch)"
-    ddp = (
-        "with DDP, try other sizes of buckets (bucket_cap_mb): larger ones need fewer calls, smaller ones leave less to"
-        " send after the last gradient"
-    )
+    longest = max(account.collectives, key=lambda collective: collective.total_ns, default=None)
+    name = longest.name if longest else ""
     compact = re.sub("[^a-z]", "", name.lower())
-    if "allgather" in compact or "reducescatter" in compact:
-        return fsdp
-    return ddp if "allreduce" in compact else f"{fsdp}; {ddp}"
+    if EXPERTS.search(name):
+        return OF_EXPERTS
+    if OWN_REDUCTION.search(name) or (longest and TENSOR_PARALLEL.search(longest.group_desc)):
+        return OF_TENSOR_PARALLEL
+    if "allgather" in compact or "reducescatter" in compact or PEER_COPY.search(name):
+        return OF_FSDP
+    return OF_DDP if "allreduce" in compact else f"{OF_FSDP}; {OF_DDP}"
+
+
+EXPERTS = re.compile(r"(dispatch|combine)(Kernel)?\b|all_?to_?all|a2a_|alltoallv", re.IGNORECASE)
+"""Matches what sends tokens to the ranks of their experts, and the results back."""
+OWN_REDUCTION = re.compile(
+    r"cross_device_reduce|multimem|(one|two)_?shot|quickreduce|allreduce_fusion|userbuffers", re.IGNORECASE
+)
+"""Matches the all-reduces that libraries bring along for tensor parallelism."""
+TENSOR_PARALLEL = re.compile(r"(^|[^a-z])(tp|tensor)([^a-z]|$)|tensor_(model_)?parallel", re.IGNORECASE)
+OF_FSDP = "with FSDP2, prefetch the next layer (set_modules_to_forward_prefetch)"
+OF_DDP = (
+    "with DDP, try other sizes of buckets (bucket_cap_mb): larger ones need fewer calls, smaller ones leave less to"
+    " send after the last gradient"
+)
+OF_EXPERTS = (
+    "with expert parallelism, compute shared experts or the other half of the batch meanwhile, and let the call return"
+    " at once (async_op=True, or async_finish of DeepEP)"
+)
+OF_TENSOR_PARALLEL = (
+    "with tensor parallelism, the next kernel needs the result, so cut the products into parts that overlap"
+    " (asynchronous tensor parallelism: torch._inductor.config._micro_pipeline_tp), fuse the reduction with the norm"
+    " behind it, or use fewer tensor-parallel ranks"
+)
+BUBBLE = (
+    "it waits for the neighbouring stage of the pipeline, which is its bubble. Use more microbatches per step, an"
+    " interleaved or a zero-bubble schedule, and stages with equal work; the traces of all stages show which one is"
+    " late."
+)
 
 
 def reading_of_time(account: RankTrace) -> str:
@@ -162,4 +195,4 @@ def collective_text(collective: Collective) -> str:
     """Return a text with the name, process group and buffer size of a collective, as far as the trace has them."""
     label = collective.group_desc or collective.group
     each = f", {size(collective.bytes)} each" if collective.bytes else ", of unknown size"
-    return f"{collective.name}{f' of {process_group(label)}' if label else ''}{each}"
+    return f"{kernel_name(collective.name)}{f' of {process_group(label)}' if label else ''}{each}"

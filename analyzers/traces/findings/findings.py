@@ -5,7 +5,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from analyzers.report import Finding, Severity
-from analyzers.traces.findings.common import GPU_TRAINING, account_finding, less_fragmentation, recorded_time
+from analyzers.traces.findings.around_waits import emptied_sentence
+from analyzers.traces.findings.common import (
+    GPU_TRAINING,
+    account_finding,
+    lacks_kernels,
+    less_fragmentation,
+    recorded_time,
+)
 from analyzers.traces.findings.communication import exposed_finding
 from analyzers.traces.findings.opportunities import (
     largest_wait,
@@ -59,7 +66,7 @@ def time_findings(account: RankTrace, problems: Sequence[Problem] = ()) -> Itera
         return
     if account.exposed_communication_ns > EXPOSED[account.source] * account.span_ns:
         yield exposed_finding(account)
-    if account.source == "device" and account.idle_host_ns > HOST_BOUND * account.span_ns:
+    if is_host_bound(account):
         yield host_bound_finding(account)
     if account.compiled and account.compiled.compilations:
         yield compilation_finding(account, account.compiled)
@@ -68,12 +75,40 @@ def time_findings(account: RankTrace, problems: Sequence[Problem] = ()) -> Itera
     driver_calls = [call for call in account.synchronisations if DRIVER_MEMORY.search(call.name)]
     if sum(call.total_ns for call in driver_calls) > DRIVER_CALLS * account.span_ns:
         yield driver_allocation_finding(account, driver_calls)
+    yield from recording_findings(account, problems)
+
+
+def recording_findings(account: RankTrace, problems: Sequence[Problem]) -> Iterator[Finding]:
+    """Yield the findings on what the recording lacks, and how far it can be trusted."""
+    if lacks_kernels(account):
+        yield lost_kernels_finding(account)
     if account.source == "cpu":
         yield cpu_finding(account)
     if account.unlinked_events:
         yield unlinked_finding(account)
     if damage := [problem for problem in problems if problem.kind in DAMAGE]:
         yield damage_finding(account, damage)
+
+
+def is_host_bound(account: RankTrace) -> bool:
+    """Return whether a device waits for its host for a large part of the time, as far as the trace can show it."""
+    waits = account.source == "device" and account.idle_host_ns > HOST_BOUND * account.span_ns
+    return waits and not lacks_kernels(account)
+
+
+def lost_kernels_finding(account: RankTrace) -> Finding:
+    expected, lost = (account.launches.expected, account.launches.lost) if account.launches else (0, 0)
+    return account_finding(
+        account,
+        "trace.lost_kernels",
+        f"For {share(lost, expected)} of the launches the trace has no kernel",
+        f"The kernels of {lost} of {expected} launches are missing: the profiler lost or sampled them. So the idle"
+        " times here are too long, and the times of kernels too short.",
+        "Record again, with fewer steps or without record_shapes and with_stack, and with no other profiler on the"
+        " machine (Nsight Systems, DCGM).",
+        severity=Severity.WARNING,
+        confidence=0.9,
+    )
 
 
 def host_bound_finding(account: RankTrace) -> Finding:
@@ -83,7 +118,7 @@ def host_bound_finding(account: RankTrace) -> Finding:
         "trace.host_bound",
         f"The device waits for the host during {share(idle, span)} of the {recorded_time(account)}",
         "While it waited, the device had finished every kernel that was launched, and the host (the CPU) had not"
-        f" launched the next one yet.{stack_warning(account, wait) if wait else ''}",
+        f" launched the next one yet.{emptied_sentence(wait) + stack_warning(account, wait) if wait else ''}",
         f"{stack_advice(account, wait) if wait else ''}{wait_advice(account, START_UP) or LAUNCH_LESS}",
         severity=Severity.WARNING,
         confidence=0.8,

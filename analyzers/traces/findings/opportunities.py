@@ -7,6 +7,14 @@ import msgspec
 
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.across.straggler_causes import CAUSE_SHARE, Cause
+from analyzers.traces.findings.around_waits import (
+    FIRST_BATCH,
+    ahead_advice,
+    emptied_sentence,
+    facts_around,
+    few_steps_advice,
+    is_first_batch,
+)
 from analyzers.traces.findings.attention import TITLE, fallback_words
 from analyzers.traces.findings.common import is_mtia, less_fragmentation
 from analyzers.traces.kernel_names import kernel_name
@@ -207,7 +215,10 @@ ACTIVITIES = {
     OpportunityKind.LAUNCH: "running operators and launching kernels",
 }
 """{kind of waiting (`WAITS`): what the host does meanwhile}, as a noun."""
-AMPERE = 8
+COMPILED_ALREADY = (
+    "Parts of the program are compiled already: compile larger ones. Set TORCH_LOGS=graph_breaks to see where a graph"
+    " ends, and why. Then launch them with less work of the host: use mode='reduce-overhead' of torch.compile"
+)
 FUSED_ON_CPU = "It helped if the next trace has aten::_scaled_dot_product_flash_attention_for_cpu."
 
 
@@ -238,8 +249,8 @@ def advice(same: Sequence[tuple[RankTrace, Opportunity]]) -> Advice:
         device=account.device,
         ranks=sorted({other.rank for other, _ in same if other.rank is not None}),
         title=words.title,
-        why=words.why + stack_warning(account, most),
-        next=f"{stack_advice(account, most)}{words.next}{device_advice(account, most.kind)}",
+        why=f"{words.why}{emptied_sentence(most)}{stack_warning(account, most)}",
+        next=f"{stack_advice(account, most)}{next_text(account, most)}",
         check=check_of(account, most).format(
             types="f16 or h884" if has_only_float16(account) else "f16, h884, bf16 or tf32",
             size=size(most.measures.get("message_bytes", 0)),
@@ -267,6 +278,21 @@ def check_of(account: RankTrace, one: Opportunity) -> str:
     main = one.names[0]
     is_main = main.total_ns >= CAUSE_SHARE * one.taken_ns * max(1, account.steps)
     return IMBALANCE_CHECKS.get(Cause(main.name), usual) if is_main else usual
+
+
+def next_text(account: RankTrace, one: Opportunity) -> str:
+    """Return what to change for an opportunity, by its kind, the device, and when the device waits."""
+    if is_first_batch(one):
+        return FIRST_BATCH
+    words = (
+        COMPILED_ALREADY if is_compiled(account) and one.kind is OpportunityKind.LAUNCH else words_on(account, one).next
+    )
+    return f"{ahead_advice(one)}{few_steps_advice(one)}{words}{device_advice(account, one.kind)}"
+
+
+def is_compiled(account: RankTrace) -> bool:
+    """Return whether code compiled by torch.compile ran in the recording."""
+    return bool(account.compiled and account.compiled.calls)
 
 
 def device_advice(account: RankTrace, kind: OpportunityKind) -> str:
@@ -331,6 +357,7 @@ def evidence(account: RankTrace, one: Opportunity) -> Iterator[str]:
         yield f"bus bandwidth: {reached} reached, about {bandwidth(expected)} expected of the links"
     if "bytes" in one.measures:
         yield f"half of them are smaller than {size(one.measures['bytes'])}"
+    yield from facts_around(account, one)
     yield from (name_with_time(name, steps) for name in one.names)
 
 
@@ -388,7 +415,7 @@ def wait_advice(account: RankTrace, start_up: str) -> str | None:
     wait = largest_wait(account)
     if wait and wait.kind is OpportunityKind.ALLOCATION and not account.steps:
         return start_up
-    return f"{WORDS[wait.kind].next}{device_advice(account, wait.kind)}" if wait else None
+    return next_text(account, wait) if wait else None
 
 
 def largest_wait(account: RankTrace) -> Opportunity | None:
@@ -405,4 +432,6 @@ def wait_parts(account: RankTrace) -> list[str]:
     waits = [one for one in account.opportunities if one.kind in WAITS]
     total = sum(one.taken_ns for one in waits)
     parts = [f"{ACTIVITIES[one.kind]} {share(one.taken_ns, total)}" for one in waits]
-    return [f"what the host did while the device waited for it: {', '.join(parts)}"] if parts else []
+    if not parts:
+        return []
+    return [f"what the host did while the device waited for it: {', '.join(parts)}", *facts_around(account, waits[0])]

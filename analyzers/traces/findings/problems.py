@@ -11,6 +11,7 @@ SENTENCES = {
     ProblemKind.IMPOSSIBLE_TIMES: "Left out {events} with impossible times.",
     ProblemKind.NO_DEVICE_EVENTS: "No device events were recorded: operators and host collectives are counted instead.",
     ProblemKind.NO_LAUNCH: "{count} of {total} device events have no launch in the file.",
+    ProblemKind.LOST_KERNELS: "The kernels of {count} of {total} launches are missing.",
     ProblemKind.EARLY_KERNELS: "{kernels} started before the launch, by up to {most}: the clocks of host and device"
     " disagree.",
     ProblemKind.OVERLAPPING_EVENTS: "Of the device events, {count} overlap a different event of the same stream.",

@@ -6,7 +6,7 @@ from enum import StrEnum
 from analyzers.report import Finding, Severity, Status, Verdict, status_of
 from analyzers.traces.across.clocks import Clock
 from analyzers.traces.answers.accounts import EXCERPT
-from analyzers.traces.findings.common import GPU_TRAINING
+from analyzers.traces.findings.common import GPU_TRAINING, lacks_kernels
 from analyzers.traces.model import RankTrace
 from analyzers.traces.opportunity_model import Advice, OpportunityKind
 from analyzers.words import duration_ns, rank_names, share
@@ -80,7 +80,9 @@ def verdict(
                 confidence=finding.confidence,
                 missing=lacks,
             )
-    worked = any(account.device_events for account in accounts) and not (lacks_device(accounts) or is_excerpt(accounts))
+    worked = any(account.device_events for account in accounts) and not (
+        lacks_device(accounts) or is_excerpt(accounts) or any(map(lacks_kernels, accounts))
+    )
     status = status_of(findings)
     return Verdict(
         status=Status.UNKNOWN if status is Status.OK and not worked else status,
@@ -109,6 +111,8 @@ def unknown_reason(accounts: Sequence[RankTrace]) -> str:
         return "the trace records no work"
     if lacks_device(accounts):
         return f"the work of the devices was not recorded, only that of the host; {division(accounts)}"
+    if any(map(lacks_kernels, accounts)):
+        return f"many kernels are missing in the trace, so its idle times mean nothing; {division(accounts)}"
     return f"the events cover next to nothing of the recorded steps; {division(accounts)}"
 
 

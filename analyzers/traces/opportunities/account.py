@@ -17,9 +17,11 @@ from analyzers.traces.answers.collectives import RankCollectives
 from analyzers.traces.answers.costs import Attribution
 from analyzers.traces.answers.flops import Formulas, is_recomputed
 from analyzers.traces.answers.idle import intervals_of_kind, subtract
+from analyzers.traces.answers.launches import loses_kernels, lost_kernels
 from analyzers.traces.columns.intervals import COMPUTE, MEMORY, CoveredTime, merge
 from analyzers.traces.columns.nesting import NONE, NestedEvents, innermost_at, innermost_selected
 from analyzers.traces.columns.work import Work
+from analyzers.traces.opportunities.around_waits import emptied_by, few_steps
 from analyzers.traces.opportunities.attention import Attentions
 from analyzers.traces.opportunities.communication import ExposedCollectives, communicates
 from analyzers.traces.opportunities.gain import Playback
@@ -35,6 +37,8 @@ SHARE_AT_LEAST = 0.02
 NAMES_AT_MOST, INTERVALS_AT_MOST = 3, 1000
 COPY_AT_LEAST_NS = 20_000
 EVENTS_AT_LEAST = 10
+HIDDEN_AHEAD = {OpportunityKind.DATA_LOADER, OpportunityKind.PYTHON, OpportunityKind.LAUNCH}
+"""The work of the host that delays nothing if the host is far enough ahead of the device."""
 FUSED_AT_MOST = 15
 """The largest number of pointwise operators that a compiler is assumed to fuse into one kernel."""
 
@@ -94,9 +98,18 @@ class AccountOpportunities:
     def waits(self) -> Iterator[Opportunity]:
         """Yield an opportunity for each reason why the device waits for the host, such as the data loader."""
         host = Host(self.work.trace)
+        if loses_kernels(*lost_kernels(self.work)):
+            return
         for cause in causes(self.work, host):
-            names = self.host_names(cause, host)
-            yield self.opportunity(cause.kind, cause.count, cause.waiting_ns, cause.waiting_ns, names)
+            names, steps = self.host_names(cause, host), few_steps(self.work.trace, cause.intervals)
+            found = self.opportunity(cause.kind, cause.count, cause.waiting_ns, cause.waiting_ns, names, **steps)
+            yield self.with_call_before(found, cause)
+
+    def with_call_before(self, found: Opportunity, cause: Cause) -> Opportunity:
+        """Return an opportunity with the call that emptied the launch queue before the device waited, if any did."""
+        if cause.kind not in HIDDEN_AHEAD or found.saved_share < SHARE_AT_LEAST or self.work.device is None:
+            return found
+        return msgspec.structs.replace(found, after=emptied_by(self.attribution, cause.intervals) or msgspec.UNSET)
 
     def host_names(self, cause: Cause, host: Host) -> list[NamedTime]:
         """Return the names of the host's events that ran while the device waited for `cause`, the longest first."""

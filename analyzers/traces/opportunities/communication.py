@@ -11,6 +11,7 @@ import numpy as np
 
 from analyzers.columns import Column, Integers
 from analyzers.traces.answers.collectives import RankCollectives, bus_factor, element_bytes
+from analyzers.traces.answers.messages import RECEIVE, SEND
 from analyzers.traces.columns.intervals import COMMUNICATION, CoveredTime
 from analyzers.traces.opportunity_model import OpportunityKind
 from analyzers.traces.reading.distinct import combined_codes, rows_by_value
@@ -117,11 +118,13 @@ class ExposedCollectives:
         shorter, measures = np.zeros(len(self.rows), np.int64), dict[str, float]()
         for _, mine in rows_by_value(self.kind):
             first = int(mine[0])
+            name = self.collectives.name.texts[self.collectives.name.code[first]]
             expected, size = self.expected(first), int(self.size[first])
             shortest = int(self.length[mine].min())
-            if not expected or size < LARGE_BYTES or not shortest:
+            # A receive lasts as long as its sender is late: in a pipeline each one may.
+            if not expected or size < LARGE_BYTES or not shortest or SEND.search(name) or RECEIVE.search(name):
                 continue
-            factor = bus_factor(self.collectives.name.texts[self.collectives.name.code[first]], self.members(first))
+            factor = bus_factor(name, self.members(first))
             rate = size * factor / shortest * 1e9
             if rate < SLOW * expected:
                 shorter[mine] = max(shortest - round(size * factor / expected * 1e9), 0)

@@ -15,6 +15,7 @@ class ProblemKind(StrEnum):
     IMPOSSIBLE_TIMES = "impossible_times"
     NO_DEVICE_EVENTS = "no_device_events"
     NO_LAUNCH = "no_launch"
+    LOST_KERNELS = "lost_kernels"
     EARLY_KERNELS = "early_kernels"
     OVERLAPPING_EVENTS = "overlapping_events"
     SHARED_CORRELATION = "shared_correlation"

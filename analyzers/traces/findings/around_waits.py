@@ -1,0 +1,85 @@
+"""Write when a device waits for its host: in few of the steps, or after a call that emptied the launch queue."""
+
+from collections.abc import Iterator
+
+from analyzers.traces.kernel_names import user_function
+from analyzers.traces.model import RankTrace
+from analyzers.traces.opportunity_model import Opportunity, OpportunityKind
+from analyzers.words import duration_ns, quantity, share, times
+
+FIRST_BATCH = (
+    "Most likely this is the first batch of an epoch, for which new workers start and load. Set persistent_workers=True"
+    " in the DataLoader, so that they stay, and keep one iterator for all epochs if you can. More workers help only if"
+    " the other steps wait, too."
+)
+PAUSE = (
+    "A pause in so few steps is typical of garbage collection, a checkpoint, an evaluation or logging: look what the"
+    " program does in that step. "
+)
+
+ONLY_SOMETIMES = "Make the call {call} only every n steps"
+REMEDIES = {
+    ("aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::index"): "Avoid {call}, whose result has a size"
+    " that the host must read: use torch.where and fixed sizes, and for experts one grouped matrix product",
+    ("aten::to", "aten::_to_copy", "aten::copy_", "aten::cpu"): "Let the copy {call} not wait: copy to pinned memory"
+    " with non_blocking=True, and use the result some steps later",
+    (
+        "cudaDeviceSynchronize",
+        "hipDeviceSynchronize",
+    ): "Remove the call {call} (torch.cuda.synchronize()) from the step",
+}
+"""{operators or calls that wait for the device: what to do about them}; `{call}` stands for the call and its place."""
+
+
+def call_before(one: Opportunity) -> str:
+    """Return the call that emptied the launch queue before the waits, with its place in the user's code; or ''."""
+    if not one.after:
+        return ""
+    name, *place = one.after
+    return f"{name.name} in {user_function(place[0].name, 60)}" if place else name.name
+
+
+def emptied_sentence(one: Opportunity) -> str:
+    """Return a sentence that the waits follow a call that emptied the queue, beginning with a space; '' if not so."""
+    call = call_before(one)
+    return (
+        f" Most of these waits follow {call}, in which the host waited until the device had ended all its work: so no"
+        " kernel was left in the queue."
+        if call
+        else ""
+    )
+
+
+def ahead_advice(one: Opportunity) -> str:
+    """Return the advice against the call that emptied the queue, ending with a space; '' if there is none.
+
+    A pause in few steps is too long for any queue, so there the call does not matter.
+    """
+    if not one.after or "in_steps" in one.measures:
+        return ""
+    remedy = next((text for names, text in REMEDIES.items() if one.after[0].name in names), ONLY_SOMETIMES)
+    return f"{remedy.format(call=call_before(one))}: then the host launches kernels ahead, which hides its other work. "
+
+
+def few_steps_advice(one: Opportunity) -> str:
+    """Return the first sentences of the advice on a wait that only few steps have; '' if many have it."""
+    return PAUSE if "in_steps" in one.measures and one.kind is OpportunityKind.PYTHON else ""
+
+
+def is_first_batch(one: Opportunity) -> bool:
+    """Return whether the device waits for the data loader only in few steps, as at the start of an epoch."""
+    return "in_steps" in one.measures and one.kind is OpportunityKind.DATA_LOADER
+
+
+def facts_around(account: RankTrace, one: Opportunity) -> Iterator[str]:
+    """Yield texts on the steps that have a wait, if they are few, and on the call before it."""
+    if "in_steps" in one.measures:
+        few, worst = int(one.measures["in_steps"]), int(one.measures["longest_step"])
+        yield f"nearly all of it in {few} of {quantity(account.steps, 'step')}, most in step {worst}"
+    if one.after:
+        before = one.after[0]
+        part = share(before.total_ns, one.taken_ns * max(1, account.steps))
+        yield (
+            f"{times(before.count)} it followed {call_before(one)}, where the host waited for the device:"
+            f" {duration_ns(before.total_ns)} in total, {part} of it"
+        )
