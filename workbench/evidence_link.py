@@ -36,6 +36,8 @@ PARTS = {
         "trace.misaligned",
         "trace.layout_copies",
         "trace.pageable_copies",
+        "trace.exposed_copies",
+        "trace.cross_entropy",
         "trace.elementwise",
         "trace.small_collectives",
         "trace.bus_bandwidth",

@@ -13,8 +13,9 @@ class OpportunityKind(StrEnum):
     In `data_loader`, `allocation`, `compilation`, `python`, `buffer_broadcast`, `synchronising_call` and `launch`, the
     device waits, and the kind is what the host does meanwhile. `imbalance` is waiting for one rank. The other kinds are
     work of the device that could be shorter: for example, `float32` are products that do not use tensor cores,
-    `misaligned` are products with sizes that do not fit them, and `elementwise` are pointwise kernels that a compiler
-    could fuse.
+    `misaligned` are products with sizes that do not fit them, `exposed_copies` are copies during which nothing
+    computes, `cross_entropy` is a loss that reads and writes large logits several times, and `elementwise` are
+    pointwise kernels that a compiler could fuse.
     """
 
     DATA_LOADER = "data_loader"
@@ -30,6 +31,8 @@ class OpportunityKind(StrEnum):
     MISALIGNED = "misaligned"
     LAYOUT_COPIES = "layout_copies"
     PAGEABLE_COPIES = "pageable_copies"
+    EXPOSED_COPIES = "exposed_copies"
+    CROSS_ENTROPY = "cross_entropy"
     ELEMENTWISE = "elementwise"
     SMALL_COLLECTIVES = "small_collectives"
     BUS_BANDWIDTH = "bus_bandwidth"

@@ -31,6 +31,8 @@ class VerdictClass(StrEnum):
     FLOAT32 = "float32"
     MISALIGNED = "misaligned"
     PAGEABLE_COPIES = "pageable_copies"
+    EXPOSED_COPIES = "exposed_copies"
+    CROSS_ENTROPY = "cross_entropy"
     LAYOUT_COPIES = "layout_copies"
     ELEMENTWISE = "elementwise"
     SMALL_COLLECTIVES = "small_collectives"

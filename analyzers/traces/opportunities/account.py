@@ -5,7 +5,7 @@ a kernel could be shorter for two reasons, the first one in the order of `Opport
 an unfused attention count as attention.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,16 +16,17 @@ from analyzers.columns import Column, Integers, Mask
 from analyzers.traces.answers.collectives import RankCollectives
 from analyzers.traces.answers.costs import Attribution
 from analyzers.traces.answers.flops import Formulas, is_recomputed
-from analyzers.traces.answers.idle import intervals_of_kind, subtract
 from analyzers.traces.answers.launches import loses_kernels, lost_kernels
-from analyzers.traces.columns.intervals import COMPUTE, MEMORY, CoveredTime, merge
 from analyzers.traces.columns.nesting import NONE, NestedEvents, innermost_at, innermost_selected
 from analyzers.traces.columns.work import Work
 from analyzers.traces.opportunities.around_waits import emptied_by, few_steps
 from analyzers.traces.opportunities.attention import Attentions
 from analyzers.traces.opportunities.communication import ExposedCollectives, communicates
 from analyzers.traces.opportunities.gain import Playback
-from analyzers.traces.opportunities.kernel_kinds import is_layout_copy, is_pointwise
+from analyzers.traces.opportunities.host_copies import alone, copies_between
+from analyzers.traces.opportunities.kernel_kinds import is_layout_copy
+from analyzers.traces.opportunities.losses import cross_entropy_shortening
+from analyzers.traces.opportunities.pointwise import fusable_shortening, named, parts_of_step
 from analyzers.traces.opportunities.products import MisalignedProducts, float32_shortening
 from analyzers.traces.opportunities.waits import Cause, Host, causes, covered_rows
 from analyzers.traces.opportunity_model import NamedTime, Opportunity, OpportunityKind
@@ -35,12 +36,9 @@ from analyzers.traces.reading.trace import OPS, PROFILER_STEP
 SHARE_AT_LEAST = 0.02
 """The share of a step that an opportunity must save to be listed."""
 NAMES_AT_MOST, INTERVALS_AT_MOST = 3, 1000
-COPY_AT_LEAST_NS = 20_000
 EVENTS_AT_LEAST = 10
 HIDDEN_AHEAD = {OpportunityKind.DATA_LOADER, OpportunityKind.PYTHON, OpportunityKind.LAUNCH}
 """The work of the host that delays nothing if the host is far enough ahead of the device."""
-FUSED_AT_MOST = 15
-"""The largest number of pointwise operators that a compiler is assumed to fuse into one kernel."""
 
 
 @dataclass(frozen=True)
@@ -170,8 +168,8 @@ class AccountOpportunities:
     def work_of_device(self) -> Iterator[Opportunity]:
         """Yield opportunities to shorten kernels and copies; each kernel or copy counts for only one of them."""
         playback, left = Playback(self.work), np.ones(len(self.work.rows), bool)
-        for kind, alone in self.shortenings():
-            shorter = np.where(left, alone, 0)
+        for kind, each in self.shortenings():
+            shorter = np.where(left, each, 0)
             # What is too little to be listed must not take its kernels from the kinds that follow.
             if shorter.sum() < SHARE_AT_LEAST * self.time_ns:
                 continue
@@ -179,8 +177,16 @@ class AccountOpportunities:
             left &= ~mine
             names = self.totals(self.work.trace.columns["name"][self.work.rows[mine]], self.work.own[mine])
             taken = int(self.work.own[mine].sum())
-            found = self.opportunity(kind, int(mine.sum()), taken, playback.saved_ns(shorter), names)
+            saved, measures = playback.saved_ns(shorter), self.measures(kind, mine)
+            found = self.opportunity(kind, int(mine.sum()), taken, saved, names, **measures)
             yield self.with_fallbacks(found) if kind is OpportunityKind.UNFUSED_ATTENTION else found
+
+    def measures(self, kind: OpportunityKind, mine: Mask) -> dict[str, float]:
+        """Return numbers that a kind of opportunity shows of its events, which `mine` selects in `work`."""
+        if kind is OpportunityKind.ELEMENTWISE:
+            return parts_of_step(self.work, mine)
+        copies = (OpportunityKind.PAGEABLE_COPIES, OpportunityKind.EXPOSED_COPIES)
+        return few_steps(self.work.trace, (self.work.start[mine], self.work.end[mine])) if kind in copies else {}
 
     def with_fallbacks(self, found: Opportunity) -> Opportunity:
         """Return the opportunity of attention that is not fused, with the reasons of PyTorch's operator, if it ran."""
@@ -200,14 +206,12 @@ class AccountOpportunities:
             return
         yield OpportunityKind.FLOAT32, float32_shortening(work, self.formulas)
         yield OpportunityKind.MISALIGNED, MisalignedProducts(self.attribution, self.formulas).shortening()
-        yield OpportunityKind.LAYOUT_COPIES, np.where(self.named(is_layout_copy), work.own, 0)
-        yield OpportunityKind.PAGEABLE_COPIES, self.pageable_shortening()
-        yield OpportunityKind.ELEMENTWISE, self.fusable_shortening()
-
-    def named(self, matches: Callable[[str], bool]) -> Mask:
-        """Return a mask of the events in `work` whose name the function `matches` accepts."""
-        texts = np.array([matches(name) for name in self.work.trace.names] or [False])
-        return texts[self.work.trace.columns["name"][self.work.rows]]
+        yield OpportunityKind.LAYOUT_COPIES, np.where(named(work, is_layout_copy), work.own, 0)
+        pageable, other = copies_between(work)
+        yield OpportunityKind.PAGEABLE_COPIES, alone(work, pageable)
+        yield OpportunityKind.EXPOSED_COPIES, alone(work, other)
+        yield OpportunityKind.CROSS_ENTROPY, cross_entropy_shortening(self.attribution, self.formulas)
+        yield OpportunityKind.ELEMENTWISE, fusable_shortening(self.attribution)
 
     def attention_shortening(self) -> Integers:
         """Return by how many ns each event of `work` would be shorter if attention were one fused kernel."""
@@ -228,41 +232,6 @@ class AccountOpportunities:
             return np.zeros(len(self.work.rows), np.int64)
         inside = innermost_selected(again, c["parent"])
         return np.where(self.work.linked & (inside[self.work.launch] != NONE), self.work.own, 0)
-
-    def pageable_shortening(self) -> Integers:
-        """Return, for each copy from or to pageable memory in `work`, the ns during which it runs and nothing computes.
-
-        The value is 0 for all other events, and for copies as short as the copy of a scalar.
-        """
-        mine = self.named(lambda name: "Pageable" in name) & (self.work.kind == MEMORY)
-        mine &= self.work.own >= COPY_AT_LEAST_NS  # a scalar takes its latency, wherever it comes from
-        computing = intervals_of_kind(self.work, COMPUTE)
-        alone = CoveredTime(*subtract(merge(self.work.start[mine], self.work.end[mine]), computing))
-        return np.where(mine, alone.between(self.work.start, self.work.end), 0)
-
-    def fusable_shortening(self) -> Integers:
-        """Return by how many ns each event of `work` would be shorter if consecutive pointwise kernels were fused.
-
-        At most FUSED_AT_MOST kernels become one, which is assumed to take as long as the longest of them.
-        """
-        work = self.work
-        # Only kernels of one stream with no other one between them can become one.
-        order = np.lexsort((work.start, work.trace.columns["lane"][work.rows]))
-        fusable = (self.named(is_pointwise) & (work.kind == COMPUTE))[order]
-        lane = work.trace.columns["lane"][work.rows][order]
-        begins = np.append(True, (np.diff(lane) != 0) | ~fusable[1:] | ~fusable[:-1])[: len(order)]
-        first = np.flatnonzero(begins)
-        run = np.cumsum(begins) - 1
-        position = np.arange(len(order)) - first[run]
-        # No compiler makes one kernel of any number of operators.
-        parts = np.flatnonzero(begins | (position % FUSED_AT_MOST == 0))
-        spent = work.own[order].astype(np.int64)
-        longest = np.maximum.reduceat(spent, parts)
-        total = np.add.reduceat(spent, parts)
-        which = np.repeat(np.arange(len(parts)), np.diff(np.append(parts, len(order))))
-        shorter = np.zeros(len(order), np.int64)
-        shorter[order] = np.where(fusable, spent * (1 - longest[which] / np.maximum(total[which], 1)), 0)
-        return shorter
 
 
 def opportunities(collectives: RankCollectives, attribution: Attribution, formulas: Formulas) -> list[Opportunity]:

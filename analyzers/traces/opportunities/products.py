@@ -26,8 +26,10 @@ MULTIPLES = {"c10::Half": 8, "c10::BFloat16": 8}
 """{data type: number of elements in 16 bytes}; each dimension of a product should be a multiple of this number."""
 SLOW = 0.5
 """A product with misaligned sizes counts as slow if it reaches less than this share of the rate of aligned products."""
-LARGE = 0.1
-"""The products whose rates are compared have at least this share of the operations of the largest product."""
+COMPARABLE = 10
+"""A product is compared with products that have at most this many times its operations: larger ones are faster."""
+LARGE_FLOP = 10**10
+"""From this many operations on, a product that nothing can be compared with should reach half of the peak rate."""
 PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
 VECTOR = re.compile(r"gemv|gemmk1|dot_kernel")
 
@@ -106,19 +108,24 @@ class MisalignedProducts:
         text = text_of[row]  # that of NONE, the last one, is NONE
         groups = [(number, mine) for number, mine in rows_by_value(text) if number != NONE and odd[number] is not None]
         rates = {number: float(flop[mine].sum() / max(1, work.own[mine].sum())) for number, mine in groups}
-        largest = max((float(flop[mine].sum() / len(mine)) for _, mine in groups), default=0.0)
-        # Small products are slow for other reasons than their alignment.
-        good = [
-            rates[number]
-            for number, mine in groups
-            if not odd[number] and flop[mine].sum() / len(mine) >= LARGE * largest
-        ]
-        best = max(good, default=self.formulas.peaks[0] * SLOW / 1e9 if self.formulas.peaks else 0.0)
+        each = {number: float(flop[mine].sum() / len(mine)) for number, mine in groups}
+        aligned = [(each[number], rates[number]) for number, _ in groups if not odd[number]]
         shorter = nothing.copy()
         for number, mine in groups:
+            best = self.attainable(each[number], aligned)
             if odd[number] and 0 < rates[number] < SLOW * best:
                 shorter[mine] = (work.own[mine] * (1 - rates[number] / best)).astype(np.int64)
         return shorter
+
+    def attainable(self, operations: float, aligned: list[tuple[float, float]]) -> float:
+        """Return the rate (FLOP/ns) that a product with so many operations should reach; 0 if it is unknown.
+
+        `aligned` has (operations, rate) of each size of the aligned products. A small product is slow for other reasons
+        than its alignment, so it is not compared with products that are far larger.
+        """
+        rates = [rate for size, rate in aligned if size <= COMPARABLE * operations]
+        known = bool(self.formulas.peaks) and operations >= LARGE_FLOP
+        return max(rates, default=self.formulas.peaks[0] * SLOW / 1e9 if self.formulas.peaks and known else 0.0)
 
 
 def is_odd(shapes: str) -> bool | None:
