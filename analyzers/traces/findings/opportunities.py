@@ -6,6 +6,7 @@ import msgspec
 
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.traces.across.straggler_causes import CAUSE_SHARE, Cause
+from analyzers.traces.columns.phases import BACKWARD
 from analyzers.traces.findings.around_waits import (
     FIRST_BATCH,
     ahead_advice,
@@ -181,8 +182,9 @@ def device_advice(account: RankTrace, kind: OpportunityKind) -> str:
         case OpportunityKind.ALLOCATION:
             return f" {less_fragmentation(account)}"
         case OpportunityKind.LAUNCH:
-            graphs = "" if is_mtia(account) else " or CUDA graphs"
-            return f"{graphs}, a foreach or fused optimizer, or a larger batch."
+            graphs = "" if is_mtia(account) else ", CUDA graphs"
+            trains = any(phase.name in (BACKWARD, "optimizer") for phase in account.phases)
+            return f"{graphs}{', a foreach or fused optimizer,' if trains else ''} or a larger batch."
         case _:
             return ""
 

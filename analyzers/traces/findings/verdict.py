@@ -78,7 +78,7 @@ def verdict(
                 status=status_of(findings),
                 kind=kind,
                 ranks=finding.ranks,
-                sentence=f"{finding.title}; {division(accounts)}",
+                sentence=f"{finding.title}; {division(of_ranks(accounts, finding.ranks))}",
                 confidence=finding.confidence,
                 missing=lacks,
             )
@@ -130,6 +130,11 @@ def by_importance(opportunities: Sequence[Advice]) -> list[VerdictClass]:
 def is_lead(finding: Finding) -> bool:
     """Return whether a finding may become the verdict; an opportunity that saves only little time may not."""
     return finding.severity is not Severity.INFO or finding.id.removeprefix("trace.") not in OPPORTUNITIES
+
+
+def of_ranks(accounts: Sequence[RankTrace], ranks: Sequence[int]) -> Sequence[RankTrace]:
+    """Return the devices and hosts of some ranks; all of them if `ranks` is empty."""
+    return [account for account in accounts if account.rank in ranks] or accounts
 
 
 def division(accounts: Sequence[RankTrace]) -> str:
