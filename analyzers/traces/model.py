@@ -153,7 +153,8 @@ class Launches(msgspec.Struct, frozen=True, kw_only=True):
     their call had returned, so their delay is negative. `queue_mean` and `queue_max` are the mean and the largest
     number of kernels that were launched and had not started. `blocked` is the number of launching calls that took more
     than ten times as long as the median call, and `blocked_ns` is their total time. `expected` is the number of kernels
-    launched before the last recorded one was; `lost` of them are missing in the file.
+    launched before the last recorded one was; `lost` of them are missing in the file. `long` kernels take at least 20
+    µs; the calls that launched `outlasting` of these returned only after the kernel had ended.
     """
 
     count: int
@@ -167,6 +168,8 @@ class Launches(msgspec.Struct, frozen=True, kw_only=True):
     blocked_ns: int
     expected: int = 0
     lost: int = 0
+    long: int = 0
+    outlasting: int = 0
 
 
 class CallTotal(msgspec.Struct, frozen=True, kw_only=True):

@@ -103,7 +103,8 @@ class Advice(Opportunity, frozen=True, kw_only=True):
     `taken_ns` is the time that it takes per step. `saved_ns` is how much shorter the step would be in the best case: if
     it took no time, or only the time that the hardware needs. `saved_share` is the same as a share of the step (0 to
     1). `count` is the number of its events, and `names` has the most important of them by name, both over the whole
-    recording. `measures` has numbers that only this kind has, such as `bus_bytes_per_s`.
+    recording. `measures` has numbers that only this kind has, such as `bus_bytes_per_s`. `after` is the call after
+    which most of the waiting begins.
     """
 
     rank: int | None

@@ -430,8 +430,9 @@ def experts_in_one_grouped_product():
     return train(Job(), body)
 
 
-@case(data_loader=60_000, unsaid=["each step", "per step"])
+@case(data_loader=45_000, unsaid=["each step", "per step"])
 def loader_without_annotated_steps():
+    """The first batch comes before the first kernel: without marks of steps, nothing says that anyone waited for it."""
     job = train(
         Job(),
         products(40),
@@ -456,7 +457,7 @@ def backward_thread_that_launches_late():
     return train(Job(), body)
 
 
-@case(python=30_000, unsaid=["fewer kernels", "CUDA graph"])
+@case(python=30_000, tolerated=["exposed_copies"], unsaid=["fewer kernels", "CUDA graph"])
 def optimizer_on_the_host():
     """Gradients go to the host, its processors update the parameters there for 30 ms, and these come back."""
 

@@ -6,6 +6,7 @@ from typing import TypedDict
 import numpy as np
 
 from analyzers.columns import Column, Integers
+from analyzers.traces.columns.intervals import MEMORY
 from analyzers.traces.columns.nesting import NONE
 from analyzers.traces.columns.work import Work
 from analyzers.traces.model import CallTotal, Copy, CopySize, CudaGraphs, Launches, StreamQueue
@@ -19,6 +20,8 @@ BLOCKED_FACTOR = 10
 # Kernels in a queue: CUDA takes about 1024 launches before the next launching call has to wait.
 FULL = 1000
 LAUNCHES_KERNEL, CAPTURES = re.compile(r"LaunchKernel(ExC)?$"), re.compile(r"StreamBeginCapture")
+LONG_NS = 20_000
+"""The shortest kernel whose end tells whether its launching call waited for it; a call itself takes up to 10 µs."""
 LOST_AT_MOST = 0.1
 """The share of launches whose kernels may be missing in a file before its idle times mean nothing."""
 
@@ -37,6 +40,7 @@ def launch_times(work: Work) -> Launches | None:
     duration = work.trace.columns["end"][calls] - work.trace.columns["start"][calls]
     blocked = duration[duration > BLOCKED_FACTOR * max(1.0, float(np.median(duration)))]
     expected, lost = lost_kernels(work)
+    long = linked[(work.own[linked] >= LONG_NS) & (work.kind[linked] != MEMORY)]
     mean, most = mean_and_most(*queue_length(work.launch_start[linked], work.start[linked]))
     return Launches(
         count=len(linked),
@@ -50,6 +54,8 @@ def launch_times(work: Work) -> Launches | None:
         blocked_ns=int(blocked.sum()),
         expected=expected,
         lost=lost,
+        long=len(long),
+        outlasting=int((work.launch_end[long] >= work.end[long]).sum()),
     )
 
 

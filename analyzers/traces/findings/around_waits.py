@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from analyzers.traces.columns.phases import GC, PHASE_NAMES, phase_of
 from analyzers.traces.kernel_names import user_function
 from analyzers.traces.model import RankTrace
 from analyzers.traces.opportunity_model import Opportunity, OpportunityKind
@@ -17,6 +18,18 @@ PAUSE = (
     " program does in that step. "
 )
 
+ON_HOST = (
+    "The host itself computes in {name} meanwhile, on tensors in its memory (an offloaded optimizer, or metrics). Let"
+    " the device do this, or compute on the host beside the next forward pass."
+)
+PHASE_ADVICE = {
+    GC: "Call gc.disable() once before the loop, and gc.collect() every n steps, on all ranks in the same step.",
+    "checkpoint": "Save checkpoints asynchronously (torch.distributed.checkpoint.async_save), which only copies the"
+    " state in the loop, or less often.",
+    "eval": "Evaluate less often, or on fewer samples. If evaluation is no part of what you want to measure, leave it"
+    " out of the recording.",
+}
+"""{phase that takes most of the host's time while the device waits: what to change}."""
 ONLY_SOMETIMES = "Make the call {call} only every n steps"
 REMEDIES = {
     ("aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::index"): "Avoid {call}, whose result has a size"
@@ -40,8 +53,11 @@ def call_before(one: Opportunity) -> str:
 
 
 def emptied_sentence(one: Opportunity) -> str:
-    """Return a sentence that the waits follow a call that emptied the queue, beginning with a space; '' if not so."""
-    call = call_before(one)
+    """Return a sentence that the waits follow a call that emptied the queue, beginning with a space; '' if not so.
+
+    A wait in few steps is longer than any queue, so there the call does not matter.
+    """
+    call = "" if "in_steps" in one.measures else call_before(one)
     return (
         f" Most of these waits follow {call}, in which the host waited until the device had ended all its work: so no"
         " kernel was left in the queue."
@@ -64,6 +80,16 @@ def ahead_advice(one: Opportunity) -> str:
 def few_steps_advice(one: Opportunity) -> str:
     """Return the first sentences of the advice on a wait that only few steps have; '' if many have it."""
     return PAUSE if "in_steps" in one.measures and one.kind is OpportunityKind.PYTHON else ""
+
+
+def host_work_advice(account: RankTrace, one: Opportunity) -> str:
+    """Return what to change about the work of the host that takes most of the waiting, '' if the trace names none."""
+    mostly = one.names[0] if one.names else None
+    if mostly is None or 2 * mostly.total_ns < one.taken_ns * max(1, account.steps):
+        return ""
+    if mostly.name.startswith("aten::"):
+        return ON_HOST.format(name=mostly.name)
+    return PHASE_ADVICE.get(PHASE_NAMES[phase_of(mostly.name)], "")
 
 
 def is_first_batch(one: Opportunity) -> bool:

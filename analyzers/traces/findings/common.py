@@ -68,9 +68,13 @@ def is_amd(account: RankTrace) -> bool:
     )
 
 
-def is_mtia(account: RankTrace) -> bool:
-    """Return whether the device is an MTIA, judged by the backend of its process group; it has no graphs of kernels."""
-    return "mtia" in (account.backend or "")
+def has_graphs(account: RankTrace) -> bool:
+    """Return whether the device has CUDA graphs (or HIP's): accelerators of other makers than NVIDIA and AMD do not.
+
+    These are recognised by the device's name, or else by the backend of the process group.
+    """
+    other = re.search("Intel|Gaudi|Ascend", account.device_name) or re.search("mtia|xccl|hccl", account.backend or "")
+    return not other
 
 
 def less_fragmentation(account: RankTrace) -> str:

@@ -13,11 +13,13 @@ from analyzers.traces.findings.around_waits import (
     emptied_sentence,
     facts_around,
     few_steps_advice,
+    host_work_advice,
     is_first_batch,
 )
 from analyzers.traces.findings.attention import TITLE, fallback_words
-from analyzers.traces.findings.common import is_amd, is_mtia, less_fragmentation
+from analyzers.traces.findings.common import has_graphs, is_amd, less_fragmentation
 from analyzers.traces.findings.opportunity_words import (
+    BLOCKING_LAUNCHES,
     COMPILED_ALREADY,
     OPTIMIZER,
     PERHAPS_PAGEABLE,
@@ -84,6 +86,8 @@ ACTIVITIES = {
     OpportunityKind.LAUNCH: "running operators and launching kernels",
 }
 """{kind of waiting (`WAITS`): what the host does meanwhile}, as a noun."""
+BLOCKING_AT_LEAST, BLOCKING_SHARE = 10, 0.9
+"""How many long kernels, and which share of them, must end before their launching call returns for it to block."""
 MAINLY = 0.5
 """The share of the time of elementwise kernels from which on the part of the step that launches them has its text."""
 FUSED_ON_CPU = "It helped if the next trace has aten::_scaled_dot_product_flash_attention_for_cpu."
@@ -161,12 +165,26 @@ def check_of(account: RankTrace, one: Opportunity) -> str:
 
 def next_text(account: RankTrace, one: Opportunity) -> str:
     """Return what to change for an opportunity, by its kind, the device, and when the device waits."""
+    if whole := special_advice(account, one):
+        return whole
+    compiled = one.kind is OpportunityKind.LAUNCH and is_compiled(account)
+    words = COMPILED_ALREADY if compiled else words_on(account, one).next
+    return f"{ahead_advice(one)}{few_steps_advice(one)}{words}{device_advice(account, one.kind)}"
+
+
+def special_advice(account: RankTrace, one: Opportunity) -> str:
+    """Return what to change if the trace shows why the host is late; '' if the usual advice on the kind holds."""
     if is_first_batch(one):
         return FIRST_BATCH
-    words = (
-        COMPILED_ALREADY if is_compiled(account) and one.kind is OpportunityKind.LAUNCH else words_on(account, one).next
-    )
-    return f"{ahead_advice(one)}{few_steps_advice(one)}{words}{device_advice(account, one.kind)}"
+    if one.kind is OpportunityKind.LAUNCH and launches_block(account):
+        return BLOCKING_LAUNCHES
+    return host_work_advice(account, one) if one.kind is OpportunityKind.PYTHON else ""
+
+
+def launches_block(account: RankTrace) -> bool:
+    """Return whether nearly all launching calls return only when their kernel has ended, as for debugging."""
+    calls = account.launches
+    return calls is not None and calls.long >= BLOCKING_AT_LEAST and calls.outlasting >= BLOCKING_SHARE * calls.long
 
 
 def is_compiled(account: RankTrace) -> bool:
@@ -182,7 +200,7 @@ def device_advice(account: RankTrace, kind: OpportunityKind) -> str:
         case OpportunityKind.ALLOCATION:
             return f" {less_fragmentation(account)}"
         case OpportunityKind.LAUNCH:
-            graphs = "" if is_mtia(account) else ", CUDA graphs"
+            graphs = ", CUDA graphs" if has_graphs(account) else ""
             trains = any(phase.name in (BACKWARD, "optimizer") for phase in account.phases)
             return f"{graphs}{', a foreach or fused optimizer,' if trains else ''} or a larger batch."
         case _:

@@ -192,6 +192,10 @@ PERHAPS_PAGEABLE = Words(
     "Set pin_memory=True in the DataLoader, and copy with .to(device, non_blocking=True).",
     "It helped if the copies in the next trace are faster, and run beside kernels.",
 )
+BLOCKING_LAUNCHES = (
+    "Nearly all launching calls return only when their kernel has ended: unset CUDA_LAUNCH_BLOCKING (on AMD GPUs also"
+    " AMD_SERIALIZE_KERNEL and HIP_LAUNCH_BLOCKING), which is for debugging. No kernel is launched ahead with it."
+)
 COMPILED_ALREADY = (
     "Parts of the program are compiled already: compile larger ones. Set TORCH_LOGS=graph_breaks to see where a graph"
     " ends, and why. Then launch them with less work of the host: use mode='reduce-overhead' of torch.compile"

@@ -30,6 +30,8 @@ LOADER = re.compile(r"^enumerate\(DataLoader\)#|DataLoaderIter\.__next__$")
 DRIVER_MEMORY = re.compile(
     r"^(cuda|hip)(Malloc|Free|HostAlloc|HostRegister|HostMalloc)|^cuMem(Map|Unmap|Create|Release)"
 )
+COMPILING = re.compile(rf"{COMPILATION.pattern}|\(dynamo_timed\)$")
+"""Matches the parts of torch.compile that take time of the host, such as the choice of a kernel by measuring."""
 SYNCHRONISING = re.compile(
     r"Synchronize$|^aten::(item|_local_scalar_dense|nonzero|is_nonzero|_unique2?|masked_select)$"
 )
@@ -143,7 +145,7 @@ class Host:
                 trace.text_matches(LOADER) | names_in_phases(trace, ["data"]), ANNOTATIONS
             ),
             OpportunityKind.ALLOCATION: trace.rows_named(trace.text_matches(DRIVER_MEMORY), LAUNCHES),
-            OpportunityKind.COMPILATION: trace.rows_named(trace.text_matches(COMPILATION), ANNOTATIONS),
+            OpportunityKind.COMPILATION: trace.rows_named(trace.text_matches(COMPILING), ANNOTATIONS),
             OpportunityKind.PYTHON: trace.rows_named(names_in_phases(trace, OWN_WORK), ANNOTATIONS),
             OpportunityKind.BUFFER_BROADCAST: self.inside(
                 trace.rows_named(trace.text_matches(BROADCAST), OPS),
