@@ -1,0 +1,1 @@
+"""Advice on memory, checked on snapshots of a simulated caching allocator and on printed messages."""
