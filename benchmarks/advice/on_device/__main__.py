@@ -55,9 +55,9 @@ def faults(case: Case | Message, status: str, findings: list[Finding]) -> list[s
     if case.healthy:
         wrong += [f"{f['severity']}: {f['title']}" for f in findings if f["severity"] != "info"]
         return wrong + ([f"status {status}"] if status in ("warning", "error") else [])
-    first = f"{findings[0]['title']} {beginning(findings[0]['next'])}" if findings else ""
-    if not re.search(case.first, first):
-        wrong.append(f"first advice: {first}")
+    title, first = (findings[0]["title"], beginning(findings[0]["next"])) if findings else ("", "")
+    if not (re.search(case.title, title) and re.search(case.first, first)):
+        wrong.append(f"first advice: {title} | {first}")
     if case.never:
         wrong += [f"says: {said(f)}" for f in findings if re.search(case.never, said(f))]
     if case.somewhere and not any(re.search(case.somewhere, f"{said(f)} {f['why']}") for f in findings):

@@ -18,6 +18,7 @@ class Message(NamedTuple):
     first: str = ""
     never: str = ""
     somewhere: str = ""
+    title: str = ""
     healthy: bool = False
 
 
@@ -173,7 +174,8 @@ MESSAGES = (
         "log: cuBLAS handle",
         traceback(MAIN, STEP, FORWARD,
                   error="RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-        r"(?i)memory",
+        r"(?i)(another|other) process|smaller batch",
+        somewhere=r"(?i)smaller batch|fraction",
     ),
     Message(
         "log: host memory",

@@ -137,7 +137,11 @@ class Trainer:
     annotations: list[dict[str, Any]] = field(default_factory=list)
 
     def new(self, size: int, operator: str, *lines: Line) -> Block:
-        return self.device.alloc(size, self.recorder.frames(operator, lines), pool=self.pool)
+        called = (
+            f"torch::autograd::VariableType::(anonymous namespace)::{operator}(c10::DispatchKeySet, at::Tensor const&)",
+            f"torch::autograd::THPVariable_{operator}(_object*, _object*, _object*)",
+        )
+        return self.device.alloc(size, self.recorder.frames(operator, lines, called), pool=self.pool)
 
     def build(self, lines: tuple[Line, ...] = (("build_model", HOME + "train.py", 120), *TRAIN)) -> None:
         """Allocate the weights."""
