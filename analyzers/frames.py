@@ -25,6 +25,8 @@ NATIVE = re.compile(r"^$|^\?\?$|\.(cpp|cc|cu|cuh|h|hpp|c|S|so|o)(?!\w)")
 
 RUNTIME = re.compile(
     r"(^|/)torch/|-packages/(einops|jaxtyping|numpy|triton)/|(^|/)lib/python[\d.]*/(?!(site|dist)-packages/)"
+    # Code that torch.compile generates: nobody edits it.
+    r"|(^|/)torchinductor_[^/]*/|(^|/)torch_compile_debug/"
     r"|^<|(trainer|workbench)/recorders/"
 )
 PACKAGE = re.compile(r"(^|/)(site|dist)-packages/")

@@ -87,6 +87,55 @@ class Remedy(StrEnum):
     EXPANDABLE_SEGMENTS = "expandable_segments"
 
 
+class AvoidableKind(StrEnum):
+    """A use of memory that a particular change of the code avoids, where a request failed.
+
+    `optimizer_copies`: the tensors that a multi-tensor optimizer step returns for all parameters at once.
+    `evaluation_graph`: activations that an evaluation keeps for a backward pass that never comes. `evaluation`: the
+    other memory of an evaluation. `checkpoint`: a state that is gathered or copied to be saved. `average`: a moving
+    average of the weights. `loss`: the logits and what the loss makes of them. `attention_scores`: scores of attention
+    that is written out. `gathered`: parameters that FSDP gathered. `buckets`: the buckets of DDP, beside gradients that
+    have memory of their own. `model`: the largest of several models.
+    """
+
+    OPTIMIZER_COPIES = "optimizer_copies"
+    EVALUATION_GRAPH = "evaluation_graph"
+    EVALUATION = "evaluation"
+    CHECKPOINT = "checkpoint"
+    AVERAGE = "average"
+    LOSS = "loss"
+    ATTENTION_SCORES = "attention_scores"
+    GATHERED = "gathered"
+    BUCKETS = "buckets"
+    MODEL = "model"
+
+
+class AvoidableUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory in use when a request failed, the request included, that a particular change of the code would avoid.
+
+    `frames` is the stack with most of these bytes, and `line` the frame in it that shows the use (empty: the first
+    one). For a model, `of_bytes` are the parameters of all models.
+    """
+
+    kind: AvoidableKind = msgspec.field(name="what")
+    bytes: int
+    frames: list[str]
+    line: str = ""
+    of_bytes: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class CaughtRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A failed request that the program survived: it went on to allocate memory as before.
+
+    `index` is the trace entry of the last such request, `count` the number of them.
+    """
+
+    requested_bytes: int
+    count: int
+    index: int
+    frames: list[str]
+
+
 class Oom(msgspec.Struct, frozen=True, kw_only=True):
     """The last allocation that failed, and the memory at this moment; all sizes are in bytes.
 
@@ -99,7 +148,8 @@ class Oom(msgspec.Struct, frozen=True, kw_only=True):
     began. `usual_peak_bytes` is the highest peak of the earlier complete steps, and `usual_inputs_bytes` the most bytes
     that inputs had at the peaks of these steps. Both are None if there are no such steps.
     `difference` is how the rank differs from those that did not fail; it is unset if it does not differ, or if there
-    are no recordings of others.
+    are no recordings of others. `avoidable` is what a particular change of the code would avoid, what the failing line
+    was doing first; it is unset if nothing is known.
     """
 
     requested_bytes: int
@@ -116,6 +166,7 @@ class Oom(msgspec.Struct, frozen=True, kw_only=True):
     usual_peak_bytes: int | None
     usual_inputs_bytes: int | None
     difference: RankDifference | msgspec.UnsetType = msgspec.UNSET
+    avoidable: list[AvoidableUse] | msgspec.UnsetType = msgspec.UNSET
 
 
 class FreeBlocks(msgspec.Struct, frozen=True, kw_only=True):
@@ -366,7 +417,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
     `account` divides the whole memory of the device among PyTorch, libraries and other processes when the snapshot was
     taken; empty if the total is not known. `nccl_groups` is the number of process groups of this rank that use NCCL,
-    and `nccl` is what NCCL's log shows about its memory; each is unset if it is not recorded.
+    and `nccl` is what NCCL's log shows about its memory; each is unset if it is not recorded. `caught` is a failed
+    request that the program survived (unset: none, or one that it did not survive is in `oom`). `idle_threshold` is the
+    allocator's garbage_collection_threshold if no setting in the snapshot gives it a limit to work with.
     """
 
     path: str
@@ -403,6 +456,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     account: list[MemoryPart] = []
     nccl_groups: int | msgspec.UnsetType = msgspec.UNSET
     nccl: NcclProcess | msgspec.UnsetType = msgspec.UNSET
+    caught: CaughtRequest | msgspec.UnsetType = msgspec.UNSET
+    idle_threshold: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class SettingChange(msgspec.Struct, frozen=True):

@@ -1,13 +1,13 @@
 """Write the advice on each cause: what the user should do next."""
 
-import re
 from collections.abc import Callable
 
 from analyzers.logs.answers.cause import Cause
 from analyzers.logs.answers.waits import Basis
+from analyzers.logs.findings.memory_steps import for_memory
 from analyzers.logs.findings.wording import first_with, place, who
 from analyzers.logs.model import EventKind, LogClass, Reason
-from analyzers.words import EXPANDABLE_SEGMENTS, rank_names, size
+from analyzers.words import rank_names
 
 STEPS = {
     LogClass.CRASHED: "read the traceback in the log, and the lines above it, which show what was read or computed",
@@ -183,67 +183,6 @@ def for_signal(cause: Cause) -> str:
 OPEN_LINE = (
     "open the line that the title names; the lines above the traceback in the log show what was read or computed"
 )
-LOSS_FRAME = re.compile(r"^.*File \".{1,300}\", line \d+, in (cross_entropy|nll_loss|log_softmax)$", re.MULTILINE)
-"""Matches a frame of a traceback in which a loss over a vocabulary allocates as much as the logits take."""
-LOSS_IN_PIECES = (
-    "compute the loss in pieces of the sequence, or by a kernel that fuses it with the output layer (such as Liger's"
-    " fused_linear_cross_entropy): then the logits of all tokens are never in memory at once. Otherwise "
-)
-FIND_RANK = "find out which rank failed, from logs of each rank (`torchrun --log-dir logs`, `srun --label`). Then "
-
-
-def for_memory(cause: Cause) -> str:
-    """Return advice on using less device memory."""
-    if particular := particular_memory_advice(cause):
-        return particular
-    first = LOSS_IN_PIECES if LOSS_FRAME.search(cause.lead.excerpt) else ""
-    return (
-        f"{first}use a smaller batch or sequence, recompute activations, or shard over more ranks. To see what fills"
-        " the memory, record a memory snapshot (`torch.cuda.memory._record_memory_history()`)"
-    )
-
-
-def for_one_rank(cause: Cause, ranks: int) -> str:
-    """Return what to look at first where one of several ranks ran out of memory; empty if that is not what happened.
-
-    `ranks` is the number of ranks, as far as the logs show it.
-    """
-    if cause.kind is not LogClass.OOM or len(cause.ranks) != 1 or ranks < 2:
-        return ""
-    if particular_memory_advice(cause) or LOSS_FRAME.search(cause.lead.excerpt):
-        return ""
-    return (
-        f"first compare rank {cause.ranks[0]} with the other ranks: the samples and lengths of its batch, and what only"
-        " it does (evaluation, a checkpoint, logging, more layers of a pipeline). If they are nearly as full: "
-    )
-
-
-def particular_memory_advice(cause: Cause) -> str:
-    """Return the advice on a failed allocation whose reason the logs show; empty if they do not show it."""
-    facts = first_with(cause, "requested_bytes").facts
-    if cause.reason in (Reason.DRIVER_MEMORY, Reason.LIBRARY_MEMORY):
-        return (
-            f"{'' if cause.ranks else FIND_RANK}check with `nvidia-smi` on its node whether another process holds the"
-            " GPU. If none does, but memory is in use or the error comes back there, the GPU may be faulty: exclude"
-            " that node"
-        )
-    if cause.reason is Reason.NCCL_BUFFERS:
-        return (
-            "leave memory to NCCL: a smaller batch, `torch.cuda.memory.set_per_process_memory_fraction(0.95)`, or"
-            " smaller buffers (NCCL_BUFFSIZE=1048576)"
-        )
-    others, requested = sum(facts.other_processes), facts.requested_bytes or 0
-    if others and others + (facts.free_bytes or 0) >= requested:
-        return f"end the other processes on the device, which have {size(others)} (`nvidia-smi`)"
-    unallocated = facts.unallocated_bytes or 0
-    if unallocated > requested > 0:
-        return (
-            f"set {EXPANDABLE_SEGMENTS}: the allocator had {size(unallocated)} reserved and"
-            f" unused, more than the {size(requested)} requested, but in pieces that were too small"
-        )
-    return ""
-
-
 ABSURD_BYTES = 64 << 30
 """A request for this much host memory or more has probably a wrong size; it is hardly the last of many requests."""
 

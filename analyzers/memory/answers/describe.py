@@ -1,6 +1,6 @@
 """Collect all results about one device of one snapshot."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -8,7 +8,7 @@ from analyzers.memory.answers.device_account import device_account
 from analyzers.memory.answers.fragmentation import fragmentation
 from analyzers.memory.answers.larger_steps import larger_steps
 from analyzers.memory.answers.leaks import growing_stacks
-from analyzers.memory.answers.oom import last_oom
+from analyzers.memory.answers.oom import caught_request, last_oom
 from analyzers.memory.answers.savings import savings
 from analyzers.memory.answers.stacks import top_stacks
 from analyzers.memory.answers.step_use import step_uses
@@ -20,6 +20,8 @@ from analyzers.memory.reading.schema import Action
 from analyzers.memory.replay.arenas import BlockArenas, pool_uses, stream_uses
 from analyzers.memory.replay.lifetimes import Replay
 from analyzers.memory.replay.reserved import retries
+
+UNSET_THRESHOLDS = ("0", "0.0", "")
 
 
 def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
@@ -69,7 +71,21 @@ def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
         savings=savings(replay, guess, oom.index if oom else index),
         account=device_account(replay, guess),
         nccl_groups=snapshot.recorded_number("nccl_groups") or msgspec.UNSET,
+        caught=caught_request(replay) or msgspec.UNSET,
+        idle_threshold=idle_threshold(snapshot.settings) or msgspec.UNSET,
     )
+
+
+def idle_threshold(settings: Mapping[str, str]) -> str:
+    """Return the allocator's garbage_collection_threshold if no setting limits its memory; empty if there is none.
+
+    The allocator compares it with the fraction of the device that the process may use: it does nothing unless that is
+    set, too (CUDACachingAllocator.cpp, `garbage_collect_cached_blocks`). `set_per_process_memory_fraction` leaves no
+    sign in a snapshot.
+    """
+    threshold = settings.get("garbage_collection_threshold", "0")
+    limited = "per_process_memory_fraction" in settings.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    return "" if limited or threshold in UNSET_THRESHOLDS else threshold
 
 
 def missing_evidence(replay: Replay, guess: Guess) -> Iterator[MissingEvidence]:

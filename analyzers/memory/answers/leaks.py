@@ -1,7 +1,7 @@
 """Find leaks: live bytes that grow from step to step, grouped by the stack that allocated them."""
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 
 import msgspec
 import numpy as np
@@ -29,6 +29,8 @@ STACKS_AT_MOST = 10
 # Caches fill during the first steps, so a few snapshots prove less than many steps do: thresholds are higher.
 SNAPSHOT_BYTES_AT_LEAST, SNAPSHOT_SHARE_AT_LEAST, SNAPSHOT_RISES_AT_LEAST = 1 << 20, 0.05, 2
 STEADY = 0.5
+KEPT_BY_LAYERS = 0.5
+"""The share of what a forward pass allocates from which on it keeps its activations for a backward pass."""
 OOM_SHARE_AT_LEAST = 0.1
 """The share of the allocated bytes below which growth does not explain why a request failed."""
 
@@ -60,7 +62,27 @@ def growing_stacks(replay: Replay, guess: Guess, loop: TrainingLoop) -> list[Gro
         growth(replay, guess, group == k, int(total[k]), loop._replace(steps=steps[-int(lasting[k]) :]))
         for k in candidates
         if is_steady(replay, group == k, [step.start for step in steps[-int(lasting[k]) :]], live[:, k])
+        and not (loop.is_forward_only and is_one_pass(replay, steps[-int(lasting[k])].start))
     ][:STACKS_AT_MOST]
+
+
+def is_one_pass(replay: Replay, start: int) -> bool:
+    """Return whether what recurs from a trace entry on are the layers of one forward pass, and not steps.
+
+    Its layers keep most of what they allocate, and all run below one line of the model's forward function; steps also
+    run what comes before and after the layers. If no stack has a line of the user's code, only the first counts.
+    """
+    lives, trace = replay.lifetimes, replay.trace
+    new = lives.born >= start
+    kept = new & (lives.died == len(trace))
+    if int(lives.size[kept].sum()) < KEPT_BY_LAYERS * int(lives.size[new].sum()):
+        return False
+    frames, stacks = trace.snapshot.frames, np.unique(lives.allocating_stack[new]).tolist()
+    paths = [frames.user_stack(stack)[::-1] if frames.has_user_line(stack) else [] for stack in stacks]
+    if not any(paths):
+        return True
+    shared = takewhile(lambda level: len(set(level)) == 1, zip(*paths, strict=False))
+    return any(level[0][0] == "forward" for level in shared)
 
 
 def growth(replay: Replay, guess: Guess, selected: Mask, total: int, loop: TrainingLoop) -> Growth:

@@ -4,12 +4,14 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
+from analyzers.memory.answers.avoidable import avoidable_uses
 from analyzers.memory.answers.stacks import stack_lines
 from analyzers.memory.answers.step_use import live_bytes_by_category
 from analyzers.memory.categories.categorise import Guess
-from analyzers.memory.model import Growth, Oom, OomPattern, StepUse
+from analyzers.memory.model import CaughtRequest, Growth, Oom, OomPattern, StepUse
 from analyzers.memory.reading.schema import Action, Category
 from analyzers.memory.replay.lifetimes import Replay
 from analyzers.memory.replay.phases import step_at
@@ -19,6 +21,8 @@ BELOW_LAYER = re.compile(r"^(.*?\.\d+)\..*$")
 # Set by hand: a quarter above the highest step before is no ordinary variation.
 GROWN_SHARE, SPIKE_RATIO = 0.1, 1.25
 MODULES_AT_MOST = 8
+ALLOCATIONS_AFTERWARDS = 50
+"""After this many allocations the program has survived a failed request; handlers of the error make a few."""
 
 
 def last_oom(replay: Replay, guess: Guess, growing: Sequence[Growth], steps: Sequence[StepUse]) -> Oom | None:
@@ -29,7 +33,7 @@ def last_oom(replay: Replay, guess: Guess, growing: Sequence[Growth], steps: Seq
     """
     trace = replay.trace
     failed = trace.where(Action.OOM)
-    if not len(failed):
+    if not len(failed) or survived(replay, int(failed[-1])):
         return None
     index = int(failed[-1])
     requested, allocated = int(trace.entry("size")[index]), int(replay.live_bytes[index])
@@ -52,6 +56,33 @@ def last_oom(replay: Replay, guess: Guess, growing: Sequence[Growth], steps: Seq
         step=step_at(trace, index),
         frames=stack_lines(trace.snapshot, int(trace.entry("stack")[index])),
         categories=guess.sums(replay.lifetimes, replay.lifetimes.alive(index)),
+        avoidable=avoidable_uses(replay, guess, index) or msgspec.UNSET,
+    )
+
+
+def survived(replay: Replay, index: int) -> bool:
+    """Return whether the program went on after the request that failed at this trace entry.
+
+    It did if it then allocated often, and held at least as much memory again as when the request failed.
+    """
+    later = replay.trace.where(Action.ALLOC)
+    later = later[later > index]
+    if len(later) < ALLOCATIONS_AFTERWARDS:
+        return False
+    return int(replay.live_bytes[later].max()) >= int(replay.live_bytes[index])
+
+
+def caught_request(replay: Replay) -> CaughtRequest | None:
+    """Return the last failed request if the program survived it; None if it did not, or if no request failed."""
+    trace = replay.trace
+    failed = trace.where(Action.OOM)
+    if not len(failed) or not survived(replay, index := int(failed[-1])):
+        return None
+    return CaughtRequest(
+        requested_bytes=int(trace.entry("size")[index]),
+        count=len(failed),
+        index=index,
+        frames=stack_lines(trace.snapshot, int(trace.entry("stack")[index])),
     )
 
 

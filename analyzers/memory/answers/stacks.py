@@ -1,5 +1,7 @@
 """Format stacks for people, and find the stacks that allocated most of the live bytes."""
 
+import re
+
 import msgspec
 import numpy as np
 
@@ -13,6 +15,7 @@ from analyzers.memory.reading.snapshot import Snapshot
 from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes
 
 FRAMES_SHOWN = 12
+FILE_LINE = re.compile(r"(.*?:-?\d+) (.+)$", re.DOTALL)
 
 
 def stack_lines(snapshot: Snapshot, stack: int) -> list[str]:
@@ -26,11 +29,12 @@ def stack_lines(snapshot: Snapshot, stack: int) -> list[str]:
 def call_site(line: str) -> str:
     """Return `function (file:line)` for a frame `file:line function`, with the last four parts of the file's path.
 
-    A frame without a file, such as `aten::bmm`, is returned as it is.
+    A frame without a file, such as `aten::bmm` or `backward of bmm`, is returned as it is.
     """
-    location, _, name = line.partition(" ")
-    if not name:
+    parts = FILE_LINE.match(line)
+    if not parts:
         return line
+    location, name = parts.groups()
     short = "/".join(location.replace("\\", "/").split("/")[-4:])
     return f"{name} ({short})"
 

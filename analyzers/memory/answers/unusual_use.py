@@ -1,7 +1,7 @@
 """Find unusual memory use that is no failure: late optimizer state, a large loss, activations kept over steps."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -12,12 +12,13 @@ from analyzers.memory.answers.stacks import stack_lines
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.categories.stack_signs import frame_texts, stacks_showing
 from analyzers.memory.model import UnusualKind, UnusualUse
-from analyzers.memory.reading.schema import Category
-from analyzers.memory.reading.snapshot import Snapshot
+from analyzers.memory.reading.schema import Action, Category
 from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes, Replay
 from analyzers.memory.replay.phases import StepSpan, whole_steps
 
-LOSS_FUNCTION = re.compile(r"(cross_entropy|log_softmax|nll_loss|_loss)\w*$")
+LOSS_FUNCTION = re.compile(
+    r"(cross_entropy|log_softmax|nll_loss|_loss)\w*$|(at::_ops|aten)::_?(cross_entropy_loss|log_softmax|nll_loss)"
+)
 SOFTMAX = re.compile(r"(?<!log)(?<!log_)[sS]oftmax\w*(::call\(|$|\(|\.py \w+$)")
 """Matches a frame `file function` that computes a softmax: a function or module of the user, or PyTorch's operator."""
 ATTENTION = re.compile(r"(?i)(attention|attn|sdpa)\w*(\.py \w+$|$)")
@@ -36,8 +37,13 @@ KEPT_STEPS = 2
 Its own step may end late, and one more step may log it.
 """
 
-StacksShowing = Callable[[Snapshot, Integers | None], Mask]
-"""A function that returns a mask of stacks in a snapshot.
+PRODUCT = re.compile(r" (at::_ops::|aten::)(baddbmm|bmm|matmul)(::|$)")
+"""Matches a batched matrix product, of which attention written out makes its scores."""
+BEFORE_SOFTMAX = 4
+"""How many allocations before that of a softmax its scores are looked for: scaling, mask and dropout lie between."""
+
+StacksShowing = Callable[[Replay, Integers | None], Mask]
+"""A function that returns a mask of stacks in the snapshot of a replay.
 
 If numbers of stacks are given, it need only look at these: a snapshot may have a million others.
 """
@@ -126,7 +132,7 @@ def loss(replay: Replay, guess: Guess) -> UnusualUse | None:
     total = int(replay.lifetimes.size[rows].sum())
     if total < LOSS_SHARE_AT_LEAST * replay.peak[0]:
         return None
-    of_loss = blocks_of_passes(replay, guess, stacks_of_loss(replay.trace.snapshot))
+    of_loss = blocks_of_passes(replay, guess, stacks_of_loss(replay))
     # A fresh scenario: this one is changed in place.
     frees = saving_in_pieces(Scenario.recorded(replay, guess), of_loss)
     return UnusualUse(
@@ -134,10 +140,10 @@ def loss(replay: Replay, guess: Guess) -> UnusualUse | None:
     )
 
 
-def stacks_of_loss(snapshot: Snapshot, among: Integers | None = None) -> Mask:
+def stacks_of_loss(replay: Replay, among: Integers | None = None) -> Mask:
     """Return a mask of the stacks in a loss function; with `among`, only of the stacks with these numbers."""
-    names = [text.rpartition(" ")[2] for text in frame_texts(snapshot)]
-    return stacks_showing(snapshot, names, [LOSS_FUNCTION], among)[0]
+    snapshot = replay.trace.snapshot
+    return stacks_showing(snapshot, frame_texts(snapshot), [LOSS_FUNCTION], among)[0]
 
 
 def attention_scores(replay: Replay, guess: Guess) -> UnusualUse | None:
@@ -149,14 +155,36 @@ def attention_scores(replay: Replay, guess: Guess) -> UnusualUse | None:
     return scores_of(replay, guess, stacks_of_scores, UnusualKind.ATTENTION_SCORES)
 
 
-def stacks_of_scores(snapshot: Snapshot, among: Integers | None = None) -> Mask:
+def stacks_of_scores(replay: Replay, among: Integers | None = None) -> Mask:
     """Return a mask of the stacks that allocate attention scores; with `among`, only of the stacks with these numbers.
 
-    Such a stack shows softmax and attention, because a softmax of a loss or of a router is not attention.
+    Such a stack shows softmax and attention, because a softmax of a loss or of a router is not attention. Where no
+    name speaks of attention, the softmax must follow a batched matrix product of its own size.
     """
-    patterns = (SOFTMAX, ATTENTION, FALLBACK)
-    softmax, attention, fallback = stacks_showing(snapshot, frame_texts(snapshot), patterns, among)
-    return softmax & attention & ~fallback
+    snapshot = replay.trace.snapshot
+    texts = frame_texts(snapshot)
+    softmax, attention, fallback = stacks_showing(snapshot, texts, (SOFTMAX, ATTENTION, FALLBACK), among)
+    named: Mask = softmax & attention & ~fallback
+    return named | after_product(replay, texts, softmax & ~attention & ~fallback)
+
+
+def after_product(replay: Replay, texts: Sequence[str], softmax: Mask) -> Mask:
+    """Return a mask of those stacks in `softmax` that allocate just after a batched matrix product of the same size.
+
+    A softmax in float32 of scores in 16 bits is twice as large. `texts` has the text of each distinct frame.
+    """
+    trace, after = replay.trace, np.zeros_like(softmax)
+    if not softmax.any():
+        return after
+    allocations = trace.where(Action.ALLOC)
+    stack, size = trace.entry("stack")[allocations], trace.entry("size")[allocations]
+    at = np.flatnonzero(softmax[stack])
+    for back in range(1, BEFORE_SOFTMAX + 1):
+        at = at[at >= back]
+        alike = at[(size[at] == size[at - back]) | (size[at] == 2 * size[at - back])]
+        [product] = stacks_showing(trace.snapshot, texts, [PRODUCT], stack[alike - back])
+        after[stack[alike[product[stack[alike - back]]]]] = True
+    return after
 
 
 def fallback_scores(replay: Replay, guess: Guess) -> UnusualUse | None:
@@ -169,8 +197,9 @@ def fallback_scores(replay: Replay, guess: Guess) -> UnusualUse | None:
     return msgspec.structs.replace(use, with_dropout=bool((fallback & dropout).any()))
 
 
-def stacks_of_fallback(snapshot: Snapshot, among: Integers | None = None) -> Mask:
+def stacks_of_fallback(replay: Replay, among: Integers | None = None) -> Mask:
     """Return a mask of the stacks in the math kernel; with `among`, only of the stacks with these numbers."""
+    snapshot = replay.trace.snapshot
     return stacks_showing(snapshot, frame_texts(snapshot), [MATH], among)[0]
 
 
@@ -181,7 +210,7 @@ def scores_of(replay: Replay, guess: Guess, stacks: StacksShowing, kind: Unusual
     if total < SCORES_SHARE_AT_LEAST * replay.peak[0]:
         return None
     scenario = Scenario.recorded(replay, guess)
-    scenario.size[blocks_of_passes(replay, guess, stacks(replay.trace.snapshot, None))] = 0
+    scenario.size[blocks_of_passes(replay, guess, stacks(replay, None))] = 0
     return UnusualUse(
         kind=kind,
         bytes=total,
@@ -195,7 +224,7 @@ def blocks_at_peak(replay: Replay, guess: Guess, stacks: StacksShowing) -> Integ
     """Return the rows in `Lifetimes` of the blocks at the peak that `blocks_of_passes` selects."""
     lives = replay.lifetimes
     rows = lives.alive(replay.peak[1])
-    selected = blocks_of_passes(replay, guess, stacks(replay.trace.snapshot, lives.stack[rows]))
+    selected = blocks_of_passes(replay, guess, stacks(replay, lives.stack[rows]))
     return rows[selected[rows]]
 
 

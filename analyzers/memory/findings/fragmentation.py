@@ -4,11 +4,13 @@ from collections.abc import Iterator
 
 from analyzers.memory.findings.evidence import fact, pool_words, ranks_of
 from analyzers.memory.findings.remedies import saving_by
-from analyzers.memory.model import Device, FreeBlocks, FreeMemory, Moment, Remedy
+from analyzers.memory.model import Device, FreeBlocks, FreeMemory, Moment, Oom, OomPattern, Remedy
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.words import EXPANDABLE_SEGMENTS, quantity, share, size
 
 SPLIT_SHARE_AT_LEAST, SPLIT_BYTES_AT_LEAST = 0.2, 64 << 20
+WORTH_JOINING = 0.05
+"""The share of the reserved memory from which on fragmented free memory explains why a request failed."""
 PLACES_SHOWN = 3
 FEWER_SIZES = "Allocate fewer different sizes: pad batches to a few lengths."
 
@@ -19,7 +21,7 @@ def fragmentation_findings(device: Device) -> Iterator[Finding]:
     if free is None:
         return
     match free.moment:
-        case Moment.FAILED_REQUEST if device.oom and would_have_served(free, device.oom.requested_bytes):
+        case Moment.FAILED_REQUEST if device.oom and is_fragmented(device, device.oom):
             yield blocked_finding(device, free, device.oom.requested_bytes)
         case Moment.PEAK if free.split_bytes >= max(SPLIT_BYTES_AT_LEAST, SPLIT_SHARE_AT_LEAST * free.reserved_bytes):
             yield split_finding(device, free)
@@ -32,6 +34,24 @@ def would_have_served(free: FreeMemory, request: int) -> bool:
     segments could join them.
     """
     return free.largest_bytes < request <= free.split_bytes + (free.device_free_bytes or 0)
+
+
+def is_served_by_pieces(device: Device, oom: Oom) -> bool:
+    """Return whether joining free memory would have satisfied a request, and no estimate contradicts it."""
+    saving = saving_by(device, Remedy.EXPANDABLE_SEGMENTS)
+    enough = saving is None or saving.frees_bytes + oom.device_free_bytes >= oom.requested_bytes
+    return enough and is_fragmented(device, oom)
+
+
+def is_fragmented(device: Device, oom: Oom) -> bool:
+    """Return whether free memory was enough for a request but fragmented, and enough to explain the failure.
+
+    Where earlier steps had not needed as much, a few per cent would only move the failure to one of the next requests.
+    """
+    free = device.fragmentation.decisive
+    if free is None or not would_have_served(free, oom.requested_bytes):
+        return False
+    return oom.pattern is OomPattern.STEADY or free.split_bytes >= WORTH_JOINING * free.reserved_bytes
 
 
 def blocked_finding(device: Device, free: FreeMemory, request: int) -> Finding:

@@ -7,7 +7,7 @@ from analyzers.memory.findings.evidence import about, fact, in_words, innermost,
 from analyzers.memory.findings.oom_advice import abnormal_batch, input_growth, next_step
 from analyzers.memory.findings.rank_difference import difference_fact
 from analyzers.memory.findings.remedies import remedy
-from analyzers.memory.model import Device, FreeBlocks, Oom, OomPattern
+from analyzers.memory.model import CaughtRequest, Device, FreeBlocks, Oom, OomPattern
 from analyzers.report import Evidence, Finding, Severity
 from analyzers.words import capitalised, quantity, rank_names, share, size
 
@@ -22,6 +22,8 @@ WITHOUT_TENSORS = "Find out what else uses the device: `nvidia-smi` lists the pr
 def oom_findings(device: Device) -> Iterator[Finding]:
     """Yield the finding that an allocation failed, and a second one if one step or request was unusually large."""
     oom = device.oom
+    if isinstance(device.caught, CaughtRequest):
+        yield caught_finding(device, device.caught)
     if oom is None:
         return
     yield oom_finding(device, oom)
@@ -29,6 +31,25 @@ def oom_findings(device: Device) -> Iterator[Finding]:
         yield spike_finding(device, oom)
     elif oom.requested_bytes >= LARGE_REQUEST_SHARE * max(oom.allocated_bytes, 1):
         yield large_request_finding(device, oom)
+
+
+def caught_finding(device: Device, caught: CaughtRequest) -> Finding:
+    """Return the finding that the program survived failed requests."""
+    where = f" in {innermost(caught.frames)}" if caught.frames else ""
+    times = "" if caught.count == 1 else f" It is the last of {caught.count} failed requests in the recording."
+    return Finding(
+        id="memory.oom.caught",
+        severity=Severity.INFO,
+        title=f"A request for {size(caught.requested_bytes)} failed{where}, and the program went on",
+        why=f"After it, the program allocated as much memory as before, so it caught the error.{times}",
+        next="Nothing to do if the program tries what fits, as a search for the batch size or cuDNN's benchmark does."
+        " But before it fails, each such request makes the allocator give back its cache, which takes time: do not"
+        " repeat it in every step.",
+        ranks=ranks_of(device),
+        step=device.step,
+        evidence=[fact(device, f"the failed request is entry {caught.index} of the allocation history")],
+        confidence=0.8,
+    )
 
 
 def oom_finding(device: Device, oom: Oom) -> Finding:
@@ -62,7 +83,9 @@ def what_tensors_held(oom: Oom) -> str:
 def memory_name(device: Device) -> str:
     """Return the name of the memory that ran out: the host's for a recording on a CPU, or else the device's."""
     # Only recordings of a CPU have segments that are made up.
-    return "host memory (CPU)" if device.fragmentation.made_up_segments else "device memory (GPU)"
+    if device.fragmentation.made_up_segments:
+        return "host memory (CPU)"
+    return f"device memory (GPU {device.device})" if device.device else "device memory (GPU)"
 
 
 def free_memory(device: Device, oom: Oom) -> str:

@@ -2,12 +2,13 @@
 
 from analyzers.device_memory import FEWER_PROCESSES, Holder
 from analyzers.memory.difference_model import DifferenceKind
-from analyzers.memory.findings.evidence import about, innermost
-from analyzers.memory.findings.fragmentation import defragment, would_have_served
+from analyzers.memory.findings.avoidable import IF_NOT_ENOUGH, WITHOUT_MORE, avoidable_advice
+from analyzers.memory.findings.evidence import COMMON_POOL, about, innermost
+from analyzers.memory.findings.fragmentation import defragment, is_served_by_pieces
 from analyzers.memory.findings.leak import LEAK_CAUSES
 from analyzers.memory.findings.rank_difference import difference_advice
-from analyzers.memory.findings.remedies import BATCH, SEQUENCE, advice, remedy, saving_by
-from analyzers.memory.model import Device, Oom, OomPattern, Remedy
+from analyzers.memory.findings.remedies import BATCH, SEQUENCE, advice, remedy
+from analyzers.memory.model import AvoidableKind, Device, Oom, OomPattern
 from analyzers.words import size, uncapitalised
 
 LARGER_INPUTS_RATIO = 1.5
@@ -21,6 +22,10 @@ ONE_LAYER = (
 REMOVABLE = (DifferenceKind.NO_RECOMPUTATION, DifferenceKind.OUTSIDE)
 """Differences without which the rank needs what the others need, so that nothing else must change."""
 IF_INTENDED = "If that cannot change:"
+SHARE_POOLS = (
+    "Capture all CUDA graphs into one memory pool (torch.cuda.graph(..., pool=...)), or fewer of them: each has a"
+    " private pool."
+)
 CHECK_BATCH = (
     "First check why the failing step's batch is so large (collation, packing, long samples that are not"
     " truncated), and cap the sequence length. If the size is intended:"
@@ -31,20 +36,29 @@ def next_step(device: Device, oom: Oom, category: str) -> str:
     """Return what to do about a failed request, as sentences; `category` takes most of the memory.
 
     Memory that grows, and what differs from the other ranks or from earlier steps, come first, because they would fill
-    any memory. Then come changes that alone would have satisfied the request. Last comes a reduction of the largest
-    category.
+    any memory. Then come changes that alone would have satisfied the request, and what a particular change of the code
+    avoids. Last comes a reduction of the largest category.
     """
     module = crowded_layer(oom) if category == "activations" else ""
     of_layer = ONE_LAYER.format(module=module, held=size(oom.modules[module])) if module else ""
-    less = of_layer or remedy(device, oom.categories)
+    less = of_layer or remedy(device, oom.categories, failed=True)
     if oom.difference and oom.pattern is not OomPattern.GROWTH:
         first = difference_advice(device.rank or 0, oom, oom.difference)
         return first if oom.difference.kind in REMOVABLE else f"{first} {IF_INTENDED} {uncapitalised(less)}"
+    uses = oom.avoidable or []
+    if uses and uses[0].kind is AvoidableKind.EVALUATION_GRAPH:
+        return avoidable_advice(uses[0])
     if abnormal_batch(oom):
         return f"{CHECK_BATCH} {uncapitalised(of_layer or f'{advice(device, category)}.')}"
     if oom.pattern is OomPattern.GROWTH and device.growing:
         return f"{end_growth(device)} A smaller batch only delays the failure."
-    enough = serving_advice(device, oom)
+    enough, free = serving_advice(device, oom), device.fragmentation.decisive
+    if uses:
+        particular = avoidable_advice(uses[0])
+        alone = uses[0].kind in WITHOUT_MORE
+        if enough and free and uses[0].bytes > free.split_bytes:
+            return particular if alone else f"{particular} {IF_NOT_ENOUGH} {uncapitalised(enough)}"
+        less = particular if alone else f"{particular} {IF_NOT_ENOUGH} {uncapitalised(less)}"
     return f"{enough} If another request fails then: {uncapitalised(less)}" if enough else less
 
 
@@ -52,19 +66,18 @@ def serving_advice(device: Device, oom: Oom) -> str:
     """Return the change that would have satisfied the failed request as it is, in sentences; empty if none is known."""
     if is_served_by_pieces(device, oom):
         return f"{defragment(device)} The free memory together was enough for this request."
+    if pools := idle_pools(device, oom):
+        return f"{SHARE_POOLS} {size(pools)} in them were free, but only for their own graphs."
     others = sum(part.low_bytes for part in device.account if part.holder is Holder.OTHER_PROCESSES)
     if others + oom.device_free_bytes >= oom.requested_bytes and others:
         return f"{FEWER_PROCESSES}. Other processes use at least {size(others)}."
     return ""
 
 
-def is_served_by_pieces(device: Device, oom: Oom) -> bool:
-    """Return whether free memory was enough but fragmented, and no estimate contradicts expandable segments."""
-    free = device.fragmentation.decisive
-    if free is None or not would_have_served(free, oom.requested_bytes):
-        return False
-    saving = saving_by(device, Remedy.EXPANDABLE_SEGMENTS)
-    return saving is None or saving.frees_bytes + oom.device_free_bytes >= oom.requested_bytes
+def idle_pools(device: Device, oom: Oom) -> int:
+    """Return the free bytes in private pools, if they were enough for the failed request; else 0."""
+    free = sum(pool.free_bytes for pool in device.fragmentation.pools if pool.pool != COMMON_POOL)
+    return free if free + oom.device_free_bytes >= oom.requested_bytes else 0
 
 
 def end_growth(device: Device) -> str:

@@ -43,9 +43,20 @@ HELPFUL = {
 """{category: {remedy that helps against it: the beginning of a sentence about its effect}}."""
 
 
-def remedy(device: Device, categories: Mapping[str, int]) -> str:
-    """Return advice against the largest of these categories, and how much memory it would free, as sentences."""
+UNKNOWN_WHEN_FAILED = (
+    f"Use a smaller batch ({BATCH}) or sequence ({SEQUENCE}). To see which lines need most of the memory, run"
+    " `workbench inspect` on this file with `--breakdown`."
+)
+
+
+def remedy(device: Device, categories: Mapping[str, int], *, failed: bool = False) -> str:
+    """Return advice against the largest of these categories, and how much memory it would free, as sentences.
+
+    `failed`: a request failed, so that something has to become smaller even if nothing is known of the memory.
+    """
     category, total = largest(categories)
+    if failed and category == "unknown":
+        return UNKNOWN_WHEN_FAILED
     sentences = [f"{advice(device, category)}."]
     for helpful, beginning in HELPFUL.get(category, {}).items():
         if saving := saving_by(device, helpful):

@@ -19,6 +19,8 @@ def unused_memory_findings(device: Device) -> Iterator[Finding]:
         return
     if device.retries:
         yield retries_finding(device)
+    if device.idle_threshold:
+        yield threshold_finding(device, device.idle_threshold)
     unused_pools = [pool for pool in device.pools if pool.pool != COMMON_POOL and not pool.allocated_bytes]
     if sum(pool.reserved_bytes for pool in unused_pools) >= UNUSED_BYTES_AT_LEAST:
         yield unused_pools_finding(device, unused_pools)
@@ -37,7 +39,8 @@ def retries_finding(device: Device) -> Finding:
         why="The device was full. To make room, PyTorch's allocator gave cached memory that no tensor used back to the"
         f" driver, {size(freed)} in total. Each time it first waits until the device has finished all work, which"
         " makes the step longer.",
-        next=f"Leave more memory free: use a smaller batch ({BATCH}), or set {EXPANDABLE_SEGMENTS}.",
+        next=f"Leave more memory free: use a smaller batch ({BATCH})"
+        + ("." if device.fragmentation.expandable else f", or set {EXPANDABLE_SEGMENTS}."),
         ranks=ranks_of(device),
         step=device.step,
         evidence=[
@@ -49,6 +52,23 @@ def retries_finding(device: Device) -> Finding:
             for retry in device.retries[:EVIDENCE_SHOWN]
         ],
         confidence=0.8,
+    )
+
+
+def threshold_finding(device: Device, threshold: str) -> Finding:
+    """Return the finding that a setting of the allocator has no effect by itself."""
+    return Finding(
+        id="memory.idle_threshold",
+        severity=Severity.INFO,
+        title=f"garbage_collection_threshold:{threshold} has no effect unless the memory of the process is limited",
+        why="The allocator compares its reserved memory with this share of what the process may use, and does so only"
+        " if that is limited to a fraction of the device. No such limit is in the settings of the snapshot.",
+        next="Remove the setting, or call torch.cuda.memory.set_per_process_memory_fraction() with a fraction below 1."
+        " It frees cached memory earlier, and gives no memory that the allocator would not find by itself.",
+        ranks=ranks_of(device),
+        step=device.step,
+        evidence=[fact(device, f"the allocator's settings: garbage_collection_threshold {threshold}")],
+        confidence=0.7,
     )
 
 

@@ -52,11 +52,11 @@ def beginning(text: str) -> str:
 def faults(case: Case | Message, status: str, findings: list[Finding]) -> list[str]:
     """Return what is wrong with an answer."""
     wrong = []
+    title, first = (findings[0]["title"], beginning(findings[0]["next"])) if findings else ("", "")
     if case.healthy:
         wrong += [f"{f['severity']}: {f['title']}" for f in findings if f["severity"] != "info"]
-        return wrong + ([f"status {status}"] if status in ("warning", "error") else [])
-    title, first = (findings[0]["title"], beginning(findings[0]["next"])) if findings else ("", "")
-    if not (re.search(case.title, title) and re.search(case.first, first)):
+        wrong += [f"status {status}"] if status in ("warning", "error") else []
+    elif not (re.search(case.title, title) and re.search(case.first, first)):
         wrong.append(f"first advice: {title} | {first}")
     if case.never:
         wrong += [f"says: {said(f)}" for f in findings if re.search(case.never, said(f))]

@@ -1,0 +1,264 @@
+"""Find, in the memory that was in use when a request failed, what one particular change of the code would avoid.
+
+Examples: the evaluation that keeps a graph for a backward pass which never comes, the copies of a multi-tensor
+optimizer step, the float32 logits of a loss. Categories do not show these: all three are activations or temporary
+tensors, for which the general advice is a smaller batch or recomputation.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from analyzers.columns import Integers, Mask
+from analyzers.frames import Origin, origin_of
+from analyzers.memory.answers.model_groups import largest_model
+from analyzers.memory.answers.stacks import stack_lines
+from analyzers.memory.answers.unusual_use import blocks_of_passes, stacks_of_loss, stacks_of_scores
+from analyzers.memory.categories.categorise import Guess
+from analyzers.memory.categories.rules import NUMBER_OF
+from analyzers.memory.categories.stack_signs import PATTERN, Sign, frame_texts, stacks_showing
+from analyzers.memory.model import AvoidableKind, AvoidableUse
+from analyzers.memory.reading.frames import frame_text
+from analyzers.memory.reading.schema import Category
+from analyzers.memory.reading.snapshot import Snapshot
+from analyzers.memory.replay.lifetimes import Replay
+
+LOSS_SHARE = SCORES_SHARE = GATHERED_SHARE = 0.25
+BUCKETS_SHARE = PURPOSE_SHARE = 0.05
+"""The shares of the memory that was needed from which on each use explains the failure; set by hand."""
+GRAPH_STACKS, GRAPH_BLOCKS = 4, 3
+"""A graph is kept if this many lines each have this many live blocks: one for each layer, or for each batch.
+
+Without a graph each layer's tensors are freed by the next layer, and a list or a cache is filled by one or two lines.
+"""
+COPIES = re.compile(r" _multi_tensor_\w+$|_foreach_\w+")
+PURPOSES = (
+    (
+        AvoidableKind.EVALUATION,
+        re.compile(
+            r"(?i)^(?!.*train).*(^|_)(eval|evaluate|evaluation|val|valid|validate|validation"
+            r"|(test|prediction)_(step|loop|epoch))(_|$)"
+        ),
+    ),
+    (
+        AvoidableKind.AVERAGE,
+        re.compile(r"(?i)(^|_)(ema|swa|polyak)(_|$)|moving_average|averag(e|ed|ing)_(model|weight)"),
+    ),
+    (
+        AvoidableKind.CHECKPOINT,
+        re.compile(r"(?i)^(?!.*load).*(state_dict|full_tensor|(save|write|gather)_\w*(checkpoint|ckpt|model|state))"),
+    ),
+)
+"""(kind, pattern of the functions whose stacks show it); `train_and_evaluate` also trains, so it shows nothing."""
+
+
+@dataclass(frozen=True)
+class FailedRequest:
+    """A request that failed at trace entry `index`, for `requested` bytes."""
+
+    replay: Replay
+    guess: Guess
+    index: int
+    requested: int
+
+    @cached_property
+    def rows(self) -> Integers:
+        """The rows in `Lifetimes` of the blocks that were alive."""
+        return self.replay.lifetimes.alive(self.index)
+
+    @cached_property
+    def stack(self) -> int:
+        """The stack that made the request."""
+        return int(self.replay.trace.entry("stack")[self.index])
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.replay.trace.snapshot
+
+    @cached_property
+    def wanted(self) -> int:
+        """The bytes that were allocated, with the request."""
+        return int(self.replay.live_bytes[self.index]) + self.requested
+
+    def alive(self, stacks: Mask) -> Integers:
+        """Return the rows of the blocks alive whose allocating stack is in `stacks`."""
+        return self.rows[stacks[self.replay.lifetimes.allocating_stack[self.rows]]]
+
+    def bytes_of(self, rows: Integers, stacks: Mask) -> int:
+        """Return the bytes of some blocks, and of the request if its stack is in `stacks`."""
+        return int(self.replay.lifetimes.size[rows].sum()) + self.requested * bool(stacks[self.stack])
+
+    def use(self, kind: AvoidableKind, total: int, share: float, stack: int) -> Iterator[AvoidableUse]:
+        """Yield a use of `total` bytes if it is at least this share of the memory that was needed."""
+        if total and total >= share * self.wanted:
+            yield AvoidableUse(kind=kind, bytes=total, frames=stack_lines(self.snapshot, stack))
+
+    def largest_stack(self, rows: Integers) -> int:
+        """Return the stack with the most bytes among some blocks; that of the request if there are none."""
+        if not len(rows):
+            return self.stack
+        stacks, inverse = np.unique(self.replay.lifetimes.allocating_stack[rows], return_inverse=True)
+        return int(stacks[np.bincount(inverse, self.replay.lifetimes.size[rows]).argmax()])
+
+
+def avoidable_uses(replay: Replay, guess: Guess, index: int) -> list[AvoidableUse]:
+    """Return what a particular change of the code would avoid, for a request that failed at trace entry `index`.
+
+    First comes what costs nothing to avoid, then what the failing line itself was doing; the rest follows by how
+    certain its advice is.
+    """
+    request = FailedRequest(replay, guess, index, int(replay.trace.entry("size")[index]))
+    return [
+        *bucket_copies(request),
+        *optimizer_copies(request),
+        *purposes(request),
+        *loss(request),
+        *scores(request),
+        *gathered(request),
+        *model(request),
+    ]
+
+
+def optimizer_copies(request: FailedRequest) -> Iterator[AvoidableUse]:
+    """Yield the copies that a multi-tensor optimizer step makes, if the request was for one of them.
+
+    `torch.optim` calls `torch._foreach_sqrt` and the like on all parameters at once, each of which returns new tensors.
+    """
+    optimizer, copies = stacks_showing(
+        request.snapshot, frame_texts(request.snapshot), [re.compile(PATTERN[Sign.OPTIMIZER]), COPIES]
+    )
+    stacks = optimizer & copies
+    if stacks[request.stack]:
+        rows = request.alive(stacks)
+        rows = rows[request.guess.category[rows] == Category.TEMPORARY]
+        yield from request.use(AvoidableKind.OPTIMIZER_COPIES, request.bytes_of(rows, stacks), 0.0, request.stack)
+
+
+def purposes(request: FailedRequest) -> Iterator[AvoidableUse]:
+    """Yield what the request was for, if it was for an evaluation, a checkpoint or a moving average of the weights."""
+    names = outer_functions(request.snapshot)
+    purpose = purpose_of(request)
+    if purpose is None:
+        return
+    kind, line = purpose
+    pattern = next(pattern for each, pattern in PURPOSES if each is kind)
+    [stacks] = stacks_showing(request.snapshot, names, [pattern])
+    rows = request.alive(stacks)
+    if kind is AvoidableKind.EVALUATION and keeps_graph(request, rows):
+        kind = AvoidableKind.EVALUATION_GRAPH
+    for use in request.use(kind, request.bytes_of(rows, stacks), PURPOSE_SHARE, request.stack):
+        yield AvoidableUse(kind=use.kind, bytes=use.bytes, frames=use.frames, line=line)
+
+
+def outer_functions(snapshot: Snapshot) -> list[str]:
+    """Return, for each distinct frame, its function if it is in the user's code or in a package; else an empty text."""
+    c = snapshot.columns
+    pairs = zip(c["frame_file"], c["frame_name"], strict=True)
+    return [
+        snapshot.text(int(name)) if origin_of(snapshot.text(int(file))) >= Origin.PACKAGE else ""
+        for file, name in pairs
+    ]
+
+
+def purpose_of(request: FailedRequest) -> tuple[AvoidableKind, str] | None:
+    """Return what the request was for, and the frame that shows it: the innermost one whose function has such a name.
+
+    The result is None if none has, or if the stack is one of a backward pass, which no evaluation runs.
+    """
+    [engine] = stacks_showing(
+        request.snapshot, frame_texts(request.snapshot), [re.compile(PATTERN[Sign.ENGINE])], np.array([request.stack])
+    )
+    if engine[request.stack]:
+        return None
+    for frame in request.snapshot.frames.whole_stack(request.stack):
+        if origin_of(frame[1]) >= Origin.PACKAGE:
+            for kind, pattern in PURPOSES:
+                if pattern.search(frame[0]):
+                    return kind, frame_text(frame)
+    return None
+
+
+def keeps_graph(request: FailedRequest, rows: Integers) -> bool:
+    """Return whether these blocks, of a forward pass of an evaluation, are kept as if a backward pass followed."""
+    lives = request.replay.lifetimes
+    rows = rows[lives.size[rows] >= request.requested // 64]
+    stacks, inverse, counts = np.unique(lives.allocating_stack[rows], return_inverse=True, return_counts=True)
+    kept = counts >= GRAPH_BLOCKS
+    if np.count_nonzero(kept) < GRAPH_STACKS:
+        return False
+    by_stack = np.bincount(inverse, lives.size[rows], len(stacks))
+    return bool(by_stack[kept].sum() >= by_stack.sum() / 2)
+
+
+def loss(request: FailedRequest) -> Iterator[AvoidableUse]:
+    """Yield the logits of the loss and what it makes of them."""
+    stacks = stacks_of_loss(request.replay)
+    of_loss = blocks_of_passes(request.replay, request.guess, stacks)
+    rows = request.rows[of_loss[request.rows]]
+    size = request.replay.lifetimes.size
+    largest = max(int(size[rows].max(initial=0)), request.requested * bool(stacks[request.stack]))
+    # The logits, and a copy of them in another type, are as large as what the loss makes of them, or half as large.
+    alike = np.isin(size[request.rows], (largest, largest // 2)) & of_passes(request)
+    rows = np.union1d(rows, request.rows[alike]) if largest >= PURPOSE_SHARE * request.wanted else rows
+    if largest:
+        stack = request.stack if stacks[request.stack] else request.largest_stack(rows)
+        yield from request.use(AvoidableKind.LOSS, request.bytes_of(rows, stacks), LOSS_SHARE, stack)
+
+
+def of_passes(request: FailedRequest) -> Mask:
+    """Return, for each block alive, whether it is an activation or temporary."""
+    return np.isin(request.guess.category[request.rows], (Category.ACTIVATIONS, Category.TEMPORARY))
+
+
+def scores(request: FailedRequest) -> Iterator[AvoidableUse]:
+    """Yield the scores of attention that is written out."""
+    stacks = stacks_of_scores(request.replay)
+    rows = request.rows[blocks_of_passes(request.replay, request.guess, stacks)[request.rows]]
+    total = request.bytes_of(rows, stacks)
+    yield from request.use(AvoidableKind.ATTENTION_SCORES, total, SCORES_SHARE, request.largest_stack(rows))
+
+
+def gathered(request: FailedRequest) -> Iterator[AvoidableUse]:
+    """Yield the parameters that FSDP has gathered and not yet given back."""
+    rows = request.rows[request.guess.rule[request.rows] == NUMBER_OF["unsharded"]]
+    total = int(request.replay.lifetimes.size[rows].sum())
+    yield from request.use(AvoidableKind.GATHERED, total, GATHERED_SHARE, request.largest_stack(rows))
+
+
+def bucket_copies(request: FailedRequest) -> Iterator[AvoidableUse]:
+    """Yield DDP's buckets, if gradients have memory of their own beside them.
+
+    With gradient_as_bucket_view=True the gradients are views of the buckets.
+    """
+    category, size = request.guess.category[request.rows], request.replay.lifetimes.size[request.rows]
+    [stacks] = stacks_showing(request.snapshot, frame_texts(request.snapshot), [re.compile(PATTERN[Sign.BUCKETS])])
+    rows = request.alive(stacks)
+    total = int(request.replay.lifetimes.size[rows].sum())
+    if total and int(size[category == Category.GRADIENTS].sum()) >= total / 2:
+        yield from request.use(AvoidableKind.BUCKETS, total, BUCKETS_SHARE, request.largest_stack(rows))
+
+
+def model(request: FailedRequest) -> Iterator[AvoidableUse]:
+    """Yield the largest of several models, if it has most of the parameters and parameters are most of the memory."""
+    category = request.guess.category[request.rows]
+    built = (category == Category.PARAMETERS) & (request.guess.rule[request.rows] != NUMBER_OF["unsharded"])
+    size = request.replay.lifetimes.size
+    of_all = int(size[request.rows[built]].sum())
+    if of_all < request.wanted / 2 or is_trained(request, of_all):
+        return
+    largest = largest_model(request.replay, request.rows[built])
+    if largest and largest.bytes >= of_all / 2:
+        yield AvoidableUse(
+            kind=AvoidableKind.MODEL, bytes=largest.bytes, frames=largest.frames, line=largest.line, of_bytes=of_all
+        )
+
+
+def is_trained(request: FailedRequest, parameters: int) -> bool:
+    """Return whether gradients in the trace are enough for most of the parameters, given in bytes."""
+    lives = request.replay.lifetimes
+    rows = np.flatnonzero(request.guess.category == Category.GRADIENTS)
+    # In several steps the same gradients are allocated again.
+    return bool(len(rows)) and int(lives.size[rows].sum()) >= parameters / 2
