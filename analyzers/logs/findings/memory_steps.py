@@ -13,8 +13,9 @@ LOSS = re.compile(r"^(cross_entropy|nll_loss|log_softmax)$")
 LOGITS = re.compile(r"(?i)\blogits\b|lm_head|output_layer|cross_entropy|log_softmax")
 LOSS_IN_PIECES = (
     "compute the loss in pieces of the sequence, or by a kernel that fuses it with the output layer (such as Liger's"
-    " fused_linear_cross_entropy): then the logits of all tokens are never in memory at once. Otherwise "
+    " fused_linear_cross_entropy{setting}): then the logits of all tokens are never in memory at once. Otherwise "
 )
+IN_TRANSFORMERS = "; in transformers TrainingArguments(use_liger_kernel=True)"
 LARGE_SHARE, UNUSED_SHARE = 0.05, 0.1
 """A request of the first share of the device is large by itself; reserved memory of which the second share is not in
 use is fragmented, or else nearly full."""
@@ -55,7 +56,8 @@ def for_memory(cause: Cause) -> str:
     """Return advice on using less device memory."""
     if particular := particular_memory_advice(cause):
         return particular
-    first = LOSS_IN_PIECES if is_for_loss(cause) else ""
+    setting = IN_TRANSFORMERS if "/transformers/" in cause.lead.excerpt else ""
+    first = LOSS_IN_PIECES.format(setting=setting) if is_for_loss(cause) else ""
     return (
         f"{first}use a smaller batch or sequence, recompute activations, or shard over more ranks. To see what fills"
         " the memory, record a memory snapshot (`torch.cuda.memory._record_memory_history()`)"
@@ -86,9 +88,9 @@ def situation_advice(cause: Cause) -> str:
 def for_one_rank(cause: Cause, ranks: int) -> str:
     """Return what to look at first where one of several ranks ran out of memory; empty if that is not what happened.
 
-    `ranks` is the number of ranks, as far as the logs show it.
+    `ranks` is the number of ranks, as far as the logs show it: that of a rank shows that all lower ones exist.
     """
-    if cause.kind is not LogClass.OOM or len(cause.ranks) != 1 or ranks < 2:
+    if cause.kind is not LogClass.OOM or len(cause.ranks) != 1 or max(ranks, cause.ranks[0] + 1) < 2:
         return ""
     if particular_memory_advice(cause) or is_for_loss(cause):
         return ""

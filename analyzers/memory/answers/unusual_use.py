@@ -204,20 +204,39 @@ def stacks_of_fallback(replay: Replay, among: Integers | None = None) -> Mask:
 
 
 def scores_of(replay: Replay, guess: Guess, stacks: StacksShowing, kind: UnusualKind) -> UnusualUse | None:
-    """Return the part of the peak that the stacks selected by `stacks` allocated; None if it is less than a tenth."""
+    """Return the part of the peak that the stacks selected by `stacks` allocated; None if it is less than a tenth.
+
+    Temporary tensors of the same sizes count too, if any are alive at the peak.
+    """
+    lives = replay.lifetimes
     rows = blocks_at_peak(replay, guess, stacks)
-    total = int(replay.lifetimes.size[rows].sum())
-    if total < SCORES_SHARE_AT_LEAST * replay.peak[0]:
+    if int(lives.size[rows].sum()) < SCORES_SHARE_AT_LEAST * replay.peak[0]:
         return None
+    selected = blocks_of_passes(replay, guess, stacks(replay, None))
+    selected |= scratch_as_large(replay, guess, selected)
+    at_peak = lives.alive(replay.peak[1])
     scenario = Scenario.recorded(replay, guess)
-    scenario.size[blocks_of_passes(replay, guess, stacks(replay, None))] = 0
+    scenario.size[selected] = 0
     return UnusualUse(
         kind=kind,
-        bytes=total,
+        bytes=int(lives.size[at_peak[selected[at_peak]]].sum()),
         frees_bytes=replay.peak[0] - int(scenario.live_bytes().max()),
         step=None,
         frames=largest_stack(replay, rows),
     )
+
+
+def scratch_as_large(replay: Replay, guess: Guess, selected: Mask) -> Mask:
+    """Return a mask of the temporary tensors that have the size of a selected activation.
+
+    They are what the selected tensors are computed from, and their gradients. Sizes that other activations have, too,
+    are left out.
+    """
+    lives, saved = replay.lifetimes, guess.category == Category.ACTIVATIONS
+    sizes = np.setdiff1d(lives.size[selected & saved], lives.size[saved & ~selected])
+    brief = np.isin(guess.category, (Category.TEMPORARY, Category.UNKNOWN)) & (lives.born != BEFORE)
+    alike: Mask = brief & np.isin(lives.size, sizes)
+    return alike
 
 
 def blocks_at_peak(replay: Replay, guess: Guess, stacks: StacksShowing) -> Integers:

@@ -131,7 +131,8 @@ def scores_finding(device: Device, use: UnusualUse) -> Finding:
         title=f"Attention scores take {share(use.bytes, device.peak_allocated_bytes)} of peak allocated"
         f" memory{on_rank(device)}",
         why=f"The attention computes its softmax as a separate operation{in_line(use)}, so the scores stay for the"
-        f" backward pass: {size(use.bytes)} at the peak. They grow with the square of the sequence length.",
+        f" backward pass, which makes gradients as large: {size(use.bytes)} at the peak. They grow with the square of"
+        " the sequence length.",
         next="Use torch.nn.functional.scaled_dot_product_attention, with is_causal=True in place of a causal mask and"
         " with inputs in bfloat16 or float16: its fused kernels keep no scores. The peak would be about"
         f" {size(use.frees_bytes)} lower.",
@@ -140,8 +141,8 @@ def scores_finding(device: Device, use: UnusualUse) -> Finding:
         evidence=[
             fact(
                 device,
-                f"scores alive at the peak, after entry {device.peak_index} of the allocation history:"
-                f" {size(use.bytes)}",
+                f"scores and their gradients alive at the peak, after entry {device.peak_index} of the allocation"
+                f" history: {size(use.bytes)}",
                 innermost(use.frames),
             )
         ],

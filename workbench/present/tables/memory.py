@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from analyzers.memory import latest
-from analyzers.memory.model import Device, MemoryData
+from analyzers.memory.model import Device, MemoryData, MissingEvidence
 from analyzers.words import share, size
 from workbench.present.table import Table, table
 from workbench.present.tables.device_memory import device_memory
@@ -77,7 +77,10 @@ def category_tables(device: Device, suffix: str) -> Iterator[Table]:
     if device.oom and device.oom.index != device.peak_index:
         at = entry_name(device.oom.index)
         yield categories(device.oom.categories, f"Memory by category at the failed allocation{suffix}, {at}")
-    yield categories(device.categories, f"Memory by category at the peak{suffix}, {entry_name(device.peak_index)}")
+    if MissingEvidence.HISTORY in device.missing:
+        yield categories(device.categories, f"Memory by category when the snapshot was taken{suffix}")
+    else:
+        yield categories(device.categories, f"Memory by category at the peak{suffix}, {entry_name(device.peak_index)}")
 
 
 def entry_name(entry: int) -> str:
@@ -96,7 +99,8 @@ def categories(bytes_by_category: Mapping[str, int], title: str) -> Table:
 def largest_stacks(device: Device, suffix: str) -> Table:
     """Return a table of the call stacks that allocated most of the memory that is live at the peak."""
     rows = ((size(s.bytes), s.count, s.category, s.name) for s in device.top_stacks)
-    return table(f"Largest stacks at the peak{suffix}", "bytes> | blocks> | category | source line", rows, 8)
+    when = "when the snapshot was taken" if MissingEvidence.HISTORY in device.missing else "at the peak"
+    return table(f"Largest stacks {when}{suffix}", "bytes> | blocks> | category | source line", rows, 8)
 
 
 def device_name(device: Device) -> str:
