@@ -1,7 +1,7 @@
 """Measure how often loss spikes, single stalls and the first step of a straggler are found in simulated step logs, and
 how often they are reported where there are none.
 
-    python -m benchmarks.step_logs.faults [spikes|stalls|dates ...] [--seeds 300] [--part tuned|kept|all]
+    python -m benchmarks.step_logs.faults [spikes|short|stalls|dates ...] [--seeds 300] [--part tuned|kept|all]
 
 Every run is random: shape and noise of the curve, length, position and size of the fault. Healthy runs include random
 walks, heavy tails, warm-up, drops of the learning rate and periodic checkpoints. A third of the seeds is kept back:
@@ -90,6 +90,24 @@ def spike_rows(seed: int) -> Iterator[Row]:
     found = spike_steps(spiked)
     yield f"spike, {place}", any(abs(step - (at + 1)) <= 1 for step in found)
     yield "spike, no other one", all(at <= step <= at + 17 for step in found)
+
+
+def short_rows(seed: int) -> Iterator[Row]:
+    """Yield the same as `spike_rows` for runs of 10 to 30 steps, with a spike of one to three of them."""
+    chance = np.random.default_rng(10_000 + seed)
+    count = int(chance.integers(10, 31))
+    kind, loss = healthy_loss(chance, count)
+    yield f"healthy, {kind}", not spike_steps(loss)
+    at = int(chance.integers(4, count))
+    before = loss[max(0, at - 6) : at]
+    # The scatter of neighbours contains the slope of the curve: a spike stands out from both.
+    scatter = float(np.std(np.diff(before)))
+    length = int(chance.integers(1, 4))
+    spiked = loss.copy()
+    spiked[at : at + length] += max(float(chance.uniform(0.4, 2.0)) * float(before[-1]), 10 * scatter)
+    found = spike_steps(spiked)
+    yield f"spike, {'before step 9' if at < 8 else 'from step 9 on'}", at + 1 in found
+    yield "spike, no other one", set(found) <= {at + 1}
 
 
 def spike_steps(loss: np.ndarray) -> list[int]:
@@ -244,7 +262,12 @@ def steps_of_columns(columns: dict[str, np.ndarray]) -> Any:
     return steps_of(Source(), combined([chunk]), [], [])
 
 
-PARTS: dict[str, Callable[[int], Iterator[Row]]] = {"spikes": spike_rows, "stalls": stall_rows, "dates": date_rows}
+PARTS: dict[str, Callable[[int], Iterator[Row]]] = {
+    "spikes": spike_rows,
+    "short": short_rows,
+    "stalls": stall_rows,
+    "dates": date_rows,
+}
 
 
 def main() -> int:

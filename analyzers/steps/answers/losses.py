@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analyzers.columns import Floats
+from analyzers.steps.answers.early_jumps import early_jumps
 from analyzers.steps.model import Event, EventKind
 from analyzers.steps.reading.log_lines import BROKEN, FINITE
 from analyzers.steps.robust_statistics import MAD_TO_STD, robust_deviation
@@ -105,17 +106,22 @@ def spikes(kind: EventKind, values: "pd.Series[float]", deviations: float, share
     """Return events of this kind for values that are far above the values before them, the highest first.
 
     Consecutive high values are one event. A value is far above if it exceeds its expected value by two limits: by
-    `deviations` robust standard deviations, and by the fraction `share` of the expected value.
+    `deviations` robust standard deviations, and by the fraction `share` of the expected value. The first values of a
+    loss have `early_jumps` too.
     """
     if len(values) <= BEFORE_AT_LEAST:
         return []
     numbers, index = np.asarray(values, dtype=float), values.index.to_numpy()
     expected = expected_values(numbers)
     # Relative to the level, as the noise of a loss shrinks with it; near zero, to a tenth of the usual level.
-    scale = np.maximum(np.abs(expected), 0.1 * np.median(np.abs(numbers))) + 1e-30
+    smallest = 0.1 * float(np.median(np.abs(numbers))) + 1e-30
+    scale = np.maximum(np.abs(expected), smallest)
     with np.errstate(over="ignore"):  # a logged value may be close to the largest that there is
         excess = (numbers - expected) / scale
         high = excess > np.maximum(deviations * usual_excess(excess), share)
+    for at, level in early_jumps(numbers, share).items() if kind is EventKind.LOSS_SPIKE else ():
+        if not high[at]:
+            high[at], expected[at], scale[at] = True, level, max(abs(level), smallest)
     spiking, over = [], 0
     for at in map(int, np.flatnonzero(high)):
         # This value belongs to the spike before.
