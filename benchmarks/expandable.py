@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from analyzers.memory.answers.savings import expandable_segments, remappable_bytes
+from analyzers.memory.counterfactuals.savings import expandable_segments, remappable_bytes
 from analyzers.memory.loading import open_snapshot
 from analyzers.memory.replay.lifetimes import Replay
 from analyzers.memory.replay.simulator import simulate

@@ -164,7 +164,7 @@ def extend(
         InputError: A setting is not known, or a recording lacks the data to predict its effect.
     """
     from analyzers.memory.answers.breakdown import breakdowns  # late, as most reports do not need them
-    from analyzers.memory.answers.what_if import what_if
+    from analyzers.memory.counterfactuals.what_if import what_if
 
     options = options or store.Options()
     inputs = selected(artefacts, options.rank, options.step)

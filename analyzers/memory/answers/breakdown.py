@@ -8,7 +8,6 @@ import numpy as np
 
 from analyzers import store
 from analyzers.columns import Integers
-from analyzers.memory.answers.scenario import layer_of, layer_order
 from analyzers.memory.answers.stacks import call_site
 from analyzers.memory.breakdown_model import (
     Activations,
@@ -22,6 +21,7 @@ from analyzers.memory.breakdown_model import (
 )
 from analyzers.memory.categories.categorise import Guess, categorise
 from analyzers.memory.categories.gradient_names import gradient_names
+from analyzers.memory.counterfactuals.scenario import layer_of, layer_order
 from analyzers.memory.loading import open_snapshot, rank_of, step_of
 from analyzers.memory.reading.job import job_of
 from analyzers.memory.reading.schema import CATEGORIES, BlockState, Category

@@ -9,12 +9,12 @@ from analyzers.memory.answers.fragmentation import fragmentation
 from analyzers.memory.answers.larger_steps import larger_steps
 from analyzers.memory.answers.leaks import growing_stacks
 from analyzers.memory.answers.oom import caught_request, last_oom
-from analyzers.memory.answers.savings import savings
 from analyzers.memory.answers.stacks import top_stacks
 from analyzers.memory.answers.step_use import step_uses
 from analyzers.memory.answers.training_loop import training_loop
 from analyzers.memory.answers.unusual_use import unusual_uses
 from analyzers.memory.categories.categorise import Guess
+from analyzers.memory.counterfactuals.savings import savings
 from analyzers.memory.model import Device, MissingEvidence
 from analyzers.memory.reading.schema import Action
 from analyzers.memory.replay.arenas import BlockArenas, pool_uses, stream_uses

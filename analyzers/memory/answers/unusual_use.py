@@ -7,10 +7,10 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Integers, Mask
-from analyzers.memory.answers.scenario import Scenario
 from analyzers.memory.answers.stacks import stack_lines
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.categories.stack_signs import frame_texts, stacks_showing
+from analyzers.memory.counterfactuals.scenario import Scenario
 from analyzers.memory.model import UnusualKind, UnusualUse
 from analyzers.memory.reading.schema import Action, Category
 from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes, Replay

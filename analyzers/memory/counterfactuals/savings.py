@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from analyzers.columns import Integers
-from analyzers.memory.answers.scenario import Scenario, grows_with_batch, most_frequent, recompute
 from analyzers.memory.categories.categorise import Guess
+from analyzers.memory.counterfactuals.scenario import Scenario, grows_with_batch, most_frequent, recompute
 from analyzers.memory.model import Remedy, Saving
 from analyzers.memory.reading.schema import BlockState, Category
 from analyzers.memory.reading.snapshot import DeviceTrace

@@ -12,8 +12,8 @@ import numpy as np
 
 from analyzers import store
 from analyzers.errors import InputError
-from analyzers.memory.answers.scenario import Scenario, grows_with_batch, recompute
 from analyzers.memory.categories.categorise import categorise
+from analyzers.memory.counterfactuals.scenario import Scenario, grows_with_batch, recompute
 from analyzers.memory.loading import open_snapshot, rank_of, step_of
 from analyzers.memory.model import SettingChange, WhatIf
 from analyzers.memory.reading.job import BYTES_OF, job_of

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from analyzers.memory.answers.across_ranks import UnevenRank, uneven_rank
 from analyzers.memory.findings.evidence import fact, in_words, rank_subject, ranks_of
 from analyzers.memory.model import Device
+from analyzers.memory.ranks.across_ranks import UnevenRank, uneven_rank
 from analyzers.report import Finding, Severity
 from analyzers.words import share, size
 

@@ -1,1 +1,1 @@
-"""Compare a rank that ran out of memory with the other ranks, and with its own earlier steps."""
+"""Compare ranks: the memory of all of them, and a rank that ran out of memory with the others and its earlier steps."""

@@ -7,11 +7,11 @@ import msgspec
 
 from analyzers import store
 from analyzers.errors import WorkbenchError
-from analyzers.memory.answers.across_ranks import latest
 from analyzers.memory.answers.training_loop import training_loop
 from analyzers.memory.difference_model import RankDifference
 from analyzers.memory.loading import open_snapshot
 from analyzers.memory.model import Device, MissingEvidence, Oom
+from analyzers.memory.ranks.across_ranks import latest
 from analyzers.memory.ranks.call_sites import RankMemory
 from analyzers.memory.ranks.difference import Comparison, difference_of, outside_difference
 from analyzers.memory.replay.lifetimes import Replay

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from analyzers import memory
-from analyzers.memory.answers import across_ranks
+from analyzers.memory.ranks import across_ranks
 from analyzers.memory.reading.schema import CATEGORIES
 from analyzers.run import Kind, discover
 
