@@ -19,7 +19,6 @@ GRAPH_LAUNCH = re.compile(r"GraphLaunch")
 BLOCKED_FACTOR = 10
 # Kernels in a queue: CUDA takes about 1024 launches before the next launching call has to wait.
 FULL = 1000
-LAUNCHES_KERNEL, CAPTURES = re.compile(r"LaunchKernel(ExC)?$"), re.compile(r"StreamBeginCapture")
 LONG_NS = 20_000
 """The shortest kernel whose end tells whether its launching call waited for it; a call itself takes up to 10 µs."""
 LOST_AT_MOST = 0.1
@@ -39,7 +38,7 @@ def launch_times(work: Work) -> Launches | None:
     calls = distinct_values(work.launch[linked])
     duration = work.trace.columns["end"][calls] - work.trace.columns["start"][calls]
     blocked = duration[duration > BLOCKED_FACTOR * max(1.0, float(np.median(duration)))]
-    expected, lost = lost_kernels(work)
+    expected, lost = work.expected_and_lost
     long = linked[(work.own[linked] >= LONG_NS) & (work.kind[linked] != MEMORY)]
     mean, most = mean_and_most(*queue_length(work.launch_start[linked], work.start[linked]))
     return Launches(
@@ -57,21 +56,6 @@ def launch_times(work: Work) -> Launches | None:
         long=len(long),
         outlasting=int((work.launch_end[long] >= work.end[long]).sum()),
     )
-
-
-def lost_kernels(work: Work) -> tuple[int, int]:
-    """Return (number of launches whose kernels should be in the file, number of those whose kernels are not).
-
-    Kernels launched at the end may run after the recording, so only launches before that of the last recorded kernel
-    count. The result is (0, 0) if a CUDA graph was captured, as its launches run nothing, or if no launch is known.
-    """
-    trace, c = work.trace, work.trace.columns
-    if not work.linked.any() or trace.text_matches(CAPTURES).any():
-        return 0, 0
-    calls = trace.rows_named(trace.text_matches(LAUNCHES_KERNEL), LAUNCHES)
-    calls = calls[(c["correlation"][calls] >= 0) & (c["start"][calls] < work.launch_start[work.linked].max())]
-    recorded = distinct_values(c["correlation"][trace.work])
-    return len(calls), int((~np.isin(c["correlation"][calls], recorded)).sum())
 
 
 def loses_kernels(expected: int, lost: int) -> bool:

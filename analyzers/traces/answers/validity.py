@@ -7,7 +7,6 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Column
-from analyzers.traces.answers.launches import lost_kernels
 from analyzers.traces.columns.phases import BACKWARD, names_in_phases
 from analyzers.traces.columns.work import Work
 from analyzers.traces.reading.distinct import distinct_values
@@ -26,7 +25,7 @@ def device_problems(work: Work) -> Iterator[Problem]:
     linked, total = work.linked, len(work.rows)
     if unlinked := int((~linked).sum()):
         yield Problem(kind=ProblemKind.NO_LAUNCH, count=unlinked, total=total)
-    expected, lost = lost_kernels(work)
+    expected, lost = work.expected_and_lost
     if lost:
         yield Problem(kind=ProblemKind.LOST_KERNELS, count=lost, total=expected)
     early_ns = work.launch_start[linked] - work.start[linked]

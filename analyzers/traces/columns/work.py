@@ -17,6 +17,7 @@ from analyzers.traces.reading.trace import ANNOTATIONS, COMMUNICATION, COPIES, L
 HOST_COLLECTIVE = re.compile(r"^(gloo|mpi|ucc):")
 HOST_MESSAGE = re.compile(r":(send|recv)")
 # Issuing a collective is not computing, and what autograd calls its own may do nothing but wait for one.
+LAUNCHES_KERNEL, CAPTURES = re.compile(r"LaunchKernel(ExC)?$"), re.compile(r"StreamBeginCapture")
 HOST_OPERATOR = re.compile(r"^(?!_?c10d|autograd::|gloo|mpi|ucc|nccl|profiler::)\w+::")
 
 
@@ -69,6 +70,22 @@ class Work:
         It is -1 if the trace does not show which code launched the event.
         """
         return np.where(self.linked, self.trace.columns["phase"][self.launch], -1)
+
+    @cached_property
+    def expected_and_lost(self) -> tuple[int, int]:
+        """The number of launches whose kernels should be in the file, and how many of these kernels are missing in it.
+
+        Kernels launched at the end may run after the recording, so only launches before that of the last recorded
+        kernel count. The result is (0, 0) if a CUDA graph was captured, as its launches run nothing, or if no launch is
+        known.
+        """
+        trace, c = self.trace, self.trace.columns
+        if not self.linked.any() or trace.text_matches(CAPTURES).any():
+            return 0, 0
+        calls = trace.rows_named(trace.text_matches(LAUNCHES_KERNEL), LAUNCHES)
+        calls = calls[(c["correlation"][calls] >= 0) & (c["start"][calls] < self.launch_start[self.linked].max())]
+        recorded = distinct_values(c["correlation"][trace.work])
+        return len(calls), int((~np.isin(c["correlation"][calls], recorded)).sum())
 
     def step(self) -> Integers:
         """Return, for each event, the index in `trace.steps` of the step that launched it, or NO_STEP.

@@ -16,7 +16,7 @@ from analyzers.columns import Column, Integers, Mask
 from analyzers.traces.answers.collectives import RankCollectives
 from analyzers.traces.answers.costs import Attribution
 from analyzers.traces.answers.flops import Formulas, is_recomputed
-from analyzers.traces.answers.launches import loses_kernels, lost_kernels
+from analyzers.traces.answers.launches import loses_kernels
 from analyzers.traces.columns.nesting import NONE, NestedEvents, innermost_at, innermost_selected
 from analyzers.traces.columns.work import Work
 from analyzers.traces.opportunities.around_waits import emptied_by, few_steps
@@ -96,7 +96,7 @@ class AccountOpportunities:
     def waits(self) -> Iterator[Opportunity]:
         """Yield an opportunity for each reason why the device waits for the host, such as the data loader."""
         host = Host(self.work.trace)
-        if loses_kernels(*lost_kernels(self.work)):
+        if loses_kernels(*self.work.expected_and_lost):
             return
         for cause in causes(self.work, host):
             names, steps = self.host_names(cause, host), few_steps(self.work.trace, cause.intervals)
