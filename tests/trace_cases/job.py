@@ -32,6 +32,7 @@ class Job:
     steps: int = 0
     sequence: int = 0
     runtime: str = "cuda"
+    group: str = "default_pg"
 
     def event(self, name, cat, start, dur, pid=4000, tid=None, **args):
         if cat == "cuda_runtime" and name.startswith("cuda"):
@@ -118,7 +119,7 @@ class Job:
                 "backend": "nccl",
                 "rank": self.rank,
                 "world_size": self.world,
-                "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "ranks": list(range(self.world))}],
+                "pg_config": [{"pg_name": "0", "pg_desc": self.group, "ranks": list(range(self.world))}],
             },
             "record_shapes": int(self.shapes),
             "with_stack": int(self.stacks),
