@@ -32,6 +32,7 @@ PARTS = {
         "trace.launch",
         "trace.unfused_attention",
         "trace.recomputation",
+        "trace.float64",
         "trace.float32",
         "trace.misaligned",
         "trace.layout_copies",

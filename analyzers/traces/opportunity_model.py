@@ -12,10 +12,10 @@ class OpportunityKind(StrEnum):
 
     In `data_loader`, `allocation`, `compilation`, `python`, `buffer_broadcast`, `synchronising_call` and `launch`, the
     device waits, and the kind is what the host does meanwhile. `imbalance` is waiting for one rank. The other kinds are
-    work of the device that could be shorter: for example, `float32` are products that do not use tensor cores,
-    `misaligned` are products with sizes that do not fit them, `exposed_copies` are copies during which nothing
-    computes, `cross_entropy` is a loss that reads and writes large logits several times, and `elementwise` are
-    pointwise kernels that a compiler could fuse.
+    work of the device that could be shorter: for example, `float64` and `float32` are products of such numbers, which
+    tensor cores would multiply faster as TF32 or in 16 bits, `misaligned` are products with sizes that do not fit
+    tensor cores, `exposed_copies` are copies during which nothing computes, `cross_entropy` is a loss that reads and
+    writes large logits several times, and `elementwise` are pointwise kernels that a compiler could fuse.
     """
 
     DATA_LOADER = "data_loader"
@@ -27,6 +27,7 @@ class OpportunityKind(StrEnum):
     LAUNCH = "launch"
     UNFUSED_ATTENTION = "unfused_attention"
     RECOMPUTATION = "recomputation"
+    FLOAT64 = "float64"
     FLOAT32 = "float32"
     MISALIGNED = "misaligned"
     LAYOUT_COPIES = "layout_copies"

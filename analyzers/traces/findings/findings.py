@@ -23,6 +23,7 @@ from analyzers.traces.findings.opportunities import (
 )
 from analyzers.traces.findings.problems import problem_sentence
 from analyzers.traces.model import CallTotal, CompiledCode, CompiledFrame, RankTrace
+from analyzers.traces.opportunity_model import OpportunityKind
 from analyzers.traces.reading.problems import DAMAGE, Problem, ProblemKind
 from analyzers.words import duration_ns, quantity, share, times
 
@@ -158,11 +159,14 @@ def busiest_on_host(account: RankTrace) -> list[str]:
 
 def compilation_finding(account: RankTrace, compiled: CompiledCode) -> Finding:
     frames = sorted((frame for frame in compiled.frames if frame.compilations), key=lambda frame: -frame.compile_ns)
+    # A host that is far enough ahead of its device compiles while the device still works.
+    waits = account.source == "cpu" or any(one.kind is OpportunityKind.COMPILATION for one in account.opportunities)
     return account_finding(
         account,
         "trace.compiled_meanwhile",
         f"torch.compile compiled code {times(compiled.compilations)} during the recording",
         f"Compiling took {duration_ns(compiled.compile_ns)}."
+        + ("" if waits else " The device had work meanwhile: it waited for this less than 2 % of the time.")
         + (
             f" {compiled.recompiled} of {quantity(compiled.regions, 'compiled region')} had been compiled before, for"
             " different inputs."
@@ -171,7 +175,7 @@ def compilation_finding(account: RankTrace, compiled: CompiledCode) -> Finding:
         ),
         "Record some steps later, after the warm-up. If code is still compiled then, set TORCH_LOGS=recompiles to see"
         " which input changed, and mark sizes that vary with torch._dynamo.mark_dynamic.",
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if waits else Severity.INFO,
         confidence=0.9,
         facts=[
             f"{frame_name(frame)}: compiled {times(frame.compilations)} in {duration_ns(frame.compile_ns)}, now"

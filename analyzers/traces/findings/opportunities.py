@@ -64,6 +64,7 @@ IMBALANCE_CHECKS = {
 }
 """{main cause of an imbalance: how to check it}, for causes that moving the rank's data or host would not show."""
 EVENTS = dict.fromkeys(WAITS, "interval without work") | {
+    OpportunityKind.FLOAT64: "kernel",
     OpportunityKind.FLOAT32: "kernel",
     OpportunityKind.MISALIGNED: "kernel",
     OpportunityKind.ELEMENTWISE: "kernel",

@@ -83,6 +83,14 @@ WORDS = {
         "To see whether memory allows it: record a memory snapshot and run `workbench inspect --what-if ac=selective`"
         " on it.",
     ),
+    OpportunityKind.FLOAT64: Words(
+        "Matrix products and convolutions run in float64",
+        "The names of these kernels say that they compute in float64, which is at least 7 times slower than TF32 or 16"
+        " bits. This is mostly by accident: arrays of NumPy are float64, and torch.from_numpy keeps their type.",
+        "Cast the inputs to float32 where they become tensors (.float()), and leave the default type at float32. If the"
+        " job needs float64, there is nothing to do.",
+        "It helped if the next trace has no kernels with dgemm or d884gemm in their names.",
+    ),
     OpportunityKind.FLOAT32: Words(
         "Matrix products and convolutions run in float32 without tensor cores",
         "The names of these kernels say that they compute in float32 on the ordinary cores of the GPU. Its tensor cores"

@@ -28,6 +28,7 @@ class VerdictClass(StrEnum):
     SYNCHRONISING_CALL = "synchronising_call"
     LAUNCH = "launch"
     UNFUSED_ATTENTION = "unfused_attention"
+    FLOAT64 = "float64"
     FLOAT32 = "float32"
     MISALIGNED = "misaligned"
     PAGEABLE_COPIES = "pageable_copies"

@@ -24,10 +24,10 @@ from analyzers.traces.opportunities.attention import Attentions
 from analyzers.traces.opportunities.communication import ExposedCollectives, communicates
 from analyzers.traces.opportunities.gain import Playback
 from analyzers.traces.opportunities.host_copies import alone, copies_between
-from analyzers.traces.opportunities.kernel_kinds import is_layout_copy
+from analyzers.traces.opportunities.kernel_kinds import is_layout_copy, runs_in_float32, runs_in_float64
 from analyzers.traces.opportunities.losses import cross_entropy_shortening
 from analyzers.traces.opportunities.pointwise import fusable_shortening, named, parts_of_step
-from analyzers.traces.opportunities.products import MisalignedProducts, float32_shortening
+from analyzers.traces.opportunities.products import MisalignedProducts, shortening_by_tensor_cores
 from analyzers.traces.opportunities.waits import Cause, Host, causes, covered_rows
 from analyzers.traces.opportunity_model import NamedTime, Opportunity, OpportunityKind
 from analyzers.traces.reading.distinct import factorize, sums_by_code
@@ -204,7 +204,8 @@ class AccountOpportunities:
         yield OpportunityKind.RECOMPUTATION, self.recomputation_shortening()
         if work.device is None:
             return
-        yield OpportunityKind.FLOAT32, float32_shortening(work, self.formulas)
+        yield OpportunityKind.FLOAT64, shortening_by_tensor_cores(work, self.formulas, runs_in_float64)
+        yield OpportunityKind.FLOAT32, shortening_by_tensor_cores(work, self.formulas, runs_in_float32)
         yield OpportunityKind.MISALIGNED, MisalignedProducts(self.attribution, self.formulas).shortening()
         yield OpportunityKind.LAYOUT_COPIES, np.where(named(work, is_layout_copy), work.own, 0)
         pageable, other = copies_between(work)

@@ -11,6 +11,10 @@ FLOAT32 = re.compile(
 In Tensile's names only the letters after the two operands are types: `Cijk_Alik_Bljk_S_B_Bias_HA_S_SAV` is in float32,
 `Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV` in bfloat16, and `Cijk_Alik_Bljk_S_MX_B` in TF32.
 """
+FLOAT64 = re.compile(
+    r"(?<![a-z0-9])dgemm|_d884gemm|tensorop_d\d+gemm|_engine<double|convolve_dgemm|Cijk_A[a-z]+_B[a-z]+_D_?B_"
+)
+"""Matches kernels of float64 products and convolutions: D means double."""
 TENSOR_CORES = re.compile(r"tf32|s1688|s161\d\d|s884|h884|h1688|h16816|bf16|f16|half|hmma|wmma|tensorop|e4m3|e5m2")
 """Matches the names of kernels that use tensor cores or 16-bit numbers."""
 SOFTMAX = re.compile(r"softmax_warp|cunn_SoftMax|softmax", re.IGNORECASE)
@@ -41,6 +45,11 @@ def multiplies(name: str) -> bool:
 def runs_in_float32(name: str) -> bool:
     """Return whether a kernel of this name multiplies float32 numbers without tensor cores."""
     return FLOAT32.search(name) is not None and TENSOR_CORES.search(name) is None
+
+
+def runs_in_float64(name: str) -> bool:
+    """Return whether a kernel of this name multiplies float64 numbers."""
+    return FLOAT64.search(name) is not None
 
 
 def is_pointwise(name: str) -> bool:

@@ -1,6 +1,7 @@
 """Find matrix products that do not use the tensor cores, or use them badly because of their sizes."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,6 @@ from analyzers.traces.answers.flops import Formulas, decoded_list
 from analyzers.traces.answers.input_shapes import of_rows
 from analyzers.traces.columns.nesting import NONE, innermost_selected
 from analyzers.traces.columns.work import Work
-from analyzers.traces.opportunities.kernel_kinds import runs_in_float32
 from analyzers.traces.reading.distinct import distinct_values, rows_by_value
 
 TENSOR_CORE_FACTOR = 7.5
@@ -34,12 +34,13 @@ PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
 VECTOR = re.compile(r"gemv|gemmk1|dot_kernel")
 
 
-def float32_shortening(work: Work, formulas: Formulas) -> Integers:
-    """Return by how many ns each event of `work` would be shorter if its float32 product used tensor cores.
+def shortening_by_tensor_cores(work: Work, formulas: Formulas, multiplies_so: Callable[[str], bool]) -> Integers:
+    """Return by how many ns each event of `work` would be shorter if its product used tensor cores.
 
-    The value is 0 for events that do not multiply float32 numbers on ordinary cores.
+    `multiplies_so` says by a kernel's name whether it is one of these products, such as `runs_in_float32`; the value is
+    0 for all other events. A float64 product gains as much as a float32 one, if not more.
     """
-    names = np.array([runs_in_float32(name) for name in work.trace.names] or [False])
+    names = np.array([multiplies_so(name) for name in work.trace.names] or [False])
     slow = names[work.trace.columns["name"][work.rows]]
     if not has_tensor_cores(work) or not slow.any():
         return np.zeros(len(work.rows), np.int64)

@@ -4,7 +4,7 @@ import pytest
 from trace_cases.job import A100, GEMM, H100, V100, Job, product, train
 
 from analyzers.traces.loading import with_utilisation
-from analyzers.traces.opportunities.kernel_kinds import multiplies, runs_in_float32
+from analyzers.traces.opportunities.kernel_kinds import multiplies, runs_in_float32, runs_in_float64
 from analyzers.traces.reading.trace import COMMUNICATION
 
 COMMUNICATES = (
@@ -30,6 +30,12 @@ COMPUTES = (
 def test_communication_kernels_of_all_libraries_are_known_by_their_names():
     assert [name for name in COMMUNICATES if not COMMUNICATION.search(name)] == []
     assert [name for name in COMPUTES if COMMUNICATION.search(name)] == []
+
+
+def test_float64_is_told_from_float32():
+    names = "volta_dgemm_64x64_nt", "cutlass_80_tensorop_d884gemm_64x32", "Cijk_Ailk_Bljk_DB_MT32x32x8", GEMM
+    assert [runs_in_float64(name) for name in names] == [True, True, True, False]
+    assert not any(map(runs_in_float32, names))
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,17 @@
 
 import pytest
 from trace_cases.field_cases import FIELD_CASES
+from trace_cases.later_cases import LATER_CASES
 
 from analyzers import traces
 
 TOLERANCE = 0.2
+ALL = FIELD_CASES | LATER_CASES
 
 
-@pytest.mark.parametrize("name", sorted(FIELD_CASES))
+@pytest.mark.parametrize("name", sorted(ALL))
 def test_what_an_expert_would_advise_is_listed_and_nothing_else(maker, name):
-    case = FIELD_CASES[name]
+    case = ALL[name]
     [account] = maker.accounts(case.build().text())
     found = {str(one.kind): one for one in account.opportunities}
     assert set(case.advised) <= set(found) <= set(case.advised) | case.tolerated | case.any_of
@@ -21,9 +23,9 @@ def test_what_an_expert_would_advise_is_listed_and_nothing_else(maker, name):
             assert found[kind].saved_ns == pytest.approx(us * 1000, rel=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", sorted(name for name, case in FIELD_CASES.items() if case.said or case.unsaid))
+@pytest.mark.parametrize("name", sorted(name for name, case in ALL.items() if case.said or case.unsaid))
 def test_the_text_names_the_cause_and_no_remedy_that_does_not_fit(maker, name):
-    case, report = FIELD_CASES[name], traces.analyze([maker.save(FIELD_CASES[name].build().text())])
+    case, report = ALL[name], traces.analyze([maker.save(ALL[name].build().text())])
     texts = [report.verdict.sentence]
     for finding in report.findings:
         texts += [finding.title, finding.why, finding.next, *(fact.text for fact in finding.evidence)]
