@@ -21,6 +21,7 @@ from analyzers.traces.findings.common import has_graphs, is_amd, less_fragmentat
 from analyzers.traces.findings.opportunity_words import (
     BLOCKING_LAUNCHES,
     COMPILED_ALREADY,
+    FLOAT32_ON_AMD,
     OPTIMIZER,
     PERHAPS_PAGEABLE,
     TO_PAGEABLE,
@@ -53,6 +54,10 @@ IN_HOST_BOUND = {*WAITS} - {OpportunityKind.BUFFER_BROADCAST}
 TF32 = (
     " or bfloat16 parameters, or let float32 products use TF32: torch.set_float32_matmul_precision('high') and"
     " torch.backends.cudnn.allow_tf32 = True"
+)
+TF32_ON_AMD = (
+    " or bfloat16 parameters. On an MI300 float32 products can use TF32 instead:"
+    " torch.set_float32_matmul_precision('high'), with HIPBLASLT_ALLOW_TF32=1 in the environment"
 )
 FLOAT16 = " with dtype=torch.float16 and a torch.amp.GradScaler: the tensor cores of this GPU support no other type"
 IMBALANCE_CHECKS = {
@@ -149,6 +154,8 @@ def special_words(account: RankTrace, one: Opportunity) -> Words | None:
         return TO_PAGEABLE
     if one.kind is OpportunityKind.PAGEABLE_COPIES and is_amd(account):
         return PERHAPS_PAGEABLE
+    if one.kind is OpportunityKind.FLOAT32 and is_amd(account):
+        return FLOAT32_ON_AMD
     if one.measures.get("in_zero_grad", 0) > MAINLY:
         return ZERO_GRAD
     return OPTIMIZER if one.measures.get("in_optimizer", 0) > MAINLY else None
@@ -211,12 +218,14 @@ def device_advice(account: RankTrace, kind: OpportunityKind) -> str:
 def lower_precision(account: RankTrace) -> str:
     """Return the end of the sentence that advises tensor cores: the number formats that the device supports.
 
-    NVIDIA devices have TF32 and bfloat16 since the A100. On AMD devices bfloat16 came before TF32.
+    NVIDIA devices have TF32 and bfloat16 since the A100. On AMD devices bfloat16 came before TF32, which PyTorch has
+    for the MI300, and only if an environment variable allows it.
     """
     if has_only_float16(account):
         return FLOAT16
-    has_tf32 = not any(name in account.device_name for name in ("Radeon", "MI2"))
-    return TF32 if has_tf32 else " or bfloat16 parameters"
+    if is_amd(account):
+        return TF32_ON_AMD if "MI3" in account.device_name else " or bfloat16 parameters"
+    return TF32
 
 
 def has_only_float16(account: RankTrace) -> bool:

@@ -200,6 +200,14 @@ PERHAPS_PAGEABLE = Words(
     "Set pin_memory=True in the DataLoader, and copy with .to(device, non_blocking=True).",
     "It helped if the copies in the next trace are faster, and run beside kernels.",
 )
+FLOAT32_ON_AMD = Words(
+    "Matrix products and convolutions run in float32",
+    "The names of these kernels say that they compute in float32, for which the matrix cores of this GPU are some 8"
+    " times slower than for 16 bits.",
+    "Use torch.autocast",
+    "It helped if the next trace has matrix kernels that name the new type (such as BBS, HHS or S_MX_B behind Cijk)."
+    " Check that the loss curve stays about the same.",
+)
 BLOCKING_LAUNCHES = (
     "Nearly all launching calls return only when their kernel has ended: unset CUDA_LAUNCH_BLOCKING (on AMD GPUs also"
     " AMD_SERIALIZE_KERNEL and HIP_LAUNCH_BLOCKING), which is for debugging. No kernel is launched ahead with it."
