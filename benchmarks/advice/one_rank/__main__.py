@@ -16,7 +16,7 @@ import torch
 
 from analyzers import memory, unpickle
 from analyzers.report import Finding
-from benchmarks.advice.one_rank import jobs
+from benchmarks.advice.one_rank import jobs, schedules
 from benchmarks.advice.one_rank.cases import Case, Peers, Recorded, cases
 from benchmarks.advice.one_rank.snapshots import Raw, as_on_device, cut, entry_of_step, fail, live_series
 from benchmarks.blocks.categories import with_python_stacks
@@ -39,7 +39,7 @@ def train_rank(job: str, rank: int, folder: Path) -> None:
         recorders[0]._history._first = False  # noqa: SLF001
 
     # The recorder exists once the job has handed over its model.
-    getattr(jobs, job)(
+    getattr(jobs if hasattr(jobs, job) else schedules, job)(
         rank,
         lambda number: recorders[0].step(int(number)),
         lambda name: recorders[0].phase(name),  # noqa: PLW0108

@@ -60,6 +60,12 @@ EXPECTED = (
     Expected("logged_losses", 0, r"(?i)log_metrics|keeps"),
     Expected("teacher_on_rank_0", 0, r"(?is)(?=.*rank 0).*build_teacher"),
     Expected("alike", 1, r"(?i)(process|outside|nvidia-smi|other than)", outside=0.4),
+    Expected("other_loop", 1, r".", never=RANKS),
+    Expected("other_loop_and_batch", 2, r"(?is)(?=.*rank 2).*(batch|samples|inputs)", never=r"no other rank ran"),
+    Expected("wrapped_model", 3, r".", never=RANKS),
+    Expected("warm_up_stage", 0, r"(?is)(?=.*rank 0).*microbatch", never=r"no other rank ran"),
+    Expected("other_loop_and_evaluation", 0, r"(?is)(?=.*rank 0).*evaluat"),
+    Expected("samples_on_rank_0", 0, r"(?is)(?=.*rank 0).*make_figure"),
 )  # fmt: skip
 
 
