@@ -25,6 +25,8 @@ CallSite = tuple[str, ...]
 """The user's frames of a stack as `file:line function`, innermost first."""
 RECOMPUTED = re.compile(r"torch/utils/checkpoint\.py (recompute_fn|unpack_hook|backward)$")
 """Matches a frame `file function` in which activation checkpointing computes activations again."""
+OPTIMIZER = re.compile(r"torch[/\\]optim[/\\]")
+"""Matches a frame in an optimizer of PyTorch."""
 STATE = (Category.PARAMETERS, Category.GRADIENTS, Category.OPTIMIZER_STATE)
 """The categories of memory that depends on the model's size and not on the batch."""
 
@@ -53,12 +55,22 @@ class RankMemory:
     def site(self, stack: int) -> CallSite:
         """Return the call site of a stack; empty if no frame is in the user's code, or in a backward pass.
 
-        In a backward pass the line that called it stands for operations of all sizes.
+        In a backward pass the line that called it stands for operations of all sizes. In an optimizer of PyTorch the
+        call site is the optimizer's own line: which loop calls its step does not matter.
         """
         frames = self.replay.trace.snapshot.frames
         if self.in_backward[stack] or not frames.has_user_line(stack):
             return ()
+        if self.in_optimizer[stack]:
+            whole = map(frame_text, frames.whole_stack(stack))
+            return tuple(frame for frame in whole if OPTIMIZER.search(frame))[:1]
         return tuple(map(frame_text, frames.user_stack(stack)))
+
+    @cached_property
+    def in_optimizer(self) -> Mask:
+        """For each stack of the snapshot, whether it shows an optimizer of PyTorch."""
+        snapshot = self.replay.trace.snapshot
+        return stacks_showing(snapshot, frame_texts(snapshot), [OPTIMIZER])[0]
 
     @cached_property
     def in_backward(self) -> Mask:

@@ -6,14 +6,14 @@ lines have three times as much, so the whole batch is larger (`BATCH`). If `mode
 part of the tensors would be larger (`PART`), as where a router sends more tokens to one rank's experts.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
-from analyzers.memory.difference_model import DifferenceKind, Purpose, RankDifference
+from analyzers.memory.difference_model import DifferenceKind, RankDifference
 from analyzers.memory.model import Device, Oom
+from analyzers.memory.ranks.alignment import aligned_values, purpose_of
 from analyzers.memory.ranks.call_sites import STATE, CallSite, RankMemory, SiteUse, highest, joined
 from analyzers.memory.reading.schema import CATEGORIES
 
@@ -24,12 +24,6 @@ PART_SHARE = 0.2
 STATE_SHARE, OUTSIDE_RATIO = 0.2, 1.15
 DECISIVE_SHARE, DECISIVE_BYTES = 0.05, 1 << 20
 """A difference counts if it is at least this share of the memory that was needed, and so many bytes."""
-PURPOSES = (
-    (Purpose.EVALUATION, re.compile(r"(?i)(^|_)(eval|valid|infer|predict|generat|test_(step|loop|epoch))")),
-    (Purpose.AVERAGE, re.compile(r"(?i)(^|_)(ema|swa|polyak|shadow)(_|$)|moving_average|averag(e|ing)_(model|weight)")),
-    (Purpose.CHECKPOINT, re.compile(r"(?i)checkpoint|state_dict|full_tensor|(^|_)save(_|$)|consolidat")),
-)
-OUTPUT = re.compile(r"(?i)cross_entropy|log_softmax|nll_loss|logits|lm_head|(^|_)head(_|$)")
 STATE_NAMES = frozenset(CATEGORIES[category] for category in STATE)
 
 
@@ -59,12 +53,24 @@ class Comparison:
     @cached_property
     def usual_largest(self) -> dict[CallSite, int]:
         """The largest block of each call site on any other rank, at any time."""
-        return highest(peer.largest() for peer in self.peers)
+        return highest(self.aligned(peer.largest()) for peer in self.peers)
 
     @cached_property
     def usual_blocks(self) -> dict[CallSite, int]:
         """The most blocks of each call site that any other rank had at the same time."""
-        return highest(peer.most_blocks() for peer in self.peers)
+        return highest(self.aligned(peer.most_blocks()) for peer in self.peers)
+
+    def aligned(self, values: Mapping[CallSite, int]) -> dict[CallSite, int]:
+        """Return the values of another rank, also for call sites of the failed rank that it has under other lines.
+
+        See `alignment`.
+        """
+        return aligned_values(self.live, {*self.live, *self.ever}, values)
+
+    @cached_property
+    def ever(self) -> dict[CallSite, int]:
+        """The largest block of each call site of the failed rank at any time."""
+        return self.failed.largest()
 
     @cached_property
     def own_earlier(self) -> dict[CallSite, int]:
@@ -167,7 +173,7 @@ def own_lines(c: Comparison) -> RankDifference:
         ranks=[],
         bytes=sum(use.bytes for use in c.own.values()),
         frames=list(worst),
-        line=line or next((frame for frame in reversed(below) if not frame.endswith(">")), worst[0]),
+        line=line or telling_frame(below, c.usual_largest) or worst[0],
         purpose=purpose,
         is_new=None if c.before is None else not set(c.own) & set(c.own_earlier),
     )
@@ -184,22 +190,19 @@ def frames_below_split(site: CallSite, others: Mapping[CallSite, int]) -> list[s
     return list(outward[split - 1 :])
 
 
+def telling_frame(below: Sequence[str], others: Mapping[CallSite, int]) -> str:
+    """Return the innermost frame that is in no call site of the others, or else the innermost one; empty without any.
+
+    `below` are frames, outermost first. What a line calls, such as the layers of the model, the others may call, too.
+    """
+    named = [frame for frame in reversed(below) if not frame.endswith(">")]
+    known = {frame for other in others for frame in other}
+    return next((frame for frame in named if frame not in known), named[0] if named else "")
+
+
 def library_names(memory: RankMemory, stack: int) -> list[str]:
     """Return the names of the functions of a stack that are inside the user's innermost frame."""
     return memory.replay.trace.snapshot.frames.native_names(stack)
-
-
-def purpose_of(frames: Sequence[str], library: Sequence[str]) -> tuple[Purpose, str]:
-    """Return what lines are for, by the names of the functions, with the frame that shows it (empty: no frame does).
-
-    `frames` are `file:line function`, outermost first; `library` are names of functions inside the innermost one.
-    """
-    for purpose, pattern in PURPOSES:
-        for frame in frames:
-            if pattern.search(frame.rpartition(" ")[2]):
-                return purpose, frame
-    names = [*(frame.rpartition(" ")[2] for frame in frames), *library]
-    return (Purpose.OUTPUT if any(map(OUTPUT.search, names)) else Purpose.UNKNOWN), ""
 
 
 def more_tensors(c: Comparison, excess: int) -> RankDifference:
