@@ -19,6 +19,9 @@ from analyzers.memory.answers.block_map import AddressContent, block_map, conten
 from analyzers.memory.breakdown_model import Breakdown
 from analyzers.memory.diff import Diff, GroupChange, Instant, between, fullest
 from analyzers.memory.model import (
+    AvoidableKind,
+    AvoidableUse,
+    CaughtRequest,
     Device,
     Fragmentation,
     Growth,
@@ -38,7 +41,10 @@ from analyzers.memory.report import analyze, compare, extend
 __all__ = [
     "CATEGORIES",
     "AddressContent",
+    "AvoidableKind",
+    "AvoidableUse",
     "Breakdown",
+    "CaughtRequest",
     "Device",
     "Diff",
     "Fragmentation",

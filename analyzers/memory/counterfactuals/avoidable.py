@@ -209,8 +209,12 @@ def loss(request: FailedRequest) -> Iterator[AvoidableUse]:
 
 
 def of_passes(request: FailedRequest) -> Mask:
-    """Return, for each block alive, whether it is an activation or temporary."""
-    return np.isin(request.guess.category[request.rows], (Category.ACTIVATIONS, Category.TEMPORARY))
+    """Return, for each block alive, whether it may belong to a forward or backward pass.
+
+    Where a step is not complete, the category of what its loss allocated may be unknown.
+    """
+    of_pass = (Category.ACTIVATIONS, Category.TEMPORARY, Category.UNKNOWN)
+    return np.isin(request.guess.category[request.rows], of_pass)
 
 
 def scores(request: FailedRequest) -> Iterator[AvoidableUse]:
