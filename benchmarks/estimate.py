@@ -16,6 +16,8 @@ from workbench.launch.plan import Request
 ROOT = Path(__file__).parents[1]
 LARGE = ("--model.flavor", "debugmodel_large")
 FULL, SELECTIVE = ("--activation_checkpoint.mode", "full"), ("--activation_checkpoint.mode", "selective")
+VALIDATION = ("--validation.enable", "--validation.freq", "1", "--validation.steps", "2",
+              "--validation.local_batch_size", "64")  # fmt: skip
 OP = (*SELECTIVE, "--activation_checkpoint.selective_ac_option", "op")
 
 
@@ -45,6 +47,12 @@ CASES = [
     Case("fsdp", 2, LARGE),
     Case("ddp", 2, (*LARGE, *FULL)),
     Case("fsdp", 2, ("--training.global_batch_size", "16")),
+    Case("fsdp", 1, VALIDATION),
+    Case("fsdp", 2, (*VALIDATION, *FULL)),
+    Case("ddp", 2, (*VALIDATION, "--training.mixed_precision_param", "bfloat16")),
+    Case("fsdp", 2, (*VALIDATION, *LARGE, "--training.local_batch_size", "1")),
+    *(Case("fsdp", 2, (*VALIDATION, f"--parallelism.{name}_parallel_degree", "2")) for name in ("tensor", "context")),
+    Case("fsdp", 2, (*VALIDATION, "--parallelism.pipeline_parallel_degree", "2", "--training.local_batch_size", "8")),
 ]
 
 

@@ -102,7 +102,9 @@ def rehearse_stage(local: LocalProblem, stage: int) -> None:
 
 
 def step_without_values(config: JobConfig, world: World) -> tuple[int, int]:
-    """Run one step on fake tensors; return (number of layers on this rank, number of layers that ran).
+    """Run one step, and a validation if there is one, on fake tensors.
+
+    Return (number of layers on this rank, number of layers that ran).
 
     If most layers are identical, only a few of them run.
     """
@@ -115,5 +117,8 @@ def step_without_values(config: JobConfig, world: World) -> tuple[int, int]:
         for model in models:
             model.to_empty(device=world.device)
             model.reset_buffers()
-        Rehearsal(config, world, models).step()
+        rehearsal = Rehearsal(config, world, models)
+        rehearsal.step()
+        if config.validation.enable:
+            rehearsal.validate()
     return sum(len(part.layers) for part in parts), sum(len(part.layers) for part in shown)

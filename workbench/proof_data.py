@@ -14,7 +14,8 @@ class Basis(StrEnum):
     """The method by which the peak memory with changed settings was predicted.
 
     `rehearsal`: one step with the changed settings was run on tensors without values, which shows its whole peak.
-    `failed_request`: the memory at the failed request was scaled down with the batch; the peak may come after it.
+    `failed_request`: the memory at the failed request was scaled down with the batch; the peak may come after it, so
+    that the prediction is a lower bound.
     """
 
     REHEARSAL = "rehearsal"
@@ -62,8 +63,8 @@ class ProofData(msgspec.Struct, frozen=True, kw_only=True):
     the failure. `needed_bytes` is the predicted peak with unchanged settings (None: not predicted).
 
     `considered` has the changes of settings in the order in which they were tried, and `basis` is the method that
-    predicted their memory (None: nothing was predicted). `margin` is the relative error that such a prediction may
-    have, such as 0.05; None if there was no prediction.
+    predicted their memory (None: nothing was predicted). `margin` is the relative error that the last of these
+    predictions may have, such as 0.05; None if there was no prediction, or if it is a lower bound.
 
     The job was run with each change that fits until one run passed. `reruns` is the number of these runs, and `rerun`
     is the last one. If there was none, `rerun` is None, `not_applied` says why, and `instead` says what to do.

@@ -116,8 +116,9 @@ class PlanData(msgspec.Struct, frozen=True):
     faster.
 
     `candidates` is the number of settings that were compared. `rehearsed` of them were run on tensors without values to
-    measure their peak memory; `smallest_bytes` is the smallest of these peaks (None: none was measured). `seconds` is
-    how long the search took; `complete` is false if its time was up before its end.
+    measure their peak memory; `smallest_bytes` is the smallest of these peaks (None: none was measured), and
+    `validation_bytes` the smallest peak of the validation alone (None: there is no validation). `seconds` is how long
+    the search took; `complete` is false if its time was up before its end.
     """
 
     world_size: int
@@ -134,6 +135,7 @@ class PlanData(msgspec.Struct, frozen=True):
     next_larger: PlannedSettings | None
     smallest_bytes: int | None
     speed_margin: float = 0.0
+    validation_bytes: int | None = None
 
     @property
     def first_rank(self) -> int:

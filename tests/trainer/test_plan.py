@@ -95,6 +95,24 @@ def test_best_plan_fits_and_the_next_larger_batch_does_not():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("limit", "fits"), [(40, False), (80, True)])
+def test_a_validation_that_does_not_fit_ends_the_search(limit, fits):
+    """A validation batch of 128 needs 51 MB whatever the training does; training alone fits into 40 MB."""
+    flags = ["--config", "configs/fsdp.toml", "--validation.enable", "--validation.local_batch_size", "128"]
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer.plan", f"{limit}000000", "0", "cpu", "1", *flags],
+        env=os.environ | {"WORLD_SIZE": "1", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert found["complete"]
+    assert bool(found["plans"]) == fits
+    assert 45_000_000 < found["validation_bytes"] < 60_000_000
+    # A batch whose training needs less than the validation is no reason to leave out a larger one.
+    assert not fits or found["plans"][0]["peak_bytes"] >= found["validation_bytes"]
+
+
+@pytest.mark.slow
 def test_unknown_device_is_refused():
     done = subprocess.run(
         [sys.executable, "-m", "trainer.plan", "20000000", "0", "abacus", "1"],

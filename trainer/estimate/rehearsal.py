@@ -26,6 +26,7 @@ from trainer.parallel.mesh import World, build_world
 from trainer.parallel.pipeline import build_step, join_parts
 from trainer.parallel.plan import build_parts
 from trainer.step import Batch
+from trainer.validation import untouched
 from workbench.recorders.memory.tensor_hooks import COMMUNICATION, INPUTS
 
 STEPS_WITH_EXPERTS = 2
@@ -34,6 +35,8 @@ MAX_BATCHES = 2
 """The most accumulated batches that are run: from the second one on, gradients exist and memory stays the same."""
 ENDS = 2
 """The number of layers at either end whose memory differs from that of the others; FSDP gathers one layer ahead."""
+VALIDATION = "eval"
+"""The name of the window of a validation."""
 Phase = Callable[[str], AbstractContextManager[None]]
 NUMBER_SIGN = " #"
 """The text between the name of a window (a part of the step) and the number of the pass through the pipeline."""
@@ -52,7 +55,8 @@ def rehearse(config: JobConfig, world: World, args: ModelArgs, parts: Sequence[P
 
     `args` is the shape of the model. Windows are the phases of the step. In the forward and backward pass, the first
     and last `ENDS` layers of a part have their own windows ("bwd +0" is the first layer, "bwd -1" the last), because
-    their memory differs from that of the other layers. In a pipeline, each pass has separate windows.
+    their memory differs from that of the other layers. In a pipeline, each pass has separate windows. The validation,
+    if the configuration has one, is the window "eval".
     """
     models = build_parts(config, world, args, parts)
     # The weights come from the meta device: FSDP shards there much faster than on fake tensors.
@@ -67,12 +71,17 @@ def rehearse(config: JobConfig, world: World, args: ModelArgs, parts: Sequence[P
 
 
 def routed_tokens(config: JobConfig, args: ModelArgs, mesh: Degrees) -> int:
-    """Return the number of token copies that a rank sends to experts in one forward pass: `top_k` for each token."""
+    """Return the number of token copies that a rank sends to experts in one forward pass of a training step."""
     training, parallelism = config.training, config.parallelism
     is_pipeline = mesh.pp > 1
     rows = parallelism.pipeline_parallel_microbatch_size if is_pipeline else training.local_batch_size
+    return token_copies(rows, training.seq_len, args, mesh)
+
+
+def token_copies(rows: int, length: int, args: ModelArgs, mesh: Degrees) -> int:
+    """Return the number of token copies that a rank sends to experts for `rows` sequences: `top_k` for each token."""
     # A rank of tensor parallelism sends its part of the sequence.
-    return rows * training.seq_len // (mesh.cp * mesh.tp) * getattr(args, "top_k", 0)
+    return rows * length // (mesh.cp * mesh.tp) * getattr(args, "top_k", 0)
 
 
 @dataclass
@@ -96,7 +105,7 @@ class Rehearsal:
         self.passes: Counter[int] = Counter()
 
     def peaks(self) -> dict[str, Peak]:
-        """Run a step, and return {window: its peak memory}.
+        """Run a step and a validation, if there is one, and return {window: its peak memory}.
 
         The optimizer's state is created before the step, because it exists in all steps except the first. A model with
         experts runs `STEPS_WITH_EXPERTS` steps, and the last one counts.
@@ -111,8 +120,10 @@ class Rehearsal:
                 self.tracker.peaks.clear()
                 self.passes.clear()
                 self.step()
-        for handle in handles:
-            handle.remove()
+            for handle in handles:
+                handle.remove()
+            if self.config.validation.enable:
+                self.validate()
         return self.tracker.peaks
 
     def create_state(self) -> None:
@@ -128,9 +139,18 @@ class Rehearsal:
 
     def step(self) -> None:
         """Run one optimizer step, with at most `MAX_BATCHES` accumulated batches."""
+        training = self.config.training
         for _ in range(min(self.compute.accumulation_steps, MAX_BATCHES)):
-            self.compute.forward_backward(self.batch())
+            self.compute.forward_backward(self.batch(training.local_batch_size, training.seq_len))
         self.compute.update()
+
+    def validate(self) -> None:
+        """Compute the loss of one validation batch; the others need the same memory."""
+        validation, mesh = self.config.validation, self.world.degrees
+        rows, length = validation.local_batch_size, validation.seq_len or self.config.training.seq_len
+        routed = token_copies(rows, length, self.models[0].args, mesh)
+        with self.phase(VALIDATION), even_routing(routed), torch.no_grad(), untouched(self.models):
+            self.compute.evaluate(self.batch(rows, length))
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -141,14 +161,14 @@ class Rehearsal:
         yield
         self.tracker.window("")
 
-    def batch(self) -> Batch:
-        """Return fake (inputs, labels) that occupy as much memory as a batch of the data loader.
+    def batch(self, rows: int, length: int) -> Batch:
+        """Return fake (inputs, labels) that occupy as much memory as a batch of `rows` sequences from the data loader.
 
         As in the loader, both are views of one tensor. With context parallelism they are two copies.
         """
-        training, ranks = self.config.training, self.world.degrees.cp
-        rows = torch.empty(training.local_batch_size, training.seq_len // ranks + 1, dtype=torch.int64)
-        inputs, labels = rows[:, :-1], rows[:, 1:]
+        ranks = self.world.degrees.cp
+        tokens = torch.empty(rows, length // ranks + 1, dtype=torch.int64)
+        inputs, labels = tokens[:, :-1], tokens[:, 1:]
         batch = (inputs.clone(), labels.clone()) if ranks > 1 else (inputs, labels)
         for tensor in batch:
             self.tracker.add_storage(tensor.untyped_storage(), INPUTS)

@@ -74,6 +74,7 @@ def plan(config: JobConfig, kept: Sequence[str], wish: Wish) -> dict[str, object
         "plans": [described(one) | {"rank": rank_of(one, plans)} for one in plans],
         "next_larger": described(larger) if larger else None,
         "smallest_bytes": min(search.rehearsed.values(), default=None),
+        "validation_bytes": min(search.validations.values(), default=None),
     }
 
 

@@ -48,6 +48,12 @@ class Candidate:
         """
         return replace(self, batch=1)
 
+    @property
+    def layout(self) -> "Candidate":
+        """The same candidate with a batch size of one and without recomputation, neither of which a validation has."""
+        mode, option = RECOMPUTATION[0]
+        return replace(self, batch=1, mode=mode, option=option)
+
     def settings(self) -> dict[str, Any]:
         """Return the candidate as {configuration key: value}, such as "training.dtype": "bfloat16"."""
         values: dict[str, Any] = {

@@ -9,11 +9,13 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
 
 from trainer.config import JobConfig
 from trainer.errors import TrainerError
 from trainer.estimate.__main__ import Case, answer, start
 from trainer.estimate.mesh import local_problem
+from trainer.estimate.rehearsal import VALIDATION
 from trainer.models.decoder import model_args
 from trainer.plan.candidates import Candidate, configured
 from trainer.plan.devices import DeviceSpeed
@@ -32,6 +34,13 @@ NEVER_LOWER = 0.5
 """The smallest factor by which a measured peak may reduce the formula's estimate for other batch sizes."""
 
 
+class Measured(NamedTuple):
+    """The peak memory of a rank in bytes: of a training step, and of the validation (0: there is none)."""
+
+    step: int
+    validation: int
+
+
 @dataclass(frozen=True)
 class Plan:
     """A candidate (one choice of settings), its measured peak memory in bytes, and its estimated step time."""
@@ -46,7 +55,8 @@ class Search:
     """A search for the fastest settings of one job on `world_size` ranks that fit into `usable` bytes on each rank.
 
     The search ends at `deadline`, a time of the monotonic clock. `rehearsed` has the measured peak memory of candidates
-    in bytes. `refused` has the candidates that the trainer cannot run.
+    in bytes, and `steps` the peak of a training step alone. `validations` is {layout: bytes of the validation}, which
+    has no batch of the training and no recomputation. `refused` has the candidates that the trainer cannot run.
     """
 
     config: JobConfig
@@ -55,6 +65,8 @@ class Search:
     speed: DeviceSpeed
     deadline: float
     rehearsed: dict[Candidate, int] = field(default_factory=dict)
+    steps: dict[Candidate, int] = field(default_factory=dict)
+    validations: dict[Candidate, int] = field(default_factory=dict)
     refused: set[Candidate] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -98,13 +110,18 @@ class Search:
         """Return the estimated peak memory of a candidate in bytes: the formula's value times a measured correction.
 
         The correction comes from a measured candidate that differs only in the batch size, as little as possible. If
-        there is none, the estimate is optimistic, so that the candidate is measured if it may fit.
+        there is none, the estimate is optimistic, so that the candidate is measured if it may fit. No peak is below
+        that of the validation.
         """
-        family = [(abs(known.batch - choice.batch), known) for known in self.rehearsed if known.family == choice.family]
+        return max(self.corrected_step(choice), self.validations.get(choice.layout, 0))
+
+    def corrected_step(self, choice: Candidate) -> float:
+        """Return the estimated peak memory of a training step in bytes; see `corrected`."""
+        family = [(abs(known.batch - choice.batch), known) for known in self.steps if known.family == choice.family]
         if not family:
             return OPTIMISM * self.formula(choice)
         _, nearest = min(family, key=lambda item: item[0])
-        return self.formula(choice) * max(self.rehearsed[nearest] / self.formula(nearest), NEVER_LOWER)
+        return self.formula(choice) * max(self.steps[nearest] / self.formula(nearest), NEVER_LOWER)
 
     def formula(self, choice: Candidate) -> int:
         """Return the peak memory of a candidate in bytes according to a formula, without measuring it."""
@@ -121,16 +138,20 @@ class Search:
         """
         running = [(choice, [start(case) for case in self.cases(choice)]) for choice in choices]
         for choice, processes in running:
-            peaks = list[int]()
+            measured = list[Measured]()
             for process in processes:
                 try:
-                    peaks.append(peak_of(self.answer(process)))
+                    measured.append(measured_of(self.answer(process)))
                 except TrainerError:
                     self.refused.add(choice)
             if choice not in self.refused:
                 # A rehearsal keeps on the device what offload keeps on the host.
                 moved = state_bytes(self.model, choice) if choice.offload else 0
-                self.rehearsed[choice] = max(peaks) - moved
+                self.steps[choice] = max(rank.step for rank in measured) - moved
+                validation = max(rank.validation for rank in measured) - moved
+                self.rehearsed[choice] = max(self.steps[choice], validation)
+                if self.config.validation.enable:
+                    self.validations[choice.layout] = validation
 
     def answer(self, process: Connection) -> dict[str, object]:
         """Return the memory of a rank, measured by the process at the other end of the pipe `process`.
@@ -185,9 +206,8 @@ class Search:
         return Plan(following, peak, self.time_of(following)) if peak is not None else None
 
 
-def peak_of(memory: dict[str, object]) -> int:
-    """Return the peak in bytes from the measured memory of a rank, which is the result of `Search.answer`."""
-    peak = memory["peak_bytes"]
-    if not isinstance(peak, int):
-        raise TypeError(f"peak_bytes is {peak!r}")
-    return peak
+def measured_of(memory: dict[str, Any]) -> Measured:
+    """Return the peaks of a rank from its measured memory, which is the result of `Search.answer`."""
+    windows = dict(memory["windows"])
+    validation = windows.pop(VALIDATION, 0)
+    return Measured(max(windows.values()), validation)

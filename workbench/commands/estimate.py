@@ -92,11 +92,13 @@ def smaller_settings(config: JobConfig, found: TrainerEstimate) -> Iterator[tupl
 
     `found` is the estimate for the unchanged configuration.
     """
-    batch, copies = config.training.local_batch_size, found.mesh["dp_replicate"]
-    if config.activation_checkpoint.mode != "full":
+    in_validation = max(found.ranks, key=lambda rank: rank.peak_bytes).peak_window == "eval"
+    section, copies = "validation" if in_validation else "training", found.mesh["dp_replicate"]
+    batch = config.validation.local_batch_size if in_validation else config.training.local_batch_size
+    if config.activation_checkpoint.mode != "full" and not in_validation:
         yield "--activation_checkpoint.mode", "full"
     if batch > 1:
-        yield "--training.local_batch_size", str(batch // 2)
+        yield f"--{section}.local_batch_size", str(batch // 2)
     if copies > 1:
         names = "--parallelism.data_parallel_replicate_degree", "--parallelism.data_parallel_shard_degree"
         yield names[0], "1", names[1], "-1"

@@ -83,9 +83,10 @@ def too_large(data: PlanData) -> Finding:
         severity=Severity.ERROR,
         title=f"None of the settings that were tried fits into {size(data.usable_bytes)}",
         why=f"Of {quantity(data.candidates, 'choice')} the {data.rehearsed} most promising were tried in a step on"
-        " tensors"
-        f" without values; the smallest peak is {size(data.smallest_bytes)}.",
-        next="Use more ranks, a shorter sequence (training.seq_len) or a smaller model.",
+        f" tensors without values; the smallest peak is {size(data.smallest_bytes)}.",
+        next=f"Lower validation.local_batch_size: the validation alone needs {size(data.validation_bytes)}."
+        if (data.validation_bytes or 0) > data.usable_bytes
+        else "Use more ranks, a shorter sequence (training.seq_len) or a smaller model.",
         evidence=[Evidence(text=f"limit {size(data.limit_bytes)}, margin {percent(data.margin)}")],
         confidence=NO_PLAN_CONFIDENCE,
     )

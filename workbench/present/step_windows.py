@@ -6,6 +6,7 @@ NAMES = {
     "bwd": "the backward pass of the loss and the output layer",
     "grad_clip": "gradient clipping",
     "optim": "the optimizer step",
+    "eval": "the validation",
     "forward": "the forward pass",
     "backward": "the backward pass",
     "optimizer": "the optimizer step",

@@ -41,7 +41,7 @@ def forked_trainer() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [CASES[1], CASES[4], CASES[9]], ids=str)
+@pytest.mark.parametrize("case", [CASES[1], CASES[4], CASES[9], CASES[13]], ids=str)
 def test_the_peak_is_foreseen(case: tuple, tmp_path: Path) -> None:
     """The error is usually a third of a per cent, and up to 3 % if gloo's copies are freed late."""
     row = ERRORS["compared"](case, tmp_path, ranks.start)
@@ -209,6 +209,15 @@ def test_a_way_out_is_rehearsed(small: EstimateData) -> None:
     tight = estimate(Request(config=str(ROOT / "configs/fsdp.toml"), nproc=2), small.peak_bytes // 2)
     assert tight.findings[0].next.startswith("Set --activation_checkpoint.mode full")
     assert tight.data.options[0].peak_bytes < small.peak_bytes // 2
+
+
+@pytest.mark.slow
+def test_a_validation_that_needs_more_than_the_training_is_advised_on() -> None:
+    flags = ("--validation.enable", "--validation.local_batch_size", "64")
+    report = estimate(Request(config=str(ROOT / "configs/fsdp.toml"), nproc=1, overrides=flags), 20_000_000)
+    assert report.data.ranks[0].peak_window == "eval"
+    assert "reached in the validation" in report.findings[0].why
+    assert report.findings[0].next.startswith("Set --validation.local_batch_size 32")
 
 
 @pytest.mark.slow

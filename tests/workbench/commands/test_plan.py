@@ -1,5 +1,6 @@
 """Test the report of a plan if nothing fits, or if nothing was found in time."""
 
+import msgspec
 import pytest
 
 from analyzers.report import Status
@@ -29,6 +30,14 @@ def test_nothing_found_in_time_is_unknown(complete, status):
     found = data(complete=complete)
     findings = [too_large(found)] if complete else []
     assert verdict(found, findings).status is status
+
+
+def test_a_validation_that_is_too_large_is_what_to_change():
+    """The data say that all settings need more than the limit; here already the validation alone does."""
+    found = data(complete=True)
+    assert "Use more ranks" in too_large(found).next
+    found = msgspec.structs.replace(found, validation_bytes=3 << 29)
+    assert too_large(found).next == "Lower validation.local_batch_size: the validation alone needs 1.5 GiB."
 
 
 def test_plans_of_equal_rank_are_said_to_be_undecided():

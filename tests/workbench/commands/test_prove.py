@@ -8,14 +8,14 @@ import command_line
 import pytest
 
 from analyzers.errors import InputError
-from analyzers.memory.model import OomPattern
+from analyzers.memory.model import OomPattern, Remedy
 from analyzers.run import discover
 from analyzers.store import Options
 from trainer.config import load
 from workbench.commands.prove import rerun
 from workbench.commands.prove.changes import changes, halved
 from workbench.commands.prove.command import decided, prove, scaled
-from workbench.commands.prove.margin import margin, usable_share
+from workbench.commands.prove.margin import Prediction, rehearsed
 from workbench.commands.prove.recorded_run import RecordedRun
 from workbench.commands.prove.report import proof_report
 from workbench.commands.prove.rerun import configuration
@@ -23,6 +23,7 @@ from workbench.commands.prove.script import batch_flag, changed_command, launch_
 from workbench.errors import UsageProblem
 from workbench.present.tables.proof import proof_tables
 from workbench.proof_data import Basis, Considered, ProofData, Rerun
+from workbench.trainer_answers import RankMemory, TrainerEstimate
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CONFIG = {
@@ -67,21 +68,19 @@ def test_weights_in_bfloat16_compute_in_bfloat16_too():
     assert change == {"training.dtype": "bfloat16", "training.mixed_precision_param": "bfloat16"}
 
 
-def test_in_a_validation_temporary_tensors_grow_with_its_batch():
-    """A validation has no forward phase; its tensors were not counted, and no smaller batch seemed to fit."""
-    oom = SimpleNamespace(
-        categories={"temporary": 80, "parameters": 10}, requested_bytes=40, allocated_bytes=90, device_free_bytes=5
-    )
-    manifest = {"config": {"validation": {"local_batch_size": 8}}}
-    run = RecordedRun(Path(), manifest, SimpleNamespace(oom=oom, savings=[]), "memory.oom")
-    assert scaled(run, {"validation.local_batch_size": 2}) == 130 - 90
+def test_the_failed_request_of_a_command_gives_a_lower_bound():
+    """The part that half a batch would halve, and the failed request, are scaled: 90 + 40 - (60 + 40) * 3 / 4."""
+    oom = SimpleNamespace(requested_bytes=40, allocated_bytes=90, device_free_bytes=5)
+    device = SimpleNamespace(oom=oom, savings=[SimpleNamespace(remedy=Remedy.HALF_BATCH, of_bytes=60)])
+    run = RecordedRun(Path(), {"command": ["train.py", "--batch-size", "8"]}, device, "memory.oom")
+    assert scaled(run, {"--batch-size": 2}) == Prediction(55, None)
 
 
 def test_a_change_that_the_trainer_refuses_is_left_out():
     def predict(change):
         if "a" in change:
             raise UsageProblem("no such setting", "choose another")
-        return 900
+        return Prediction(900, 0.05)
 
     oom = SimpleNamespace(categories={}, frames=[], pattern=OomPattern.UNKNOWN)
     run = SimpleNamespace(manifest={}, device=SimpleNamespace(oom=oom), room_bytes=100, finding="memory.oom", limits={})
@@ -96,18 +95,28 @@ def test_smaller_batches_keep_the_sequences_of_a_step():
 
 
 @pytest.mark.parametrize(
-    ("basis", "mesh", "stated", "share"),
+    ("backend", "mesh", "window", "margin"),
     [
-        (Basis.REHEARSAL, {"dp_shard": 8}, 0.05, 0.95),
-        (Basis.REHEARSAL, {"tp": 2}, 0.10, 0.90),
-        (Basis.REHEARSAL, {"ep": 2}, 0.06, 0.94),
-        (Basis.FAILED_REQUEST, {}, 0.20, 0.80),
+        ("nccl", {"dp_shard": 8}, "bwd", 0.05),
+        ("gloo", {"dp_shard": 2}, "bwd", 0.15),
+        ("gloo", {"dp_replicate": 2}, "eval", 0.05),
+        ("gloo", {"tp": 2}, "bwd", 0.10),
+        ("gloo", {"tp": 2}, "eval", 0.30),
+        ("nccl", {"ep": 2}, "bwd", 0.06),
     ],
 )
-def test_the_margin_follows_from_how_the_peak_was_predicted(basis, mesh, stated, share):
-    """Where estimates were measured to be less exact, less of the room is planned."""
-    assert margin(basis, {"mesh": mesh}) == stated
-    assert usable_share(stated) == pytest.approx(share)
+def test_the_margin_follows_from_the_mesh_and_what_gloo_may_keep(backend, mesh, window, margin):
+    """Gloo may keep as many bytes of buffers again as the estimate counts as communication: here 100 of 1000."""
+    rank = RankMemory(0, 2, 1000, window, {"communication": 100, "parameters": 900}, {window: 1000})
+    estimate = TrainerEstimate(world_size=2, mesh=mesh, model="m", parameters=9, layers=1, assumptions=[], ranks=[rank])
+    assert rehearsed(estimate, backend) == (1000, pytest.approx(margin))
+
+
+@pytest.mark.parametrize(("margin", "fits"), [(0.05, 950), (0.3, 700), (None, 800)])
+def test_the_margin_of_a_prediction_is_left_free(margin, fits):
+    """Of a lower bound a fifth is left free."""
+    assert Prediction(fits, margin).fits(1000)
+    assert not Prediction(fits + 1, margin).fits(1000)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +132,19 @@ def test_the_report_says_whether_the_error_is_within_the_margin(measured, words)
     device = SimpleNamespace(rank=0, oom=None, step=1)
     assert words in proof_report(SimpleNamespace(device=device), data).findings[0].why
     assert proof_tables(data)[0].rows[0][2] == "±1 %"
+
+
+def test_a_lower_bound_is_reported_as_one():
+    rerun = Rerun(folder="x", command=[], passed=True, steps=2, peak_bytes=1320)
+    data = ProofData(
+        finding="memory.oom", limits={}, room_bytes=2000, needed_bytes=None, basis=Basis.FAILED_REQUEST,
+        considered=[Considered(changes={"--batch-size": 1}, predicted_bytes=1000, fits=True)], rerun=rerun,
+        not_applied="",
+    )  # fmt: skip
+    device = SimpleNamespace(rank=0, oom=None, step=1)
+    why = proof_report(SimpleNamespace(device=device), data).findings[0].why
+    assert why.startswith("Predicted at least 1000 B, measured 1.3 KiB (+32 %);")
+    assert proof_tables(data)[0].rows[0][2] == "at least"
 
 
 @pytest.mark.parametrize(("number", "expected"), [(12, [6, 3]), (1, []), (8, [4, 2, 1])])

@@ -54,9 +54,10 @@ def reason_outside_settings(run: RecordedRun) -> NoChange:
     They should fit, because the estimated peak is below the limit (`workbench estimate`). So the reason must be
     something else, such as a larger batch.
     """
-    training, oom = run.manifest["config"]["training"], run.device.oom
+    config, oom = run.manifest["config"], run.device.oom
     inputs = oom.categories.get("inputs", 0) if oom else 0
-    usual = BATCH_TENSORS * TOKEN_BYTES * training["local_batch_size"] * training["seq_len"]
+    rows = config["validation" if is_validation(run) else "training"]["local_batch_size"]
+    usual = BATCH_TENSORS * TOKEN_BYTES * rows * config["training"]["seq_len"]
     if inputs >= LARGER_INPUTS * usual:
         return NoChange(
             f"the inputs were {figures(inputs / usual)} times as large as the settings say ({size(inputs)})",

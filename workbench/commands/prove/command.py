@@ -14,14 +14,12 @@ from analyzers.run import Run
 from analyzers.store import Options
 from workbench.commands.estimate import trainer_estimate
 from workbench.commands.prove.changes import (
-    EVAL_BATCH,
     NoChange,
     changes,
-    is_validation,
     reason_against_settings,
     reason_outside_settings,
 )
-from workbench.commands.prove.margin import margin, usable_share
+from workbench.commands.prove.margin import Prediction, rehearsed
 from workbench.commands.prove.recorded_run import RecordedRun, recorded_run
 from workbench.commands.prove.report import proof_report
 from workbench.commands.prove.rerun import configuration, proof_folder, rerun, written
@@ -33,7 +31,7 @@ from workbench.proof_data import Basis, Considered, ProofData, Rerun, Settings
 
 USE_ADVICE = "Follow the advice that `workbench inspect` gives on this run, and start it by hand."
 COMPARED_AT_MOST, RUNS_AT_MOST = 12, 3
-Predict = Callable[[Settings], int]
+Predict = Callable[[Settings], Prediction]
 
 
 def prove(run: Run, options: Options) -> Report[ProofData]:
@@ -67,14 +65,10 @@ def proof_of_trainer(run: RecordedRun) -> ProofData:
     if why := reason_against_settings(run):
         return unproved(run, why)
     folder = proof_folder(run.folder)
-    # A rehearsal runs a training step, and no validation.
-    if is_validation(run):
-        return decided(run, changes(run), partial(scaled, run), Basis.FAILED_REQUEST, None)
-    needed = rehearsed_peak(run, folder, {})
-    usable = usable_share(margin(Basis.REHEARSAL, run.manifest)) * run.room_bytes
-    if run.device.oom and needed <= usable:
-        return unproved(run, reason_outside_settings(run), needed)
-    return decided(run, changes(run), partial(rehearsed_peak, run, folder), Basis.REHEARSAL, needed)
+    needed = rehearsal(run, folder, {})
+    if run.device.oom and needed.fits(run.room_bytes):
+        return unproved(run, reason_outside_settings(run), needed.peak_bytes)
+    return decided(run, changes(run), partial(rehearsal, run, folder), Basis.REHEARSAL, needed.peak_bytes)
 
 
 def proof_of_command(run: RecordedRun) -> ProofData:
@@ -99,21 +93,20 @@ def decided(
 ) -> ProofData:
     """Try changes of settings in turn, and return the proof: the first run that passes, or what was tried.
 
-    `predict` returns the bytes that a change needs, and `basis` names its method. The job is run with each change that
+    `predict` returns the peak with a change, and `basis` names its method. The job is run with each change that
     fits. `needed` is the predicted peak with unchanged settings; None if unknown. A change that the trainer refuses is
     left out.
     """
     considered, runs = list[Considered](), list[Rerun]()
-    stated = margin(basis, run.manifest)
-    share = usable_share(stated)
+    stated: float | None = None
     for change in islice(candidates, COMPARED_AT_MOST):
         try:
-            peak = predict(change)
+            peak, stated = prediction = predict(change)
         except UsageProblem as refusal:
             note(f"{in_words(change)}: the trainer refuses it, {refusal}")
             continue
         # A run without a failure had enough memory: there, any change that needs less fits.
-        fits = peak <= share * run.room_bytes if run.device.oom else peak < run.device.peak_allocated_bytes
+        fits = prediction.fits(run.room_bytes) if run.device.oom else peak < run.device.peak_allocated_bytes
         considered.append(Considered(changes=change, predicted_bytes=peak, fits=fits))
         note(f"{in_words(change)}: {peak:,} bytes predicted, {'fits' if fits else 'does not fit'}")
         if fits:
@@ -142,25 +135,26 @@ def in_words(change: Settings) -> str:
     return ", ".join(f"{key} {value}" for key, value in change.items())
 
 
-def rehearsed_peak(run: RecordedRun, folder: Path, change: Settings) -> int:
-    """Return the highest peak memory of a rank in bytes with changed settings, from a step on tensors without values.
+def rehearsal(run: RecordedRun, folder: Path, change: Settings) -> Prediction:
+    """Return the highest peak memory of a rank with changed settings, from a step on tensors without values.
 
     The configuration with the change is written to `folder`.
     """
     path = written(configuration(run.manifest["config"], change, folder), folder)
     request = Request(config=str(path), nproc=run.ranks)
-    return trainer_estimate(request, ("--job.config_file", str(path))).peak_bytes
+    estimate = trainer_estimate(request, ("--job.config_file", str(path)))
+    return rehearsed(estimate, str(run.manifest.get("backend")))
 
 
-def scaled(run: RecordedRun, change: Settings) -> int:
-    """Return the bytes that would have been in use at the failed request with a smaller batch.
+def scaled(run: RecordedRun, change: Settings) -> Prediction:
+    """Return the memory that would have been in use at the failed request of a command with a smaller batch.
 
     The part of the memory that grows with the batch is scaled. The peak of the step may come later than this request,
-    so the result may be too small.
+    so the result is a lower bound.
     """
-    [(key, value)] = change.items()
-    named = batch_flag(run.manifest.get("command") or [])
-    before = run.manifest["config"]["validation"]["local_batch_size"] if key == EVAL_BATCH else named[2] if named else 1
+    [value] = change.values()
+    named = batch_flag(run.manifest["command"])
+    before = named[2] if named else 1
     oom = run.device.oom
     total = oom.allocated_bytes + oom.requested_bytes if oom else run.device.peak_allocated_bytes
-    return total - round(run.growing_bytes(in_validation=key == EVAL_BATCH) * (1 - int(value) / before))
+    return Prediction(total - round(run.growing_bytes() * (1 - int(value) / before)), None)

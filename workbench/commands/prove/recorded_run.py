@@ -13,7 +13,6 @@ from analyzers.store import Options
 from workbench.ask import memory_report
 
 FINDINGS = ("memory.oom", "memory.near_limit")
-GROWING_CATEGORIES = ("activations", "inputs", "temporary")
 
 
 @dataclass(frozen=True)
@@ -50,18 +49,11 @@ class RecordedRun:
         oom = self.device.oom
         return oom.allocated_bytes + oom.device_free_bytes if oom else self.device.limit_bytes or 0
 
-    def growing_bytes(self, *, in_validation: bool = False) -> int:
-        """Return the bytes at the failed allocation that depend on the batch size, including the failed request.
-
-        In training, these are the bytes of which half a batch would save a half. In a validation, the estimate is
-        coarser: all bytes of the categories in `GROWING_CATEGORIES`.
-        """
+    def growing_bytes(self) -> int:
+        """Return the bytes that grow with the batch at the failed allocation, including the failed request."""
         half = next((saving for saving in self.device.savings if saving.remedy is Remedy.HALF_BATCH), None)
         oom = self.device.oom
-        growing = half.of_bytes if half else 0
-        if oom and in_validation:
-            growing = sum(oom.categories.get(name, 0) for name in GROWING_CATEGORIES)
-        return growing + (oom.requested_bytes if oom else 0)
+        return (half.of_bytes if half else 0) + (oom.requested_bytes if oom else 0)
 
 
 def recorded_run(run: Run, options: Options) -> RecordedRun:

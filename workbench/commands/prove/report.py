@@ -43,8 +43,8 @@ def finding(run: RecordedRun, data: ProofData) -> Finding:
         title=f"With {change} the run fits: {quantity(data.rerun.steps, 'step')} ran under the same limit"
         if passed
         else f"With {change} the run still fails",
-        why=f"Predicted {size(data.applied.predicted_bytes)}, measured {measured_text}; tensors had room for"
-        f" {size(data.room_bytes)}."
+        why=f"Predicted {at_least(data)}{size(data.applied.predicted_bytes)}, measured {measured_text}; tensors had"
+        f" room for {size(data.room_bytes)}."
         + (f" The settings as they were need {size(data.needed_bytes)}." if data.needed_bytes else ""),
         next=f"Set {change} in the job."
         if passed
@@ -54,6 +54,11 @@ def finding(run: RecordedRun, data: ProofData) -> Finding:
         evidence=[Evidence(text=" ".join(data.rerun.command), source=data.rerun.folder)],
         confidence=1.0,
     )
+
+
+def at_least(data: ProofData) -> str:
+    """Return the word that a prediction is a lower bound, to put before it; empty if it is none."""
+    return "at least " if data.basis is Basis.FAILED_REQUEST else ""
 
 
 def excess_phrase(data: ProofData) -> str:

@@ -8,9 +8,9 @@ from workbench.rerun_data import RerunData
 
 def proof_tables(data: ProofData) -> list[Table]:
     """Return the tables of a proof: predicted and measured peak memory, and the changes that were considered."""
-    rows, margin = [], "" if data.margin is None else f"±{percent(data.margin)}"
+    rows, margin = [], "at least" if data.margin is None else f"±{percent(data.margin)}"
     if data.needed_bytes:
-        rows.append(("as it was", size(data.needed_bytes), margin, "an allocation failed", "", ""))
+        rows.append(("as it was", size(data.needed_bytes), "", "an allocation failed", "", ""))
     if data.rerun and data.applied:
         measured = data.rerun.peak_bytes
         rows.append(
