@@ -350,7 +350,8 @@ def estimate(
 ) -> None:
     """Estimate the memory of each rank before a run, without GPUs.
 
-    The trainer does one step with tensors that hold no data. Further options go to the trainer as --section.key value.
+    The trainer does one step, and one batch of the validation if there is one, with tensors that hold no data. Further
+    options go to the trainer as --section.key value.
 
     With --script any PyTorch script runs to the end of its second optimizer step, with its own data, but a model and
     device tensors that hold none: workbench estimate --script train.py --limit 80GiB -- --batch-size 64

@@ -6,6 +6,7 @@ Neither the devices nor the data of the job are needed.
 from collections.abc import Iterator
 from pathlib import Path
 
+from analyzers.memory.findings.evidence import in_words
 from analyzers.report import Evidence, Finding, Report, Severity, Verdict, ranked, status_of, tool_version
 from analyzers.run import Run
 from analyzers.words import quantity, share, size
@@ -116,8 +117,8 @@ def limit_findings(data: EstimateData) -> Iterator[Finding]:
         id="estimate.oom" if over else "estimate.near_limit",
         severity=Severity.ERROR if over else Severity.WARNING,
         title=f"the estimated peak of {peak} {'does not fit into' if over else 'is close to the limit of'} {limit}",
-        why=f"{category.replace('_', ' ').capitalize()} take {share(held, data.peak_bytes)} of the peak,"
-        f" which is reached in {place_of_peak(data)}.",
+        why=f"{share(held, data.peak_bytes)} of the peak is {in_words(category)}. It is reached in"
+        f" {place_of_peak(data)}.",
         next=advice(data),
         ranks=[fullest.first_rank],
         evidence=[Evidence(text=f"{option.setting}: {size(option.peak_bytes)}") for option in data.options],
