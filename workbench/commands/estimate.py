@@ -21,6 +21,9 @@ NEAR_LIMIT = 0.9
 NOT_COUNTED = (
     "memory that is in no tensor: the device's context, workspaces of libraries, fragmentation (often 1 to 3 GiB)"
 )
+NOT_COUNTED_ON_CPU = (
+    "memory that is in no tensor: Python, the code and workspaces of libraries, data in the host's memory"
+)
 
 
 def estimate(request: Request, limit: int | None) -> Report[EstimateData]:
@@ -167,6 +170,6 @@ def verdict(data: EstimateData, findings: list[Finding]) -> Verdict:
         if not data.device
         else f"{data.model} peaks at {size(data.peak_bytes)}{limit} on {data.device}, in {place_of_peak(data)}",
         confidence=0.7 if data.assumptions else 0.9,
-        missing=[NOT_COUNTED, *data.assumptions]
+        missing=[NOT_COUNTED_ON_CPU if data.device == "cpu" else NOT_COUNTED, *data.assumptions]
         + ([] if data.limit_bytes else ["--limit, to say whether the run fits"]),
     )

@@ -1,13 +1,17 @@
 """Test the report of a plan if nothing fits, or if nothing was found in time."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from analyzers.report import Status
-from workbench.commands.plan import in_words, too_large, verdict
+from workbench.commands.plan import in_words, plan, too_large, verdict
+from workbench.launch.plan import Request
 from workbench.present.tables.plan import plan_tables
 from workbench.trainer_answers import PlanData, PlannedSettings
 
+ROOT = Path(__file__).parents[3]
 SETTINGS = {
     "parallelism.data_parallel_replicate_degree": 1, "parallelism.data_parallel_shard_degree": 2,
     "parallelism.context_parallel_degree": 1, "parallelism.tensor_parallel_degree": 1,
@@ -55,3 +59,15 @@ def test_a_plan_is_named_by_what_it_changes():
     assert in_words(PlannedSettings(changed, 1 << 20, 1.0, 100.0, 100, {}, 1)) == (
         "data_parallel_shard_degree 2, local_batch_size 1, enable_cpu_offload true, dtype float32, mode none"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "device", "notes"), [
+    ("float32", "h100", ["plan.float32"]), ("float32", "cpu", []), ("bfloat16", "h100", []),
+])  # fmt: skip
+def test_float32_on_a_gpu_is_pointed_out(dtype, device, notes):
+    """A debug configuration computes in float32, also if it is used to plan a large job."""
+    flags = ("--training.mixed_precision_param", dtype, "--training.local_batch_size", "4")
+    report = plan(Request(config=str(ROOT / "configs/fsdp.toml"), nproc=1, overrides=flags), 1 << 30, 0.1, device, 1)
+    assert [finding.id for finding in report.findings] == notes
+    assert report.verdict.kind == "fits"

@@ -12,7 +12,7 @@ def plan_tables(data: PlanData) -> list[Table]:
 
     The details are the same settings with the next larger batch, and the TOML lines of the settings.
     """
-    heads = "rank> | mesh | batch> | recomputation | other | peak> | of the limit> | tokens/s> | step> | tokens a step>"
+    heads = "rank> | mesh | batch> | recompute | weights | peak> | of the limit> | tokens/s> | step> | tokens a step>"
     rows = [row(str(one.rank or number), one, data.limit_bytes) for number, one in enumerate(data.plans, 1)]
     equal = f"; equal ranks are within {percent(data.speed_margin)}" if data.speed_margin else ""
     larger = [row("", data.next_larger, data.limit_bytes)] if data.next_larger else []
@@ -31,10 +31,10 @@ def row(number: str, planned: PlannedSettings, limit: int) -> tuple[object, ...]
     mesh = " x ".join(f"{name} {degree}" for name, degree in degrees if degree != 1) or "one rank"
     mode = settings["activation_checkpoint.mode"]
     option = settings.get("activation_checkpoint.selective_ac_option", "")
-    other = [f"weights in {settings['training.dtype']}"]
-    other += ["offloaded"] if settings["training.enable_cpu_offload"] else []
+    weights = [str(settings["training.dtype"])]
+    weights += ["offloaded"] if settings["training.enable_cpu_offload"] else []
     return (
-        number, mesh, settings["training.local_batch_size"], f"{mode} {option}".strip(), ", ".join(other),
+        number, mesh, settings["training.local_batch_size"], f"{mode} {option}".strip(), ", ".join(weights),
         size(planned.peak_bytes), share(planned.peak_bytes, limit), f"{planned.tokens_per_s:,.0f}",
         duration(planned.step_s), f"{planned.tokens_per_step:,}",
     )  # fmt: skip
