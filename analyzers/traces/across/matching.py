@@ -15,7 +15,7 @@ import numpy as np
 from analyzers.columns import Column, Integers
 from analyzers.traces.columns.phases import HOST_PHASES
 from analyzers.traces.loading import Recording
-from analyzers.traces.reading.trace import NO_STEP
+from analyzers.traces.reading.trace import NO_STEP, PEER_COPY
 
 NO_NUMBER = -1
 # Collectives by which one recording may begin before another, where only their order says which is which.
@@ -171,14 +171,15 @@ def complete_collectives(known: Sequence[Recording], keys: Sequence[list[Key]]) 
 
     `end` is the end of the collective on one rank, in Unix ns; `members` gives the index of the collective in each
     rank's recording. `known` are the recordings; `keys` has, for each of them, the key of each of its collectives.
-    Sends and receives are left out.
+    Sends and receives are left out, and so are copies between devices.
     """
     # Two sends of one number are two messages: a send meets a receive, and each rank numbers its own.
     messages = [set(one.table("message", ["position"])[:, 0].tolist()) for one in known]
     members_of = defaultdict[Key, Members](list)
     for rank, rank_keys in enumerate(keys):
         for position, key in enumerate(rank_keys):
-            if position not in messages[rank] and (position or known[rank].trace.steps):
+            alone = position in messages[rank] or PEER_COPY.search(key.name)
+            if not alone and (position or known[rank].trace.steps):
                 members_of[key].append((rank, position))
     present = {one.rank for one in known}
     ends = [one.column("end") for one in known]

@@ -8,7 +8,7 @@ Example: a rank arrives at 100 ms, is blocked until 130 ms, computes and arrives
 work for that collective is 200 - 100 - 30 = 70 ms.
 
 A send or a receive does not count as an arrival: only two ranks take part, and each stage of a pipeline sends and
-receives at other times.
+receives at other times. Nor does a copy between devices, for which no other rank has to arrive.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def account_columns(number: int, collectives: RankCollectives, text_ids: dict[st
     """
     work, c = collectives.work, collectives.work.trace.columns
     start, end = c["start"][collectives.rows], c["end"][collectives.rows]
-    meets = ~np.isin(np.arange(len(start)), RankMessages(collectives).table[:, 0])
+    meets = ~np.isin(np.arange(len(start)), RankMessages(collectives).table[:, 0]) & ~collectives.is_copy
     since = np.maximum.accumulate(previous_arrivals(work.trace, start, meets))
     still = CoveredTime(*standing_still(work, collectives.blocking))
     # A phase of the host delays the launch, not the kernel, so phases are measured up to the launching call.

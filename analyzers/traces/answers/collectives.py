@@ -8,14 +8,14 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from analyzers.columns import Column, Integers
+from analyzers.columns import Column, Integers, Mask
 from analyzers.traces.answers.idle import Intervals, blocking
 from analyzers.traces.columns.intervals import COMMUNICATION
 from analyzers.traces.columns.nesting import NONE, innermost_selected
 from analyzers.traces.columns.work import Work
 from analyzers.traces.model import Collective
 from analyzers.traces.reading.distinct import combined_codes, factorize, rows_by_value
-from analyzers.traces.reading.trace import NO_STEP, OPS
+from analyzers.traces.reading.trace import NO_STEP, OPS, PEER_COPY
 
 # Collectives that end on all ranks at nearly the same moment, and on none before the last rank has arrived.
 SYMMETRIC = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
@@ -95,6 +95,11 @@ class RankCollectives:
         """The recorded name of each collective; if there is none, the name of its kernel or annotation."""
         recorded = self.recorded("name")
         return self.labels(np.where(recorded >= 0, recorded, self.work.trace.columns["name"][self.rows]))
+
+    @cached_property
+    def is_copy(self) -> Mask:
+        """A mask of the copies to or from another device: this device alone makes them, and meets no rank in them."""
+        return np.array([PEER_COPY.search(name) is not None for name in self.name.texts], bool)[self.name.code]
 
     @cached_property
     def group(self) -> Labels:

@@ -117,7 +117,9 @@ def how_to_hide(account: RankTrace) -> str:
         return OF_EXPERTS
     if OWN_REDUCTION.search(name) or (longest and TENSOR_PARALLEL.search(longest.group_desc)):
         return OF_TENSOR_PARALLEL
-    if "allgather" in compact or "reducescatter" in compact or PEER_COPY.search(name):
+    if PEER_COPY.search(name):
+        return OF_COPIES
+    if "allgather" in compact or "reducescatter" in compact:
         return OF_FSDP
     return OF_DDP if "allreduce" in compact else f"{OF_FSDP}; {OF_DDP}"
 
@@ -130,6 +132,10 @@ OWN_REDUCTION = re.compile(
 """Matches the all-reduces that libraries bring along for tensor parallelism."""
 TENSOR_PARALLEL = re.compile(r"(^|[^a-z])(tp|tensor)([^a-z]|$)|tensor_(model_)?parallel", re.IGNORECASE)
 OF_FSDP = "with FSDP2, prefetch the next layer (set_modules_to_forward_prefetch)"
+OF_COPIES = (
+    "if FSDP2 gathers by copies, prefetch the next layer (set_modules_to_forward_prefetch); if one process holds a"
+    " model on several devices, use a pipeline with microbatches, or one process per device"
+)
 OF_DDP = (
     "with DDP, try other sizes of buckets (bucket_cap_mb): larger ones need fewer calls, smaller ones leave less to"
     " send after the last gradient"

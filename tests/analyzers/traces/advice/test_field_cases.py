@@ -60,3 +60,20 @@ def test_the_call_that_emptied_the_queue_is_named_with_its_line(maker):
     [account] = maker.accounts(job.text())
     [wait] = account.opportunities
     assert [(call.name, call.count) for call in wait.after] == [("aten::item", 6), ("train.py(12): step", 6)]
+
+
+def test_no_rank_waits_for_another_in_its_own_copies(maker):
+    traces_of_ranks = []
+    for rank in range(2):
+        job = FIELD_CASES["weights_gathered_by_copy_engines"].build()
+        job.rank, job.world = rank, 2
+        # Copies last as long as the links need, and differ without anyone being late.
+        for event in job.events:
+            if rank and "PtoP" in event["name"]:
+                event["dur"] /= 2
+        traces_of_ranks.append(maker.save(job.text(), f"rank{rank}.json"))
+    report = traces.analyze(traces_of_ranks)
+    names = {wait.name for wait in report.data.meetings}
+    assert "trace.straggler" not in {finding.id for finding in report.findings}
+    assert any("barrier_kernel" in name for name in names)
+    assert not any("Memcpy" in name for name in names)
