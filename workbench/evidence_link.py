@@ -23,7 +23,7 @@ PARTS = {
     "ranks": ("memory.uneven",),
     "operations": ("hang.mismatch", "hang.skipped", "hang.order_cycle"),
     "stacks": ("hang.host_stuck",),
-    "waits": ("trace.straggler", "trace.exposed_communication"),
+    "waits": ("trace.straggler", "trace.exposed_communication", "trace.devices_in_turn"),
     "opportunities": (
         "trace.host_bound",
         "trace.data_loader",

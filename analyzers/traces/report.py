@@ -24,6 +24,7 @@ from analyzers.traces.across.rank_waits import (
 from analyzers.traces.across.stage_what_if import job_what_ifs
 from analyzers.traces.across.stragglers import Straggler, late_ranks
 from analyzers.traces.across.what_if import WhatIf
+from analyzers.traces.findings.devices import devices_in_turn
 from analyzers.traces.findings.findings import time_findings
 from analyzers.traces.findings.memory import memory_findings
 from analyzers.traces.findings.opportunities import advices, opportunity_findings
@@ -133,6 +134,7 @@ def report_of(
     # A finding that several accounts share is worded for the first, and the verdict continues with the longest one.
     longest_first = sorted(recordings, key=lambda recording: -recording.account.span_ns)
     findings += with_folders([finding for recording in longest_first for finding in account_findings(recording)])
+    findings += devices_in_turn(accounts)
     shared = [without_waiting(account, waits) for account in accounts]
     rows = advices(shared, imbalances(accounts, stragglers))
     host_bound = any(finding.id == "trace.host_bound" for finding in findings)

@@ -23,6 +23,7 @@ class VerdictClass(StrEnum):
     STRAGGLER = "straggler"
     EXPOSED_COMMUNICATION = "exposed_communication"
     HOST_BOUND = "host_bound"
+    DEVICES_IN_TURN = "devices_in_turn"
     DATA_LOADER = "data_loader"
     PYTHON = "python"
     SYNCHRONISING_CALL = "synchronising_call"
@@ -54,7 +55,12 @@ class Missing(StrEnum):
     OTHER_RANKS = "other_ranks"
 
 
-MOST_IMPORTANT = (VerdictClass.STRAGGLER, VerdictClass.EXPOSED_COMMUNICATION, VerdictClass.HOST_BOUND)
+MOST_IMPORTANT = (
+    VerdictClass.STRAGGLER,
+    VerdictClass.EXPOSED_COMMUNICATION,
+    VerdictClass.HOST_BOUND,
+    VerdictClass.DEVICES_IN_TURN,
+)
 ABOUT_MEMORY = (VerdictClass.MEMORY_NEAR_LIMIT, VerdictClass.MEMORY_GROWS)
 OPPORTUNITIES = {kind.value for kind in OpportunityKind} & {kind.value for kind in VerdictClass}
 

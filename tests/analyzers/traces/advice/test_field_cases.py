@@ -1,7 +1,9 @@
 """Traces of jobs as they are met in the field: what comes first, what is said and not said, and what it would save."""
 
 import pytest
+from trace_cases.cases import products
 from trace_cases.field_cases import FIELD_CASES
+from trace_cases.job import Job
 from trace_cases.later_cases import LATER_CASES
 
 from analyzers import traces
@@ -60,6 +62,30 @@ def test_the_call_that_emptied_the_queue_is_named_with_its_line(maker):
     [account] = maker.accounts(job.text())
     [wait] = account.opportunities
     assert [(call.name, call.count) for call in wait.after] == [("aten::item", 6), ("train.py(12): step", 6)]
+
+
+def on_two_devices(copy_us, *, in_turn):
+    """Return a job of one process: both devices compute 20 products in each step, after the other or at once."""
+    job = Job()
+    for _ in range(4):
+        with job.step():
+            for device in (0, 1):
+                first = len(job.events)
+                products(20)(job)
+                job.copy("Memcpy PtoP (Device -> Device)", copy_us, 60_000_000)
+                for event in job.events[first:]:
+                    if event["cat"] in ("kernel", "gpu_memcpy"):
+                        event["args"]["device"] = event["pid"] = device
+                if not in_turn:
+                    job.free.clear()
+    job.end()
+    return job
+
+
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_devices_of_one_process_that_wait_for_each_other_are_no_healthy_job(maker, in_turn):
+    report = traces.analyze([maker.save(on_two_devices(200.0, in_turn=in_turn).text())])
+    assert report.verdict.kind == ("devices_in_turn" if in_turn else "healthy")
 
 
 def test_no_rank_waits_for_another_in_its_own_copies(maker):
