@@ -74,6 +74,7 @@ class UnusualKind(StrEnum):
     SPIKE = "spike"
     ATTENTION_SCORES = "attention_scores"
     ATTENTION_FALLBACK = "attention_fallback"
+    LATE_FREES = "late_frees"
 
 
 class Remedy(StrEnum):
@@ -93,9 +94,10 @@ class AvoidableKind(StrEnum):
     `optimizer_copies`: the tensors that a multi-tensor optimizer step returns for all parameters at once.
     `evaluation_graph`: activations that an evaluation keeps for a backward pass that never comes. `evaluation`: the
     other memory of an evaluation. `checkpoint`: a state that is gathered or copied to be saved. `average`: a moving
-    average of the weights. `loss`: the logits and what the loss makes of them. `attention_scores`: scores of attention
-    that is written out. `gathered`: parameters that FSDP gathered. `buckets`: the buckets of DDP, beside gradients that
-    have memory of their own. `model`: the largest of several models.
+    average of the weights. `offloaded`: tensors that are brought back from the host ahead of their use. `loss`: the
+    logits and what the loss makes of them. `attention_scores`: scores of attention that is written out. `gathered`:
+    parameters that FSDP gathered. `buckets`: the buckets of DDP, beside gradients that have memory of their own.
+    `model`: the largest of several models.
     """
 
     OPTIMIZER_COPIES = "optimizer_copies"
@@ -103,6 +105,7 @@ class AvoidableKind(StrEnum):
     EVALUATION = "evaluation"
     CHECKPOINT = "checkpoint"
     AVERAGE = "average"
+    OFFLOADED = "offloaded"
     LOSS = "loss"
     ATTENTION_SCORES = "attention_scores"
     GATHERED = "gathered"

@@ -5,6 +5,7 @@ import re
 from analyzers.logs.answers.cause import Cause
 from analyzers.logs.findings.wording import first_with
 from analyzers.logs.model import LogClass, Reason
+from analyzers.logs.reading.line_patterns.pattern import size_in_bytes
 from analyzers.words import EXPANDABLE_SEGMENTS, EXPANDABLE_SEGMENTS_ON_AMD, size
 
 FRAME = re.compile(r'File ".{1,300}", line \d+, in (\S+)(?:\n[^\n]{0,40}? {2,}(\S[^\n]*))?')
@@ -110,6 +111,23 @@ def particular_memory_advice(cause: Cause) -> str:
     others, requested = sum(facts.other_processes), facts.requested_bytes or 0
     if others and others + (facts.free_bytes or 0) >= requested:
         return f"end the other processes on the device, which have {size(others)} (`nvidia-smi`)"
+    return allocator_advice(cause) or situation_advice(cause)
+
+
+def allocator_advice(cause: Cause) -> str:
+    """Return advice on what PyTorch's message says of its allocator: a limit, private pools, fragmented memory."""
+    facts = first_with(cause, "requested_bytes").facts
+    requested = facts.requested_bytes or 0
+    if limited := ALLOWED.search(cause.lead.message):
+        return (
+            f"raise or remove the limit of this process: it may use {limited[1]} of the device (its memory fraction, as"
+            " set by `torch.cuda.memory.set_per_process_memory_fraction` or per_process_memory_fraction)"
+        )
+    if is_in_private_pools(cause):
+        return (
+            "capture all CUDA graphs into one memory pool (torch.cuda.graph(..., pool=...)), or fewer of them: each has"
+            " a private pool, whose memory no other request can use"
+        )
     unused, reserved = facts.unallocated_bytes or 0, (facts.unallocated_bytes or 0) + (facts.allocated_bytes or 0)
     if unused > requested > 0 and unused >= UNUSED_SHARE * reserved:
         return (
@@ -117,7 +135,21 @@ def particular_memory_advice(cause: Cause) -> str:
             f" {size(unused)} reserved and unused, more than the {size(requested)} requested, but in pieces that were"
             " too small"
         )
-    return situation_advice(cause)
+    return ""
+
+
+ALLOWED = re.compile(r"of which \S+ \w+ is free[.;] (\d+\.\d+ [KMGT]iB) allowed;")
+PRIVATE_POOLS = re.compile(r"with (\d+\.\d+) (bytes|[KMGT]iB) allocated in private pools")
+PRIVATE_SHARE = 0.25
+"""The share of the allocated memory from which on private pools explain a failure."""
+
+
+def is_in_private_pools(cause: Cause) -> bool:
+    """Return whether much of the allocated memory is in private pools, as PyTorch's message says."""
+    allocated = first_with(cause, "allocated_bytes").facts.allocated_bytes
+    pools = PRIVATE_POOLS.search(cause.lead.message)
+    held = size_in_bytes(pools[1], pools[2]) if pools else None
+    return bool(held and allocated and held >= PRIVATE_SHARE * allocated)
 
 
 LIMIT = "`torch.cuda.memory.set_per_process_memory_fraction(0.95)`"

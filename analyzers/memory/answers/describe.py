@@ -1,25 +1,34 @@
 """Collect all results about one device of one snapshot."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from analyzers.memory.answers.device_account import device_account
 from analyzers.memory.answers.fragmentation import fragmentation
 from analyzers.memory.answers.larger_steps import larger_steps
+from analyzers.memory.answers.late_frees import late_frees
 from analyzers.memory.answers.leaks import growing_stacks
 from analyzers.memory.answers.oom import caught_request, last_oom
 from analyzers.memory.answers.stacks import top_stacks
 from analyzers.memory.answers.step_use import step_uses
-from analyzers.memory.answers.training_loop import training_loop
+from analyzers.memory.answers.training_loop import TrainingLoop, training_loop
 from analyzers.memory.answers.unusual_use import unusual_uses
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.counterfactuals.savings import savings
-from analyzers.memory.model import Device, MissingEvidence
+from analyzers.memory.model import Device, MissingEvidence, StepUse, UnusualUse
 from analyzers.memory.reading.schema import Action
 from analyzers.memory.replay.arenas import BlockArenas, pool_uses, stream_uses
 from analyzers.memory.replay.lifetimes import Replay
 from analyzers.memory.replay.reserved import retries
+
+
+def further_uses(replay: Replay, steps: Sequence[StepUse], loop: TrainingLoop) -> Iterator[UnusualUse]:
+    """Yield the unusual uses of memory that only a loop of several steps shows."""
+    yield from larger_steps(replay, steps, loop)
+    if use := late_frees(replay, loop):
+        yield use
+
 
 UNSET_THRESHOLDS = ("0", "0.0", "")
 
@@ -67,7 +76,7 @@ def describe(replay: Replay, guess: Guess, arenas: BlockArenas) -> Device:
         end_stacks=top_stacks(snapshot, lives, guess, at_end),
         steps=steps if loop.is_annotated else [],
         growing=growing,
-        unusual=[*unusual_uses(replay, guess), *(larger_steps(replay, steps, loop) if not oom else [])],
+        unusual=[*unusual_uses(replay, guess), *(further_uses(replay, steps, loop) if not oom else [])],
         savings=savings(replay, guess, oom.index if oom else index),
         account=device_account(replay, guess),
         nccl_groups=snapshot.recorded_number("nccl_groups") or msgspec.UNSET,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
 from analyzers.columns import Integers, Mask
@@ -19,7 +20,7 @@ from analyzers.memory.answers.stacks import stack_lines
 from analyzers.memory.answers.unusual_use import blocks_of_passes, stacks_of_loss, stacks_of_scores
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.categories.rules import NUMBER_OF
-from analyzers.memory.categories.stack_signs import PATTERN, Sign, frame_texts, stacks_showing
+from analyzers.memory.categories.stack_signs import PATTERN, Sign, frame_texts, stacks_showing, stacks_with_any
 from analyzers.memory.model import AvoidableKind, AvoidableUse
 from analyzers.memory.reading.frames import frame_text
 from analyzers.memory.reading.schema import Category
@@ -35,24 +36,21 @@ GRAPH_STACKS, GRAPH_BLOCKS = 4, 3
 Without a graph each layer's tensors are freed by the next layer, and a list or a cache is filled by one or two lines.
 """
 COPIES = re.compile(r" _multi_tensor_\w+$|_foreach_\w+")
-PURPOSES = (
-    (
-        AvoidableKind.EVALUATION,
-        re.compile(
-            r"(?i)^(?!.*train).*(^|_)(eval|evaluate|evaluation|val|valid|validate|validation"
-            r"|(test|prediction)_(step|loop|epoch))(_|$)"
-        ),
+OFFLOADED_SHARE = 0.25
+PURPOSES = {
+    AvoidableKind.EVALUATION: re.compile(
+        r"(?i)^(?!.*train).*(^|_)(eval|evaluate|evaluation|val|valid|validate|validation"
+        r"|(test|prediction)_(step|loop|epoch))(_|$)"
     ),
-    (
-        AvoidableKind.AVERAGE,
-        re.compile(r"(?i)(^|_)(ema|swa|polyak)(_|$)|moving_average|averag(e|ed|ing)_(model|weight)"),
+    AvoidableKind.AVERAGE: re.compile(r"(?i)(^|_)(ema|swa|polyak)(_|$)|moving_average|averag(e|ed|ing)_(model|weight)"),
+    AvoidableKind.CHECKPOINT: re.compile(
+        r"(?i)^(?!.*load).*(state_dict|full_tensor|(save|write|gather)_\w*(checkpoint|ckpt|model|state))"
     ),
-    (
-        AvoidableKind.CHECKPOINT,
-        re.compile(r"(?i)^(?!.*load).*(state_dict|full_tensor|(save|write|gather)_\w*(checkpoint|ckpt|model|state))"),
-    ),
-)
-"""(kind, pattern of the functions whose stacks show it); `train_and_evaluate` also trains, so it shows nothing."""
+    AvoidableKind.OFFLOADED: re.compile(r"(?i)^(?!.*(data|batch|input|sample)).*(prefetch|offload|onload)"),
+}
+"""{kind: pattern of the functions whose stacks show it}; `train_and_evaluate` also trains, so it shows nothing."""
+NAMED_BY_FILE = (AvoidableKind.AVERAGE, AvoidableKind.OFFLOADED)
+"""The kinds that the name of a module shows, too: all of `ema.py` is about the average."""
 
 
 @dataclass(frozen=True)
@@ -138,33 +136,38 @@ def optimizer_copies(request: FailedRequest) -> Iterator[AvoidableUse]:
 
 
 def purposes(request: FailedRequest) -> Iterator[AvoidableUse]:
-    """Yield what the request was for, if it was for an evaluation, a checkpoint or a moving average of the weights."""
-    names = outer_functions(request.snapshot)
+    """Yield what the request was for, by the names of the functions that made it: an evaluation, a checkpoint, ..."""
     purpose = purpose_of(request)
     if purpose is None:
         return
     kind, line = purpose
-    pattern = next(pattern for each, pattern in PURPOSES if each is kind)
-    [stacks] = stacks_showing(request.snapshot, names, [pattern])
-    rows = request.alive(stacks)
+    rows = request.alive(stacks := stacks_for(request.snapshot, kind))
     if kind is AvoidableKind.EVALUATION and keeps_graph(request, rows):
         kind = AvoidableKind.EVALUATION_GRAPH
-    for use in request.use(kind, request.bytes_of(rows, stacks), PURPOSE_SHARE, request.stack):
-        yield AvoidableUse(kind=use.kind, bytes=use.bytes, frames=use.frames, line=line)
+    share = OFFLOADED_SHARE if kind is AvoidableKind.OFFLOADED else PURPOSE_SHARE
+    for use in request.use(kind, request.bytes_of(rows, stacks), share, request.stack):
+        yield msgspec.structs.replace(use, line=line)
 
 
-def outer_functions(snapshot: Snapshot) -> list[str]:
-    """Return, for each distinct frame, its function if it is in the user's code or in a package; else an empty text."""
+def stacks_for(snapshot: Snapshot, kind: AvoidableKind) -> Mask:
+    """Return a mask of the stacks with a frame, outside of PyTorch, that shows this kind of purpose."""
     c = snapshot.columns
     pairs = zip(c["frame_file"], c["frame_name"], strict=True)
-    return [
-        snapshot.text(int(name)) if origin_of(snapshot.text(int(file))) >= Origin.PACKAGE else ""
-        for file, name in pairs
-    ]
+    shown = [is_for(kind, snapshot.text(int(name)), snapshot.text(int(file))) for file, name in pairs]
+    return stacks_with_any(snapshot, np.array(shown, bool))
+
+
+def is_for(kind: AvoidableKind, function: str, file: str) -> bool:
+    """Return whether a frame in the user's code, or in a package that the user chose, shows a purpose by its names."""
+    if origin_of(file) < Origin.PACKAGE:
+        return False
+    module = re.split(r"[/\\]", file)[-1].removesuffix(".py")
+    pattern = PURPOSES[kind]
+    return bool(pattern.search(function) or (kind in NAMED_BY_FILE and pattern.search(module)))
 
 
 def purpose_of(request: FailedRequest) -> tuple[AvoidableKind, str] | None:
-    """Return what the request was for, and the frame that shows it: the innermost one whose function has such a name.
+    """Return what the request was for, and the frame that shows it: the innermost one with such a name.
 
     The result is None if none has, or if the stack is one of a backward pass, which no evaluation runs.
     """
@@ -173,12 +176,10 @@ def purpose_of(request: FailedRequest) -> tuple[AvoidableKind, str] | None:
     )
     if engine[request.stack]:
         return None
-    for frame in request.snapshot.frames.whole_stack(request.stack):
-        if origin_of(frame[1]) >= Origin.PACKAGE:
-            for kind, pattern in PURPOSES:
-                if pattern.search(frame[0]):
-                    return kind, frame_text(frame)
-    return None
+    frames = request.snapshot.frames.whole_stack(request.stack)
+    pairs = ((kind, frame) for frame in frames for kind in PURPOSES if is_for(kind, frame[0], frame[1]))
+    kind, frame = next(pairs, (None, None))
+    return (kind, frame_text(frame)) if kind and frame else None
 
 
 def keeps_graph(request: FailedRequest, rows: Integers) -> bool:

@@ -18,6 +18,8 @@ ADVICE = {
     f" {PURPOSE_ADVICE[Purpose.CHECKPOINT]}",
     AvoidableKind.AVERAGE: "Do not copy the weights on the device in {line}, where copies took {bytes}. "
     + PURPOSE_ADVICE[Purpose.AVERAGE],
+    AvoidableKind.OFFLOADED: "Bring fewer layers back to the device ahead of their use (a shorter prefetch), and free"
+    " each after it: {line} took {bytes}.",
     AvoidableKind.LOSS: "Compute the loss in pieces (chunked cross-entropy), or with a kernel that fuses it with the"
     " output layer: the logits, and what the loss makes of them, took {bytes} with the request{where}.",
     AvoidableKind.ATTENTION_SCORES: "Use torch.nn.functional.scaled_dot_product_attention, whose fused kernels keep no"
@@ -35,6 +37,7 @@ WITHOUT_MORE = (
     AvoidableKind.EVALUATION,
     AvoidableKind.CHECKPOINT,
     AvoidableKind.AVERAGE,
+    AvoidableKind.OFFLOADED,
 )
 """What the job does beside its training steps, which fitted: changing these is of no use."""
 IF_NOT_ENOUGH = "If that is not enough:"

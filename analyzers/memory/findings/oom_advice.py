@@ -5,7 +5,7 @@ from analyzers.memory.difference_model import DifferenceKind
 from analyzers.memory.findings.avoidable import IF_NOT_ENOUGH, WITHOUT_MORE, avoidable_advice
 from analyzers.memory.findings.evidence import COMMON_POOL, about, innermost
 from analyzers.memory.findings.fragmentation import defragment, is_served_by_pieces
-from analyzers.memory.findings.leak import LEAK_CAUSES
+from analyzers.memory.findings.leak import leak_advice
 from analyzers.memory.findings.rank_difference import difference_advice
 from analyzers.memory.findings.remedies import BATCH, SEQUENCE, advice, remedy
 from analyzers.memory.model import AvoidableKind, Device, Oom, OomPattern
@@ -85,7 +85,7 @@ def end_growth(device: Device) -> str:
     worst = device.growing[0]
     line = innermost(worst.frames, "an unknown line")
     grown = size(worst.bytes_per_step)
-    return f"Find what keeps the tensors of {line} alive: they grow by {grown} per step. {LEAK_CAUSES}"
+    return leak_advice(worst, f"{line}, which grow by {grown} per step,")
 
 
 def crowded_layer(oom: Oom) -> str:

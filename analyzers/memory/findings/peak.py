@@ -1,9 +1,10 @@
 """Write findings about the largest parts of the peak, and how much a remedy would free."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from analyzers.memory.answers.unusual_use import LOSS_PIECES
 from analyzers.memory.findings.evidence import FORWARD_ONLY, STEPS_INFERRED, fact, innermost, ranks_of
+from analyzers.memory.findings.leak import late_frees_finding
 from analyzers.memory.findings.remedies import SHARD, saving_by
 from analyzers.memory.model import Device, Remedy, Saving, UnusualKind, UnusualUse
 from analyzers.report import Evidence, Finding, Severity
@@ -26,21 +27,10 @@ FALLBACK_GPU = (
 def peak_findings(device: Device) -> Iterator[Finding]:
     """Yield a finding for each unusual use of memory at the peak, and one if activations dominate it."""
     for use in device.unusual:
-        match use.kind:
-            case UnusualKind.LATE_STATE:
-                yield late_state_finding(device, use)
-            case UnusualKind.LOSS:
-                yield loss_finding(device, use)
-            case UnusualKind.ATTENTION_SCORES:
-                yield scores_finding(device, use)
-            case UnusualKind.ATTENTION_FALLBACK:
-                yield fallback_finding(device, use)
-            case UnusualKind.KEPT:
-                # What grows in every step is a leak, which has its own finding.
-                if all(growth.frames != use.frames for growth in device.growing):
-                    yield kept_finding(device, use)
-            case UnusualKind.SPIKE:
-                yield spike_finding(device, use)
+        # What grows in every step is a leak, which has its own finding.
+        if use.kind is UnusualKind.KEPT and any(growth.frames == use.frames for growth in device.growing):
+            continue
+        yield FINDING_OF_KIND[use.kind](device, use)
     saving = saving_by(device, Remedy.ACTIVATION_CHECKPOINTING)
     dominant = device.categories["activations"] >= ACTIVATION_SHARE_AT_LEAST * device.peak_allocated_bytes
     if not device.oom and saving and dominant:
@@ -248,3 +238,15 @@ def on_rank(device: Device) -> str:
 def in_line(use: UnusualUse) -> str:
     """Return the line that allocated the memory as a phrase, ` in function (file:line)`; empty if it is not known."""
     return f" in {innermost(use.frames)}" if use.frames else ""
+
+
+FINDING_OF_KIND: dict[UnusualKind, Callable[[Device, UnusualUse], Finding]] = {
+    UnusualKind.LATE_STATE: late_state_finding,
+    UnusualKind.LOSS: loss_finding,
+    UnusualKind.ATTENTION_SCORES: scores_finding,
+    UnusualKind.ATTENTION_FALLBACK: fallback_finding,
+    UnusualKind.KEPT: kept_finding,
+    UnusualKind.SPIKE: spike_finding,
+    UnusualKind.LATE_FREES: late_frees_finding,
+}
+"""The function that writes the finding about each kind of unusual use."""

@@ -32,6 +32,8 @@ UNTOLD = (
 
 def trust_findings(device: Device) -> Iterator[Finding]:
     """Yield a finding if the trace contradicts the snapshot, and one if most of the peak is of unknown category."""
+    if MissingEvidence.HISTORY in device.missing and device.reserved_bytes:
+        yield state_finding(device)
     if not device.consistent:
         yield inconsistent_finding(device)
     elif exceeds_segments(device):
@@ -39,6 +41,22 @@ def trust_findings(device: Device) -> Iterator[Finding]:
     unknown = device.categories["unknown"]
     if device.peak_allocated_bytes and unknown > UNKNOWN_SHARE * device.peak_allocated_bytes:
         yield uncategorised_finding(device, unknown)
+
+
+def state_finding(device: Device) -> Finding:
+    """Return the finding that a snapshot shows one moment only."""
+    return Finding(
+        id="memory.state_only",
+        severity=Severity.INFO,
+        title="The snapshot has the memory of one moment, without a history of allocations",
+        why="Without a history nobody can say when memory was fullest, what was freed, and whether it grows.",
+        next="To see that, call torch.cuda.memory._record_memory_history(max_entries=100000) when the job starts, and"
+        " torch.cuda.memory._dump_snapshot() after a few steps or where memory runs out.",
+        ranks=ranks_of(device),
+        step=device.step,
+        evidence=[fact(device, f"device {device.device}: {quantity(device.entries, 'entry')} of history")],
+        confidence=1.0,
+    )
 
 
 def inconsistent_finding(device: Device) -> Finding:
