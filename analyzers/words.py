@@ -31,6 +31,8 @@ EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (on AMD 
 
 Older versions ignore it on AMD GPUs (pull request 177974 of PyTorch).
 """
+LOAD_ON_HOST = 'torch.load(..., map_location="cpu", mmap=True), or in place with torch.distributed.checkpoint'
+"""How to load a checkpoint without a second copy of it on the device."""
 EXPANDABLE_SEGMENTS_ON_AMD = "PYTORCH_HIP_ALLOC_CONF=expandable_segments:True (from PyTorch 2.12 and ROCm 7 on)"
 """The same setting where the GPU is known to be AMD's."""
 

@@ -93,17 +93,18 @@ class AvoidableKind(StrEnum):
 
     `optimizer_copies`: the tensors that a multi-tensor optimizer step returns for all parameters at once.
     `evaluation_graph`: activations that an evaluation keeps for a backward pass that never comes. `evaluation`: the
-    other memory of an evaluation. `checkpoint`: a state that is gathered or copied to be saved. `average`: a moving
-    average of the weights. `offloaded`: tensors that are brought back from the host ahead of their use. `loss`: the
-    logits and what the loss makes of them. `attention_scores`: scores of attention that is written out. `gathered`:
-    parameters that FSDP gathered. `buckets`: the buckets of DDP, beside gradients that have memory of their own.
-    `model`: the largest of several models.
+    other memory of an evaluation. `checkpoint`: a state that is gathered or copied to be saved. `loaded`: a checkpoint
+    that is loaded onto the device. `average`: a moving average of the weights. `offloaded`: tensors that are brought
+    back from the host ahead of their use. `loss`: the logits and what the loss makes of them. `attention_scores`:
+    scores of attention that is written out. `gathered`: parameters that FSDP gathered. `buckets`: the buckets of DDP,
+    beside gradients that have memory of their own. `model`: the largest of several models.
     """
 
     OPTIMIZER_COPIES = "optimizer_copies"
     EVALUATION_GRAPH = "evaluation_graph"
     EVALUATION = "evaluation"
     CHECKPOINT = "checkpoint"
+    LOADED = "loaded"
     AVERAGE = "average"
     OFFLOADED = "offloaded"
     LOSS = "loss"

@@ -6,7 +6,7 @@ from analyzers.logs.answers.cause import Cause
 from analyzers.logs.findings.wording import first_with
 from analyzers.logs.model import LogClass, Reason
 from analyzers.logs.reading.line_patterns.pattern import size_in_bytes
-from analyzers.words import EXPANDABLE_SEGMENTS, EXPANDABLE_SEGMENTS_ON_AMD, size
+from analyzers.words import EXPANDABLE_SEGMENTS, EXPANDABLE_SEGMENTS_ON_AMD, LOAD_ON_HOST, size
 
 FRAME = re.compile(r'File ".{1,300}", line \d+, in (\S+)(?:\n[^\n]{0,40}? {2,}(\S[^\n]*))?')
 """Matches a frame of a traceback: its function, and its source line if there is one."""
@@ -22,6 +22,7 @@ LARGE_SHARE, UNUSED_SHARE = 0.05, 0.1
 use is fragmented, or else nearly full."""
 EVALUATION = re.compile(r"(?i)^(?!.*train).*(^|_)(eval|evaluate|evaluation|val|valid|validate|validation)(_|$)")
 SAVING = re.compile(r"(?i)^(?!.*load).*(state_dict|full_tensor|(save|write|gather)_\w*(checkpoint|ckpt|model|state))")
+LOADING = re.compile(r"torch/serialization\.py\", line \d+, in ")
 SITUATIONS = (
     (
         re.compile(r"^_multi_tensor_\w+$|_foreach_"),
@@ -79,6 +80,8 @@ def is_for_loss(cause: Cause) -> bool:
 
 def situation_advice(cause: Cause) -> str:
     """Return advice on what the program was doing beside forward and backward passes; empty if it was doing nothing."""
+    if LOADING.search(cause.lead.excerpt):
+        return f"load the checkpoint into host memory with {LOAD_ON_HOST}"
     for function, source in reversed(FRAME.findall(cause.lead.excerpt)):
         for pattern, advice in SITUATIONS:
             if pattern.search(function) or (pattern is SITUATIONS[0][0] and pattern.search(source)):

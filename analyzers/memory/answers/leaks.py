@@ -13,6 +13,7 @@ from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.model import Device, Growth, TopStack
 from analyzers.memory.reading.schema import CATEGORIES
 from analyzers.memory.replay.lifetimes import Replay
+from analyzers.memory.replay.phases import StepSpan
 
 RISES_AT_LEAST, RISES_TO_BE_SURE = 4, 8
 """The number of steps that must add live bytes for a leak, and the number that is enough to be sure.
@@ -62,18 +63,19 @@ def growing_stacks(replay: Replay, guess: Guess, loop: TrainingLoop) -> list[Gro
         growth(replay, guess, group == k, int(total[k]), loop._replace(steps=steps[-int(lasting[k]) :]))
         for k in candidates
         if is_steady(replay, group == k, [step.start for step in steps[-int(lasting[k]) :]], live[:, k])
-        and not (loop.is_forward_only and is_one_pass(replay, steps[-int(lasting[k])].start))
+        and not (loop.is_forward_only and is_one_pass(replay, steps[-int(lasting[k]) :]))
     ][:STACKS_AT_MOST]
 
 
-def is_one_pass(replay: Replay, start: int) -> bool:
-    """Return whether what recurs from a trace entry on are the layers of one forward pass, and not steps.
+def is_one_pass(replay: Replay, steps: Sequence[StepSpan]) -> bool:
+    """Return whether what recurs are the layers of one forward pass, and not steps.
 
     Its layers keep most of what they allocate, and all run below one line of the model's forward function; steps also
-    run what comes before and after the layers. If no stack has a line of the user's code, only the first counts.
+    run what comes before and after the layers. What follows the last of them, as the loss does, does not count. If no
+    stack has a line of the user's code, only the first counts.
     """
     lives, trace = replay.lifetimes, replay.trace
-    new = lives.born >= start
+    new = (lives.born >= steps[0].start) & (lives.born < steps[-1].start)
     kept = new & (lives.died == len(trace))
     if int(lives.size[kept].sum()) < KEPT_BY_LAYERS * int(lives.size[new].sum()):
         return False

@@ -36,6 +36,7 @@ GRAPH_STACKS, GRAPH_BLOCKS = 4, 3
 Without a graph each layer's tensors are freed by the next layer, and a list or a cache is filled by one or two lines.
 """
 COPIES = re.compile(r" _multi_tensor_\w+$|_foreach_\w+")
+LOADING = re.compile(r"torch/serialization\.py \w+$")
 OFFLOADED_SHARE = 0.25
 PURPOSES = {
     AvoidableKind.EVALUATION: re.compile(
@@ -112,6 +113,7 @@ def avoidable_uses(replay: Replay, guess: Guess, index: int) -> list[AvoidableUs
     return [
         *bucket_copies(request),
         *optimizer_copies(request),
+        *loaded(request),
         *purposes(request),
         *loss(request),
         *scores(request),
@@ -133,6 +135,14 @@ def optimizer_copies(request: FailedRequest) -> Iterator[AvoidableUse]:
         rows = request.alive(stacks)
         rows = rows[request.guess.category[rows] == Category.TEMPORARY]
         yield from request.use(AvoidableKind.OPTIMIZER_COPIES, request.bytes_of(rows, stacks), 0.0, request.stack)
+
+
+def loaded(request: FailedRequest) -> Iterator[AvoidableUse]:
+    """Yield what `torch.load` put onto the device, if the request was for it."""
+    [stacks] = stacks_showing(request.snapshot, frame_texts(request.snapshot), [LOADING])
+    if stacks[request.stack]:
+        total = request.bytes_of(request.alive(stacks), stacks)
+        yield from request.use(AvoidableKind.LOADED, total, PURPOSE_SHARE, request.stack)
 
 
 def purposes(request: FailedRequest) -> Iterator[AvoidableUse]:

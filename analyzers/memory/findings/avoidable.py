@@ -5,7 +5,7 @@ from analyzers.memory.difference_model import Purpose
 from analyzers.memory.findings.evidence import innermost
 from analyzers.memory.findings.rank_difference import PURPOSE_ADVICE
 from analyzers.memory.model import AvoidableKind, AvoidableUse
-from analyzers.words import size
+from analyzers.words import LOAD_ON_HOST, size
 
 ADVICE = {
     AvoidableKind.OPTIMIZER_COPIES: "Construct the optimizer with fused=True, or with foreach=False: its multi-tensor"
@@ -16,6 +16,8 @@ ADVICE = {
     " no batch as large as that of training.",
     AvoidableKind.CHECKPOINT: "Do not gather or copy the state on the device in {line}, where it took {bytes}."
     f" {PURPOSE_ADVICE[Purpose.CHECKPOINT]}",
+    AvoidableKind.LOADED: f"Load the checkpoint into host memory with {LOAD_ON_HOST}: on the device it took {{bytes}}"
+    " beside the model in {line}.",
     AvoidableKind.AVERAGE: "Do not copy the weights on the device in {line}, where copies took {bytes}. "
     + PURPOSE_ADVICE[Purpose.AVERAGE],
     AvoidableKind.OFFLOADED: "Bring fewer layers back to the device ahead of their use (a shorter prefetch), and free"
@@ -36,6 +38,7 @@ WITHOUT_MORE = (
     AvoidableKind.EVALUATION_GRAPH,
     AvoidableKind.EVALUATION,
     AvoidableKind.CHECKPOINT,
+    AvoidableKind.LOADED,
     AvoidableKind.AVERAGE,
     AvoidableKind.OFFLOADED,
 )

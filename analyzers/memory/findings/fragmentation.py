@@ -9,7 +9,7 @@ from analyzers.report import Evidence, Finding, Severity
 from analyzers.words import EXPANDABLE_SEGMENTS, quantity, share, size
 
 SPLIT_SHARE_AT_LEAST, SPLIT_BYTES_AT_LEAST = 0.2, 64 << 20
-WORTH_JOINING = 0.05
+WORTH_JOINING = 0.1
 """The share of the reserved memory from which on fragmented free memory explains why a request failed."""
 PLACES_SHOWN = 3
 FEWER_SIZES = "Allocate fewer different sizes: pad batches to a few lengths."

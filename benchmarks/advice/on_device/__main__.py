@@ -1,8 +1,8 @@
 """Check the first advice on snapshots of a simulated allocator and on printed messages.
 
-`python -m benchmarks.advice.on_device [--kept-back | --all] [--only PART] [--show]`: each case is written as a file,
-and `workbench inspect` reads it as a user would. A third of the cases, chosen by a hash of the name, was kept back
-while the rules were made.
+`python -m benchmarks.advice.on_device [--kept-back | --all | --later] [--only PART] [--show]`: each case is written as
+a file, and `workbench inspect` reads it as a user would. A third of the cases, chosen by a hash of the name, was kept
+back while the rules were made; `--later` has those that were written afterwards.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.advice.on_device.cases import CASES, Case
+from benchmarks.advice.on_device.later_cases import LATER
 from benchmarks.advice.on_device.messages import MESSAGES, Message
 from benchmarks.blocks.planted_cases import is_kept_back
 
@@ -70,11 +71,16 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--kept-back", action="store_true", help="run only the third that no rule was tuned on")
     options.add_argument("--all", action="store_true", help="run both parts")
+    options.add_argument("--later", action="store_true", help="run the cases that were written after the rules")
     options.add_argument("--only", default="", help="run the cases with this text in their names")
     options.add_argument("--show", action="store_true", help="print all findings")
     given = options.parse_args()
-    every: list[Case | Message] = [*CASES, *MESSAGES]
-    chosen = [c for c in every if given.only in c.name and (given.all or is_kept_back(c.name) == given.kept_back)]
+    every: list[Case | Message] = [*LATER] if given.later else [*CASES, *MESSAGES]
+    chosen = [
+        c
+        for c in every
+        if given.only in c.name and (given.all or given.later or is_kept_back(c.name) == given.kept_back)
+    ]
     right = 0
     with ThreadPoolExecutor(2) as pool:
         for case, (status, findings) in zip(chosen, pool.map(findings_of, chosen), strict=True):
