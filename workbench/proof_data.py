@@ -7,6 +7,8 @@ from enum import StrEnum
 
 import msgspec
 
+ROOM_LEFT = 0.2
+"""The share of the room that the tensors of a failed run left free if their size is not the reason of the failure."""
 Settings = dict[str, bool | int | str]
 
 
@@ -105,6 +107,13 @@ class ProofData(msgspec.Struct, frozen=True, kw_only=True):
         """
         measured = self.rerun.peak_bytes if self.rerun else None
         return measured / self.applied.predicted_bytes - 1 if self.applied and measured else None
+
+    @property
+    def had_room(self) -> bool:
+        """Whether the last second run failed although its tensors took far less than what was there for them."""
+        if self.rerun is None or self.rerun.passed or self.rerun.peak_bytes is None:
+            return False
+        return self.rerun.peak_bytes <= (1 - ROOM_LEFT) * self.room_bytes
 
     @property
     def is_within_margin(self) -> bool | None:

@@ -202,7 +202,7 @@ def prove_advice(paths: Sequence[Path], read: ReadOptions, document: DocumentOpt
         raise InputError(
             "--prove: no memory snapshot shows a failed allocation, and no step log a NaN or a spike of the loss",
             "give the folder of a run of which one does; failed allocations are recorded by themselves on CUDA, and by "
-            "`workbench.recorders.memory.MemoryRecorder` in a script on a CPU",
+            "`workbench.recorders.MemoryRecorder` in a script on a CPU",
         )
     report: Report[object] = run_again(run, event) if event else prove(run, options)
     return deliver(report, document, run, fail_on)

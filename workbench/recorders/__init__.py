@@ -17,15 +17,17 @@ if TYPE_CHECKING:
     from workbench.recorders.attach import Attached as Attached
     from workbench.recorders.attach import start as start
     from workbench.recorders.combined import Recorders as Recorders
+    from workbench.recorders.memory.recorder import MemoryRecorder as MemoryRecorder
     from workbench.recorders.options import RecorderOptions as RecorderOptions
     from workbench.recorders.values.finite_check import check_finite as check_finite
     from workbench.recorders.values.tensor_recorder import record_tensors as record_tensors
 
-__all__ = ["Attached", "RecorderOptions", "Recorders", "check_finite", "record_tensors", "start"]
+__all__ = ["Attached", "MemoryRecorder", "RecorderOptions", "Recorders", "check_finite", "record_tensors", "start"]
 
 HOMES = {
     "Attached": "attach",
     "start": "attach",
+    "MemoryRecorder": "memory.recorder",
     "Recorders": "combined",
     "RecorderOptions": "options",
     "check_finite": "values.finite_check",

@@ -86,13 +86,13 @@ def end_of_process(cause: Cause) -> str:
     """Return how the process of a dead rank ended, as a phrase."""
     process = agree(cause.ranks, "its process", "each of their processes")
     if cause.culprit.out_of_memory:
-        return f"{process} ended because {failed_allocation(cause.culprit.error)}"
+        return f"{process} ended because {failed_allocation(cause)}"
     if cause.culprit.error:
         return f"an uncaught {cause.culprit.error} ended {process}"
     if cause.end is None:
         return WITHOUT_END.get(cause.reason, f"the other ranks wrote a dump, {rank_names(cause.ranks)} wrote none")
     if cause.end.ending is Ending.EXIT_CODE:
-        return f"{process} ended without a Python exception"
+        return f"{process} ended, and no exception was recorded"
     return format_ending(cause.end)
 
 
@@ -107,9 +107,15 @@ WITHOUT_END = {
 """{reason: what shows that the process ended}, for cases in which no file says how it ended."""
 
 
-def failed_allocation(error: str | None) -> str:
-    """Return which allocation failed, as a phrase; `error` is the text of the exception."""
-    return "an allocation of host memory (CPU) failed" if "CPUAllocator" in (error or "") else "an allocation failed"
+def failed_allocation(cause: Cause) -> str:
+    """Return which allocation failed, as a phrase."""
+    return "an allocation of host memory (CPU) failed" if is_host_memory(cause) else "an allocation failed"
+
+
+def is_host_memory(cause: Cause) -> bool:
+    """Return whether the exception that ended a rank says that an allocation of host memory failed."""
+    exit_file = cause.end.exit_file if cause.end else None
+    return any("CPUAllocator" in (text or "") for text in (cause.culprit.error, exit_file and exit_file.message))
 
 
 MISMATCHES = {

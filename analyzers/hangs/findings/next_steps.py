@@ -4,6 +4,7 @@ import signal
 from collections.abc import Callable
 
 from analyzers.hangs.classify.cause import Cause
+from analyzers.hangs.findings.explanations import is_host_memory
 from analyzers.hangs.findings.stuck_code import for_stuck_code, on_host, py_spy
 from analyzers.hangs.findings.titles import has_other_operation
 from analyzers.hangs.findings.wording import format_line, size_rule
@@ -16,8 +17,10 @@ UNUSED_PARAMETERS = "Expected to have finished reduction in the prior iteration"
 OOM_KILLER = "`dmesg -T | grep -i 'killed process'`"
 SEE_MEMORY = (
     "see in a memory snapshot of the rank what filled its memory (`workbench inspect SNAPSHOT`; the trainer records one"
-    " with profiling.enable_memory_snapshot, other scripts with torch.cuda.memory._record_memory_history())"
+    " with profiling.enable_memory_snapshot, other scripts with "
 )
+DEVICE_RECORDER = "torch.cuda.memory._record_memory_history()"
+HOST_RECORDER = "`workbench.recorders.MemoryRecorder`: PyTorch records none of a CPU"
 COLLECT_AGAIN = "collect the dumps again, or copy the files again: they may be truncated"
 
 
@@ -70,7 +73,8 @@ def for_other_groups(cause: Cause) -> str:
 def for_dead(cause: Cause) -> str:
     """Return what to do about a rank that ended."""
     if cause.culprit.out_of_memory:
-        return f"{SEE_MEMORY}{only_wait(cause)}"
+        recorder = HOST_RECORDER if is_host_memory(cause) else DEVICE_RECORDER
+        return f"{SEE_MEMORY}{recorder}){only_wait(cause)}"
     if cause.culprit.error:
         return for_exception(cause)
     if cause.node:

@@ -1,7 +1,9 @@
 """The sentences about a hang: each class and each reason has one."""
 
+from dataclasses import replace
 from itertools import product
 
+import msgspec
 import pytest
 
 from analyzers.hangs.classify.cause import Cause, HostState, Process, RanksInOp
@@ -170,3 +172,21 @@ def test_a_lambda_has_no_loop():
 def test_a_rank_without_a_dump_may_still_be_asked_for_its_stack():
     cause = cause_of(HangClass.DEAD, Reason.NO_DUMP, frames=(), process=Process(4711, "node-1"))
     assert "if its process is still alive, `py-spy dump --pid 4711` on host node-1 shows" in next_step(cause)
+
+
+@pytest.mark.parametrize(
+    ("message", "recorder"),
+    [
+        ("DefaultCPUAllocator: can't allocate memory", "workbench.recorders.MemoryRecorder"),
+        ("CUDA out of memory.", "torch.cuda.memory._record_memory_history()"),
+    ],
+)
+def test_the_recorder_that_sees_the_memory_is_named(message, recorder):
+    """PyTorch's own recorder shows nothing of a CPU."""
+    exit_file = ExitFile(0, error="RuntimeError", message=message, out_of_memory=True, traceback=[BACKWARD])
+    end = RankEnd(0, Ending.EXCEPTION, exit_file=exit_file)
+    cause = cause_of(HangClass.DEAD, Reason.ENDED, frames=(), end=end)
+    culprit = msgspec.structs.replace(cause.culprit, out_of_memory=True)
+    cause = replace(cause, culprit=culprit)
+    assert recorder in next_step(cause)
+    assert ("host memory" in why(cause)) == ("CPU" in message)

@@ -147,6 +147,41 @@ def test_a_lower_bound_is_reported_as_one():
     assert proof_tables(data)[0].rows[0][2] == "at least"
 
 
+@pytest.mark.parametrize(("measured", "kind"), [(400, "inconclusive"), (1700, "disproved"), (None, "disproved")])
+def test_a_failure_whose_tensors_had_room_says_nothing_on_the_advice(measured, kind):
+    """Of 2000 bytes the tensors took 400: the rest of the process filled the memory."""
+    rerun = Rerun(folder="x", command=[], passed=False, steps=5, peak_bytes=measured)
+    data = ProofData(
+        finding="memory.oom", limits={"data": 9000}, room_bytes=2000, needed_bytes=None, basis=Basis.FAILED_REQUEST,
+        considered=[Considered(changes={"--batch-size": 1}, predicted_bytes=300, fits=True)], rerun=rerun,
+        not_applied="",
+    )  # fmt: skip
+    run = SimpleNamespace(device=SimpleNamespace(rank=0, oom=None, step=1), limits=data.limits)
+    report = proof_report(run, data)
+    assert report.verdict.kind == kind
+    assert (report.verdict.status == "unknown") == (kind == "inconclusive")
+    assert ("MALLOC_MMAP_THRESHOLD_" in report.findings[0].next) == (kind == "inconclusive")
+
+
+def test_a_command_is_ended_after_enough_steps(monkeypatch):
+    """A user's command may run for days; the second run ends once it has shown its memory."""
+    monkeypatch.setattr(rerun, "POLL_S", 0.1)
+    asked = iter([False, True])
+    began = time.monotonic()
+    assert rerun.run_limited(["sleep", "60"], {}, lambda: next(asked)) == 0
+    assert time.monotonic() - began < 30
+
+
+def test_steps_of_an_earlier_run_are_not_counted(tmp_path):
+    log = tmp_path / "steps" / "rank_0.jsonl"
+    log.parent.mkdir()
+    log.write_text("{}")
+    written = log.stat().st_mtime
+    assert rerun.is_logged_since(tmp_path, written - 1)
+    assert not rerun.is_logged_since(tmp_path, written + 1)
+    assert not rerun.is_logged_since(tmp_path / "none", 0)
+
+
 @pytest.mark.parametrize(("number", "expected"), [(12, [6, 3]), (1, []), (8, [4, 2, 1])])
 def test_halves_are_whole_numbers(number, expected):
     assert list(halved(number)) == expected

@@ -127,7 +127,7 @@ def started(run: RecordedRun, change: Settings) -> Rerun:
         path = written(configuration(run.manifest["config"], change, folder), folder)
         return rerun(("--config", str(path), "--nproc", str(run.ranks)), folder, run.limits)
     words = changed_command(run, change, folder)
-    return rerun((*launch_options(run, folder), "--", *words), folder, run.limits)
+    return rerun((*launch_options(run, folder), "--", *words), folder, run.limits, is_command=True)
 
 
 def in_words(change: Settings) -> str:

@@ -4,7 +4,7 @@ from analyzers.report import Evidence, Finding, Report, Severity, Verdict, statu
 from analyzers.report import Status as Light
 from analyzers.words import percent, quantity, signed_percent, size
 from workbench.commands.prove.recorded_run import RecordedRun
-from workbench.proof_data import Basis, ProofData, Settings
+from workbench.proof_data import Basis, Considered, ProofData, Rerun, Settings
 
 AT_LEAST = "the request that failed may come before the peak: the prediction is what that request would need"
 
@@ -18,8 +18,8 @@ def proof_report(run: RecordedRun, data: ProofData) -> Report[ProofData]:
         version=tool_version(),
         inputs=[],
         verdict=Verdict(
-            status=status_of(findings) if data.rerun else Light.UNKNOWN,
-            kind="proved" if proved else "disproved" if data.rerun else "not_applied",
+            status=status_of(findings) if data.rerun and not data.had_room else Light.UNKNOWN,
+            kind="proved" if proved else kind_of_failure(data),
             ranks=findings[0].ranks,
             sentence=findings[0].title,
             confidence=findings[0].confidence,
@@ -30,10 +30,19 @@ def proof_report(run: RecordedRun, data: ProofData) -> Report[ProofData]:
     )
 
 
+def kind_of_failure(data: ProofData) -> str:
+    """Return the class of the verdict on a proof without a run that passed."""
+    if data.rerun is None:
+        return "not_applied"
+    return "inconclusive" if data.had_room else "disproved"
+
+
 def finding(run: RecordedRun, data: ProofData) -> Finding:
     """Return the finding of a proof: the advice works, the advice does not work, or no advice was applied."""
     if data.rerun is None or data.applied is None:
         return not_applied(run, data)
+    if data.had_room:
+        return inconclusive(run, data, data.rerun, data.applied)
     passed, measured = data.rerun.passed, data.rerun.peak_bytes
     change = in_words(data.applied.changes)
     measured_text = "nothing" if measured is None else f"{size(measured)}{excess_phrase(data)}"
@@ -53,6 +62,29 @@ def finding(run: RecordedRun, data: ProofData) -> Finding:
         step=run.device.oom.step if run.device.oom else run.device.step,
         evidence=[Evidence(text=" ".join(data.rerun.command), source=data.rerun.folder)],
         confidence=1.0,
+    )
+
+
+def inconclusive(run: RecordedRun, data: ProofData, rerun: Rerun, applied: Considered) -> Finding:
+    """Return the finding that a second run failed although its tensors had room, which says nothing on the advice."""
+    on_host = bool(run.limits)
+    return Finding(
+        id="proof.inconclusive",
+        severity=Severity.WARNING,
+        title=f"With {in_words(applied.changes)} the second run failed after {quantity(rerun.steps, 'step')}, but not"
+        " for the size of its tensors",
+        why=f"Its tensors took {size(rerun.peak_bytes or 0)} at most, and in the first run {size(data.room_bytes)} were"
+        " there for them." + (" On a CPU, glibc keeps freed memory, and recording takes some." if on_host else ""),
+        next=f"Look at the second run: workbench inspect {rerun.folder}."
+        + (
+            " If it ran out of memory, set MALLOC_MMAP_THRESHOLD_=131072, so that freed tensors leave the process, and"
+            " prove again."
+            if on_host
+            else ""
+        ),
+        ranks=[] if run.device.rank is None else [run.device.rank],
+        evidence=[Evidence(text=" ".join(rerun.command), source=rerun.folder)],
+        confidence=0.6,
     )
 
 

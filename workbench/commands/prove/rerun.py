@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,10 @@ from workbench.python_path import command, environment
 
 STEPS = 2
 """The number of steps of a second run: the first creates the optimizer's state, the second has the full memory."""
+COMMAND_STEPS = 12
+"""The steps after which a second run of a user's command is ended; a recorder writes a snapshot every 10 by default."""
 LIMITS = {"data": resource.RLIMIT_DATA, "address_space": resource.RLIMIT_AS}
-LONGEST_S = 900.0
+LONGEST_S, POLL_S = 900.0, 2.0
 WAIT_S = 30.0
 
 
@@ -74,23 +77,33 @@ def written(text: str, folder: Path) -> Path:
     return path
 
 
-def rerun(arguments: Sequence[str], folder: Path, limits: Mapping[str, int]) -> Rerun:
-    """Run `workbench launch` with these arguments under memory limits; return how it ended and its peak memory."""
+def rerun(arguments: Sequence[str], folder: Path, limits: Mapping[str, int], *, is_command: bool = False) -> Rerun:
+    """Run `workbench launch` with these arguments under memory limits; return how it ended and its peak memory.
+
+    A user's command (`is_command`) may run for days: it is ended after `COMMAND_STEPS` steps, and counts as passed.
+    """
     words = command("workbench", "launch", "--no-watch", *arguments)
-    note(f"running {STEPS} steps with the advice; logs in {folder / 'logs'}")
-    status = run_limited(words, limits)
+    steps = f"at most {COMMAND_STEPS}" if is_command else f"{STEPS}"
+    note(f"running {steps} steps with the advice; logs in {folder / 'logs'}")
+
+    began = time.time()
+
+    def enough() -> bool:
+        return is_command and is_logged_since(folder, began) and steps_logged(folder) >= COMMAND_STEPS
+
+    status = run_limited(words, limits, enough)
     run = discover(folder)
     return Rerun(
         folder=str(folder),
         command=["workbench", *words[words.index("launch") :]],
         passed=status == 0 and not failed_allocation(run),
-        steps=steps_done(run, folder),
+        steps=steps_done(folder),
         peak_bytes=measured_peak(run),
     )
 
 
-def run_limited(words: Sequence[str], limits: Mapping[str, int]) -> int:
-    """Run a command under memory limits, {name: bytes}, and return its exit status.
+def run_limited(words: Sequence[str], limits: Mapping[str, int], enough: Callable[[], bool] = lambda: False) -> int:
+    """Run a command under memory limits, {name: bytes}, and return its exit status; 0 if it was ended as `enough`.
 
     Raises:
         InputError: The command did not end within `LONGEST_S` seconds, and was stopped.
@@ -103,11 +116,16 @@ def run_limited(words: Sequence[str], limits: Mapping[str, int]) -> int:
         preexec_fn=limited_by(limits),  # noqa: PLW1509  # this process has no other threads
         start_new_session=True,
     ) as job:
+        latest = time.monotonic() + LONGEST_S
         try:
-            return job.wait(LONGEST_S)
-        except subprocess.TimeoutExpired as error:
+            while time.monotonic() < latest:
+                try:
+                    return job.wait(min(POLL_S, LONGEST_S))
+                except subprocess.TimeoutExpired:
+                    if enough():
+                        return 0
             why = f"--prove: the second run did not end within {duration(LONGEST_S)}"
-            raise InputError(why, "look at its logs, in the folder with -proof at its end") from error
+            raise InputError(why, "look at its logs, in the folder with -proof at its end")
         finally:
             end(job)
 
@@ -147,10 +165,26 @@ def measured_peak(run: Run) -> int | None:
     return max(device.peak_allocated_bytes for device in memory_report(run, Options()).data.devices)
 
 
-def steps_done(run: Run, folder: Path) -> int:
+def steps_done(folder: Path) -> int:
     """Return the number of steps that every rank of a run has finished; 0 if it is not recorded."""
     try:
         ended = int(read_json(folder / "run.json").get("last_step") or 0)
-        return ended or min((rank.last_step for rank in steps_report(run, Options()).data.ranks), default=0)
+    except (OSError, ValueError, WorkbenchError):
+        return 0
+    return ended or steps_logged(folder)
+
+
+def is_logged_since(folder: Path, began: float) -> bool:
+    """Return whether a step log in `folder` was written after `began`, a Unix time: older ones are of another run."""
+    try:
+        return any(path.stat().st_mtime >= began for path in folder.glob("steps/rank_*.jsonl"))
+    except OSError:
+        return False
+
+
+def steps_logged(folder: Path) -> int:
+    """Return the number of steps that every rank has finished by the step logs in `folder`; 0 if there are none."""
+    try:
+        return min((rank.last_step for rank in steps_report(discover(folder), Options()).data.ranks), default=0)
     except (OSError, ValueError, WorkbenchError):
         return 0
