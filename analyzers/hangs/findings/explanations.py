@@ -8,6 +8,7 @@ from analyzers.hangs.findings.wording import (
     choose_pronoun,
     format_ending,
     format_exception,
+    is_host_memory,
     is_message,
     list_issued,
     list_waiting,
@@ -110,12 +111,6 @@ WITHOUT_END = {
 def failed_allocation(cause: Cause) -> str:
     """Return which allocation failed, as a phrase."""
     return "an allocation of host memory (CPU) failed" if is_host_memory(cause) else "an allocation failed"
-
-
-def is_host_memory(cause: Cause) -> bool:
-    """Return whether the exception that ended a rank says that an allocation of host memory failed."""
-    exit_file = cause.end.exit_file if cause.end else None
-    return any("CPUAllocator" in (text or "") for text in (cause.culprit.error, exit_file and exit_file.message))
 
 
 MISMATCHES = {

@@ -143,3 +143,9 @@ def format_location(ranks_there: Location) -> str:
     ranks = ranks_there.ranks
     count = rank_names(ranks) if len(ranks) == 1 else f"{len(ranks)} ranks"
     return f"{count} in {ranks_there.name}" + (f" at {ranks_there.line}" if ranks_there.line else "")
+
+
+def is_host_memory(cause: Cause) -> bool:
+    """Return whether the exception that ended a rank says that an allocation of host memory failed."""
+    exit_file = cause.end.exit_file if cause.end else None
+    return any("CPUAllocator" in (text or "") for text in (cause.culprit.error, exit_file and exit_file.message))
