@@ -35,12 +35,12 @@ def late_frees(replay: Replay, loop: TrainingLoop) -> UnusualUse | None:
     born, died = (np.searchsorted(starts, when[rows], side="right") for when in (lives.born, lives.died))
     late = died - born >= STEPS_AT_LEAST - 1
     # Only stacks with such late frees need a closer look, and those are few in most jobs.
-    rows_late = np.isin(lives.stack[rows], np.unique(lives.stack[rows[late]]))
-    rows, born, died = rows[rows_late], born[rows_late], died[rows_late]
+    chosen = np.isin(lives.stack[rows], np.unique(lives.stack[rows[late]]))
+    order = np.flatnonzero(chosen)[np.argsort(lives.stack[rows[chosen]], kind="stable")]
+    stacks, first = np.unique(lives.stack[rows[order]], return_index=True)
     best, most = 0, 0
-    for stack in np.unique(lives.stack[rows]).tolist():
-        of_stack = lives.stack[rows] == stack
-        kept = bytes_of_bursts(born[of_stack], died[of_stack], lives.size[rows[of_stack]])
+    for stack, part in zip(stacks.tolist(), np.split(order, first[1:]), strict=False):
+        kept = bytes_of_bursts(born[part], died[part], lives.size[rows[part]])
         if stack and kept > most:
             best, most = stack, kept
     if most < SHARE_AT_LEAST * replay.peak[0] or not most:

@@ -7,9 +7,11 @@ from analyzers.memory.model import AvoidableKind
 from benchmarks.advice.on_device import cases
 from benchmarks.advice.on_device.__main__ import faults
 from benchmarks.advice.on_device.allocator import GIB, MIB, Device, OutOfMemoryError
-from benchmarks.advice.on_device.cases import CASES
+from benchmarks.advice.on_device.cases import CASES, Case
+from benchmarks.advice.on_device.later_cases import LATER
 
-QUICK = [case for case in CASES if case.name not in ("a cache of keys and values that grows", "a hook keeps outputs")]
+SLOW = ("a cache of keys and values that grows", "a hook keeps outputs", "losses summed in an evaluation")
+QUICK = [case for case in (*CASES, *LATER) if isinstance(case, Case) and case.name not in SLOW]
 
 
 def report_on(maker, snapshot):
@@ -121,3 +123,31 @@ def test_a_threshold_with_a_limit_has_an_effect(maker):
 def test_a_second_device_is_named(maker):
     [oom] = [f for f in report_on(maker, cases.second_device()).findings if f.id == "memory.oom"]
     assert oom.title.startswith("Out of device memory (GPU 1)")
+
+
+@pytest.mark.parametrize(("kept_for", "found"), [(6, True), (2, False)], ids=["six steps", "two steps"])
+def test_what_is_freed_steps_later_and_together_may_be_a_reference_cycle(maker, kept_for, found):
+    trainer = cases.Trainer(Device(), cases.Shape(layers=6, batch=2))
+    trainer.build()
+    line = ("wrap_outputs", "/home/ana/llm/outputs.py", 33)
+    kept = []
+    for number in range(1, 19):
+        trainer.step(after_forward=lambda: kept.append(trainer.new(1 * GIB, "clone", line, *trainer.above)))
+        if number % kept_for == 0:
+            trainer.free_all(kept)
+            kept.clear()
+    late = [f for f in report_on(maker, cases.write(trainer)).findings if f.id == "memory.late_frees"]
+    assert bool(late) is found
+    # Five of six blocks outlive their step.
+    assert all(f.title.startswith("Up to 5.0 GiB stays allocated for several steps in wrap_outputs") for f in late)
+
+
+def test_a_queue_frees_one_step_at_a_time(maker):
+    trainer = cases.Trainer(Device(), cases.Shape(layers=6, batch=2))
+    trainer.build()
+    kept = []
+    for _ in range(18):
+        trainer.step(after_forward=lambda: kept.append(trainer.new(1 * GIB, "clone", *trainer.above)))
+        if len(kept) > 4:
+            trainer.device.free(kept.pop(0))
+    assert "memory.late_frees" not in {f.id for f in report_on(maker, cases.write(trainer)).findings}
