@@ -26,6 +26,8 @@ from analyzers.report import Finding, Report, Verdict, merged, ranked, tool_vers
 from analyzers.run import Artefact, Kind, discover, selected, unreadable
 
 SCHEMA = "workbench.memory/1"
+NO_ACTION = ("memory.reserved",)
+"""Findings whose next step is to do nothing."""
 AnyPath = str | PathLike[str]
 
 
@@ -85,8 +87,14 @@ def conclude(devices: Sequence[Device], lost: Sequence[Finding]) -> tuple[Verdic
     """Return the verdict on the devices, and all findings in order; `lost` are the findings on unreadable files."""
     findings = ranked(merged([*lost, *findings_of(devices)]))
     conclusion = verdict(devices, findings)
-    # The finding that the verdict rests on comes first among those of its severity.
-    findings.sort(key=lambda finding: (-finding.severity.weight, finding.id != finding_id(conclusion.kind)))
+    # The finding that the verdict rests on comes first among those of its severity, and what needs no action last.
+    findings.sort(
+        key=lambda finding: (
+            -finding.severity.weight,
+            finding.id != finding_id(conclusion.kind),
+            finding.id in NO_ACTION,
+        )
+    )
     return conclusion, findings
 
 
