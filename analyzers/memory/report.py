@@ -88,13 +88,8 @@ def conclude(devices: Sequence[Device], lost: Sequence[Finding]) -> tuple[Verdic
     findings = ranked(merged([*lost, *findings_of(devices)]))
     conclusion = verdict(devices, findings)
     # The finding that the verdict rests on comes first among those of its severity, and what needs no action last.
-    findings.sort(
-        key=lambda finding: (
-            -finding.severity.weight,
-            finding.id != finding_id(conclusion.kind),
-            finding.id in NO_ACTION,
-        )
-    )
+    lead = finding_id(conclusion.kind)
+    findings.sort(key=lambda finding: (-finding.severity.weight, finding.id != lead, finding.id in NO_ACTION))
     return conclusion, findings
 
 
