@@ -22,8 +22,8 @@ from benchmarks.core import snapshot_files, trace_files
 
 ENTRIES, FIRST_ENTRIES = 1_000_000, 20_000
 SHARE_AT_MOST, SHARE_PRINTED = 0.10, 0.01
-SNAPSHOTS, TRACES = "analyzers/memory/answers/", "analyzers/traces/opportunities/"
-CALLERS = {SNAPSHOTS: ("describe",), TRACES: ("waits", "communication", "work_of_device")}
+SNAPSHOTS, TRACES = "analyzers/memory/", "analyzers/traces/opportunities/"
+CALLERS = {SNAPSHOTS: ("describe", "further_uses"), TRACES: ("waits", "communication", "work_of_device")}
 """{folder of the functions to print: the functions that call them}."""
 
 
