@@ -463,6 +463,15 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     caught: CaughtRequest | msgspec.UnsetType = msgspec.UNSET
     idle_threshold: str | msgspec.UnsetType = msgspec.UNSET
 
+    @property
+    def exceeds_segments(self) -> bool:
+        """Whether the live bytes at the trace's peak exceed the largest number of bytes reserved by the allocator.
+
+        It is False if the segments are not recorded, or if they are not real (on a CPU).
+        """
+        made_up = self.fragmentation.made_up_segments or MissingEvidence.SEGMENTS in self.missing
+        return not made_up and 0 < self.peak_reserved_bytes < self.peak_allocated_bytes
+
 
 class SettingChange(msgspec.Struct, frozen=True):
     """A changed setting, such as `batch` with the value `2x`.

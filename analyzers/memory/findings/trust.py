@@ -36,7 +36,7 @@ def trust_findings(device: Device) -> Iterator[Finding]:
         yield state_finding(device)
     if not device.consistent:
         yield inconsistent_finding(device)
-    elif exceeds_segments(device):
+    elif device.exceeds_segments:
         yield impossible_peak_finding(device)
     unknown = device.categories["unknown"]
     if device.peak_allocated_bytes and unknown > UNKNOWN_SHARE * device.peak_allocated_bytes:
@@ -84,15 +84,6 @@ def sums(device: Device) -> str:
         return end
     apart = size(abs(device.listed_bytes - device.end_allocated_bytes))
     return f"{end}; sum of the list of blocks: {size(device.listed_bytes)}; difference: {apart}"
-
-
-def exceeds_segments(device: Device) -> bool:
-    """Return whether the live bytes at the trace's peak exceed the largest number of bytes reserved by the allocator.
-
-    It is False if the segments are not recorded, or if they are not real (on a CPU).
-    """
-    made_up = device.fragmentation.made_up_segments or MissingEvidence.SEGMENTS in device.missing
-    return not made_up and 0 < device.peak_reserved_bytes < device.peak_allocated_bytes
 
 
 def impossible_peak_finding(device: Device) -> Finding:

@@ -25,7 +25,8 @@ def unused_memory_findings(device: Device) -> Iterator[Finding]:
     if sum(pool.reserved_bytes for pool in unused_pools) >= UNUSED_BYTES_AT_LEAST:
         yield unused_pools_finding(device, unused_pools)
     unused = device.reserved_bytes - device.fragmentation.allocated_bytes
-    if unused >= max(UNUSED_BYTES_AT_LEAST, UNUSED_SHARE_AT_LEAST * device.reserved_bytes):
+    # If the list of blocks misses some that the history has, what looks unused may hold tensors.
+    if device.consistent and unused >= max(UNUSED_BYTES_AT_LEAST, UNUSED_SHARE_AT_LEAST * device.reserved_bytes):
         yield unused_cache_finding(device, unused)
 
 

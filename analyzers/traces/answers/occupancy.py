@@ -66,7 +66,13 @@ def parts_of(text: str) -> list[str]:
 
 
 def measures(text: str) -> list[float]:
-    return [number(part) for part in parts_of(text)[: len(MEASURES)]]
+    """Return the recorded `MEASURES` of a kernel; NaN for each that is not known.
+
+    Kineto writes an occupancy of 0 for kernels of which it cannot compute one, such as those with much dynamic shared
+    memory. A whole warp on each multiprocessor shows that it is not 0.
+    """
+    occupancy, warps, blocks = (number(part) for part in parts_of(text)[: len(MEASURES)])
+    return [float("nan") if occupancy == 0 and warps >= 1 else occupancy, warps, blocks]
 
 
 def number(text: str) -> float:

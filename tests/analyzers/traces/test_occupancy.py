@@ -39,6 +39,14 @@ def test_means_are_weighted_by_duration(maker):
     assert [row[2:] for row in occupancy(account).rows] == [("18 %", "2.00", "0.438", ""), ("25 %", "2.00", "", "")]
 
 
+def test_no_occupancy_beside_busy_warps_is_unknown(maker):
+    made = maker.Tracing()
+    made.kernel("busy", 0, 3000, **noted(0, 14.5, 1.8))
+    made.kernel("one block", 4000, 1000, **noted(0, 0.03, 0.0076))
+    [account] = maker.accounts(made.text())
+    assert {one.name: one.occupancy for one in account.kernels} == {"busy": None, "one block": 0}
+
+
 def test_what_limits_a_kernel_is_that_of_its_longest_execution(maker):
     made = maker.Tracing()
     few = {"activeBlocksPerMultiprocessor": 3, "limitingFactors": "WARPS|REGS", "blockLimitRegs": 3}
@@ -100,11 +108,15 @@ def weighed(events):
         args = event.get("args") or {}
         if event.get("cat") == "kernel":
             for name, key in NOTED.items():
-                if NOTED["occupancy"] in args:
+                impossible = name == "occupancy" and args.get(key) == 0 and args["warps per SM"] >= 1
+                if NOTED["occupancy"] in args and not impossible:
                     one = sums[args["device"], event["name"]][name]
                     one.of += args[key] * event["dur"]
                     one.weight += event["dur"]
     return defaultdict(
         lambda: dict.fromkeys(NOTED),
-        {key: {name: one.of / one.weight for name, one in measures.items()} for key, measures in sums.items()},
+        {
+            key: dict.fromkeys(NOTED) | {name: one.of / one.weight for name, one in measures.items()}
+            for key, measures in sums.items()
+        },
     )

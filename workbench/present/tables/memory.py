@@ -45,7 +45,7 @@ def device_list(devices: Sequence[Device]) -> Table:
             size(d.end_allocated_bytes),
             # On a CPU the segments are computed, so nothing was really reserved.
             "" if d.fragmentation.made_up_segments else size(d.reserved_bytes),
-            "exact" if d.consistent else "does not match the final state",
+            replay_words(d),
         )
         for d in devices
     )
@@ -53,6 +53,13 @@ def device_list(devices: Sequence[Device]) -> Table:
         f"{'file' if unnamed else 'rank>'} | device> | step> | entries> | start> | peak> | end> | reserved> | replay"
     )
     return table("Memory by rank and device", heads, rows)
+
+
+def replay_words(device: Device) -> str:
+    """Return how well the allocation history of a device fits the state that its snapshot lists."""
+    if not device.consistent:
+        return "does not match the final state"
+    return "exceeds the segments" if device.exceeds_segments else "exact"
 
 
 def ranks_unknown(devices: Sequence[Device]) -> bool:
