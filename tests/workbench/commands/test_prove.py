@@ -1,5 +1,6 @@
 """Test `workbench inspect RUN --prove`: which advice is applied, and why none is if no setting would help."""
 
+import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -167,9 +168,14 @@ def test_a_command_is_ended_after_enough_steps(monkeypatch):
     """A user's command may run for days; the second run ends once it has shown its memory."""
     monkeypatch.setattr(rerun, "POLL_S", 0.1)
     asked = iter([False, True])
-    began = time.monotonic()
-    assert rerun.run_limited(["sleep", "60"], {}, lambda: next(asked)) == 0
-    assert time.monotonic() - began < 30
+    # As in the background of a shell.
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        began = time.monotonic()
+        assert rerun.run_limited(["sleep", "60"], {}, lambda: next(asked)) == 0
+        assert time.monotonic() - began < 30
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 def test_steps_of_an_earlier_run_are_not_counted(tmp_path):

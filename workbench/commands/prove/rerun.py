@@ -143,10 +143,14 @@ def end(job: "subprocess.Popen[bytes]") -> None:
 
 
 def limited_by(limits: Mapping[str, int]) -> Callable[[], None]:
-    """Return a function that sets soft memory limits, {name: bytes}, on the process in which it is called."""
+    """Return a function that sets soft memory limits, {name: bytes}, on the process in which it is called.
+
+    It also makes an interrupt end the process: a shell lets its jobs in the background ignore interrupts.
+    """
     wanted = [(LIMITS[name], bytes_) for name, bytes_ in limits.items() if name in LIMITS]
 
     def limit() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         for kind, soft in wanted:
             resource.setrlimit(kind, (soft, resource.getrlimit(kind)[1]))
 
