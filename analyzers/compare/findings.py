@@ -45,7 +45,7 @@ MEASURE_NAMES: Mapping[Measure, str] = {
 
 
 NEXT_FOR_TIME = "look at the phases and the settings that changed most; if other jobs used the machine, run both again"
-NEXT: Mapping[Measure, str] = {
+NEXT: dict[Measure, str] = {
     Measure.MEMORY: "look at the settings that changed, and compare a memory snapshot of each run (`workbench compare A"
     " B` on two snapshots), which names the modules and lines whose memory grew",
     Measure.LOSS: "look at the settings and the data that changed; if none changed, `workbench bisect A B` finds the"
@@ -61,13 +61,21 @@ class Doubt(StrEnum):
     WIDE_INTERVAL = "wide interval"
 
 
-def regressions(changes: Sequence[MeasureChange], gate: Mapping[str, float], causes: list[Evidence]) -> list[Finding]:
+COMPARED_MEMORY = (
+    "look at the settings that changed, and at the modules and lines whose memory grew, in the tables of this report"
+)
+"""The advice on peak memory, in place of that in `NEXT`, if both runs have memory snapshots."""
+
+
+def regressions(
+    changes: Sequence[MeasureChange], gate: Mapping[str, float], causes: list[Evidence], memory: object = None
+) -> list[Finding]:
     """Return a finding for each measure that certainly grew by more than the allowed increase.
 
     It is certain if the lower end of the 95 % interval of the relative change is above the allowed increase. `gate`
     maps measures to allowed increases that replace the defaults; its `step_time` also applies to the mean step time.
     `causes` are added as evidence to findings about step time. If the median step time is a finding, the mean is not
-    reported again.
+    reported again. `memory` is the difference between memory snapshots of both runs (None: none was computed).
     """
     allowed = dict(ALLOWED_CHANGES) | dict(gate)
     if Measure.STEP_TIME in gate:
@@ -79,7 +87,11 @@ def regressions(changes: Sequence[MeasureChange], gate: Mapping[str, float], cau
         worse = [c for c in worse if c.measure is not Measure.STEP_TIME_MEAN]
     causes = [*waiting_fact(changes), *causes]
     of_time = (Measure.STEP_TIME, Measure.STEP_TIME_MEAN, Measure.STEP_TIME_P95)
-    return [regression(c, allowed[c.measure], causes if c.measure in of_time else []) for c in worse]
+    next_of = NEXT | {Measure.MEMORY: COMPARED_MEMORY} if memory else NEXT
+    return [
+        regression(c, allowed[c.measure], causes if c.measure in of_time else [], next_of.get(c.measure, NEXT_FOR_TIME))
+        for c in worse
+    ]
 
 
 def nonfinite_loss(a: Steps | None, b: Steps | None) -> list[Finding]:
@@ -121,10 +133,10 @@ def waiting_fact(changes: Sequence[MeasureChange]) -> list[Evidence]:
     ]
 
 
-def regression(change: MeasureChange, allowed: float, evidence: list[Evidence]) -> Finding:
+def regression(change: MeasureChange, allowed: float, evidence: list[Evidence], next_step: str) -> Finding:
     """Return the finding that one measure grew by more than `allowed`, a relative increase (0.05 is 5 %).
 
-    `change` has the measure with its values in both runs; `evidence` is added to the finding.
+    `change` has the measure with its values in both runs. `evidence` and the advice `next_step` go into the finding.
     """
     return Finding(
         id=f"compare.{change.measure}",
@@ -132,7 +144,7 @@ def regression(change: MeasureChange, allowed: float, evidence: list[Evidence]) 
         title=f"{MEASURE_NAMES[change.measure]} of run B is {growth_text(change.change)} that of run A",
         why=f"It is {value_text(change.measure, change.a)} in run A and {value_text(change.measure, change.b)} in run B"
         f" ({certainty(change)}); an increase of {percent(allowed)} is allowed.",
-        next=NEXT.get(change.measure, NEXT_FOR_TIME),
+        next=next_step,
         evidence=evidence,
         confidence=CONFIDENCE.get(change.measure, OTHER_CONFIDENCE),
     )

@@ -144,4 +144,7 @@ def test_memory_of_two_runs_is_of_one_kind():
     )
     [grown] = [finding for finding in exact.findings if finding.id == "compare.memory"]
     assert "95 %" not in grown.why
+    # The snapshots were compared already: no advice to do so.
+    assert "workbench compare" not in grown.next
+    assert "tables of this report" in grown.next
     assert not [row for row in exact.data.rows if row.what == "peak memory" and row.interval]

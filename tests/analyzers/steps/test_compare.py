@@ -208,6 +208,7 @@ def test_memory_and_loss(pair):
     more = {"memory_bytes": lambda rank, _: (12 if rank == 1 else 10) << 30, "loss": lambda _, step: 5.2 - step / 100}
     report = compare.analyze(*pair(steps=60, fields=[{"memory_bytes": lambda *_: 10 << 30}, more]))
     assert {f.id for f in report.findings} == {"compare.memory", "compare.loss"}
+    assert "`workbench compare A B`" in next(f.next for f in report.findings if f.id == "compare.memory")
     found = {c.measure: c for c in report.data.contrasts}
     assert (found["memory"].a, found["memory"].b) == (10 << 30, 12 << 30)
     assert found["loss"].b - found["loss"].a == pytest.approx(0.2)
