@@ -32,9 +32,9 @@ def savings(replay: Replay, guess: Guess, entry: int) -> list[Saving]:
 def checkpointing(replay: Replay, guess: Guess, entry: int) -> Saving | None:
     """Return the saving by full activation checkpointing; None if the labels name fewer than two layers.
 
-    If `entry` is the peak and the recording has complete steps, the blocks are moved to where recomputation would
-    allocate them (see `scenario`), and the saving is by how much the peak falls. If the trace ends in the forward pass,
-    for example because an allocation failed there, only a bound is possible (`bound_of_saving`).
+    If `entry` is the peak and the forward and backward passes are known, the blocks are moved to where recomputation
+    would allocate them (see `scenario`), and the saving is by how much the peak falls: what `--what-if ac=full` says.
+    If an allocation failed in a forward pass, or no passes are known, only a bound is possible (`bound_of_saving`).
     """
     rows = replay.lifetimes.alive(entry)
     rows = rows[guess.category[rows] == Category.ACTIVATIONS]
@@ -44,8 +44,9 @@ def checkpointing(replay: Replay, guess: Guess, entry: int) -> Saving | None:
     if len(layers) < LAYERS_AT_LEAST:
         return None
     # Before or after the peak the replay is no answer: it says by how much the peak falls.
-    frees = saving_of_peak(scenario) if entry == replay.peak[1] else 0
-    frees = frees or bound_of_saving(scenario, rows, layers)
+    frees = saving_of_peak(scenario) if entry == replay.peak[1] else None
+    if frees is None:
+        frees = bound_of_saving(scenario, rows, layers)
     if frees <= 0:
         return None
     return Saving(
@@ -56,12 +57,13 @@ def checkpointing(replay: Replay, guess: Guess, entry: int) -> Saving | None:
     )
 
 
-def saving_of_peak(scenario: Scenario) -> int:
+def saving_of_peak(scenario: Scenario) -> int | None:
     """Return by how many bytes the peak falls if every layer is recomputed in the backward pass.
 
-    The result is 0 if no annotations mark the forward passes. The scenario is changed in place.
+    The result is None if no forward pass is known, or if a request failed in one. The scenario is changed in place.
     """
-    recompute(scenario, list(scenario.layers.values()))
+    if scenario.failed_in_forward or not recompute(scenario, list(scenario.layers.values())):
+        return None
     return scenario.replay.peak[0] - int(scenario.live_bytes().max())
 
 

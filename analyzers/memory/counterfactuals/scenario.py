@@ -18,7 +18,7 @@ from analyzers.columns import Column, Integers, Mask
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.categories.stack_signs import phase_of_entries, stack_signs
 from analyzers.memory.job import Job
-from analyzers.memory.reading.schema import CATEGORIES, Category
+from analyzers.memory.reading.schema import CATEGORIES, Action, Category
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
 from analyzers.memory.replay.phases import EntryWindows, Phase, PhaseTimeline, annotated_windows
 
@@ -71,6 +71,23 @@ class Scenario:
             return PhaseTimeline(phase_of_entries(trace, stack_signs(trace.snapshot))).at(born)
         in_forward = np.where(self.forward.contains(born), int(Phase.FORWARD), int(Phase.NONE))
         return np.where(self.backward.contains(born), int(Phase.BACKWARD), in_forward)
+
+    @cached_property
+    def forward_passes(self) -> EntryWindows:
+        """The trace entries of the forward passes, from annotations, or from stacks if there are none."""
+        if len(self.forward.start):
+            return self.forward
+        trace = self.replay.trace
+        timeline = PhaseTimeline(phase_of_entries(trace, stack_signs(trace.snapshot)))
+        in_forward = timeline.last(np.arange(len(trace))) == Phase.FORWARD
+        edges = np.flatnonzero(np.diff(in_forward.astype(np.int8), prepend=0, append=0))
+        return EntryWindows(edges[::2], edges[1::2])
+
+    @property
+    def failed_in_forward(self) -> bool:
+        """Whether the last request that failed was in a forward pass, whose backward pass was never recorded."""
+        failures = self.replay.trace.where(Action.OOM)
+        return bool(len(failures)) and bool(self.forward_passes.contains(failures[-1:])[0])
 
     @property
     def is_older(self) -> Mask:
@@ -139,35 +156,50 @@ def grows_with_batch(scenario: Scenario) -> Mask:
     return inputs | saved | temporary
 
 
-def recompute(scenario: Scenario, layers: Sequence[Integers]) -> None:
+def recompute(scenario: Scenario, layers: Sequence[Integers]) -> int:
     """Change the scenario so that the given layers keep only their input and are recomputed in the backward pass.
 
     Each element of `layers` is one of the arrays in `scenario.layers`: the rows in `Lifetimes` of one layer's blocks.
+    The result is the number of blocks that were moved; 0 if no forward pass with saved tensors of layers is known.
     """
-    for start, end in zip(scenario.forward.start.tolist(), scenario.forward.end.tolist(), strict=True):
-        delay_saved_tensors(scenario, layers, range(start, end))
+    passes = scenario.forward_passes
+    windows = map(range, passes.start.tolist(), passes.end.tolist())
+    return sum(delay_saved_tensors(scenario, layers, window) for window in windows)
 
 
-def delay_saved_tensors(scenario: Scenario, layers: Sequence[Integers], forward: range) -> None:
+def delay_saved_tensors(scenario: Scenario, layers: Sequence[Integers], forward: range) -> int:
     """Move the allocation of tensors that some layers saved in one forward pass to the layer's backward pass.
 
     The scenario is changed in place. Each element of `layers` is one of the arrays in `scenario.layers`. Each layer
-    keeps one tensor, its input. `forward` is the range of the trace entries of the forward pass.
+    keeps one tensor, its input. `forward` is the range of the trace entries of the forward pass. The result is the
+    number of moved blocks.
     """
-    backward_begins = -1
+    moved_blocks, backward_begins = 0, -1
     # The backward pass meets the layers in reverse order; each begins when the one before it has freed its tensors.
-    for rows in reversed(list(scenario.layers.values())):
-        saved = rows[(scenario.category[rows] == Category.ACTIVATIONS) & (scenario.born[rows] >= forward.start)]
-        saved = saved[scenario.born[saved] < forward.stop]
-        if not len(saved):
-            continue
+    for rows, saved in reversed(saved_by_layer(scenario, forward)):
         # One entry earlier than the first tensor dies: it must be there when it is used.
         backward_begins = max(backward_begins, int(scenario.died[saved].min()) - 1)
         if any(rows is layer for layer in layers):
             layer_input = saved[scenario.size[saved] == most_frequent(scenario.size[saved])][:1]
             moved = np.setdiff1d(saved, layer_input)
             scenario.born[moved] = np.minimum(backward_begins, scenario.died[moved])
+            moved_blocks += len(moved)
         backward_begins = int(scenario.died[saved].max())
+    return moved_blocks
+
+
+def saved_by_layer(scenario: Scenario, forward: range) -> list[tuple[Integers, Integers]]:
+    """Return, for each layer with saved tensors from one forward pass, its rows and those of these tensors.
+
+    The layers are in the order of their first saved tensor. `forward` is the range of the trace entries of the pass.
+    """
+    found = []
+    for rows in scenario.layers.values():
+        saved = rows[(scenario.category[rows] == Category.ACTIVATIONS) & (scenario.born[rows] >= forward.start)]
+        saved = saved[scenario.born[saved] < forward.stop]
+        if len(saved):
+            found.append((rows, saved))
+    return sorted(found, key=lambda layer: int(scenario.born[layer[1]].min()))
 
 
 def most_frequent(sizes: Integers) -> int:

@@ -205,8 +205,8 @@ def checkpoint(scenario: Scenario, value: str) -> str:
     changed in place; the result is a description of the change.
 
     Raises:
-        InputError: The mode cannot be predicted from a recording, the run recomputed layers already, or no activation
-            is known to belong to a layer.
+        InputError: The mode cannot be predicted from a recording, the run recomputed layers already, no activation is
+            known to belong to a layer, or no forward pass with its backward pass is known.
     """
     if value not in RECOMPUTED_EVERY:
         raise InputError(f"ac={value}: a recording cannot tell", "ac is full or selective; `workbench estimate` can")
@@ -215,7 +215,16 @@ def checkpoint(scenario: Scenario, value: str) -> str:
     layers = list(scenario.layers.values())[RECOMPUTED_EVERY[value] - 1 :: RECOMPUTED_EVERY[value]]
     if not any((scenario.category[rows] == Category.ACTIVATIONS).any() for rows in layers):
         raise InputError(f"ac={value}: no activation is known to be of a layer", "record with the trainer's recorder")
-    recompute(scenario, layers)
+    if scenario.failed_in_forward:
+        raise InputError(
+            f"ac={value}: unknown, as a request failed in a forward pass, so that its backward pass was not recorded",
+            "use `workbench estimate`, which runs a whole step",
+        )
+    if not recompute(scenario, layers):
+        raise InputError(
+            f"ac={value}: unknown, as neither annotations nor stacks show what the layers save in a forward pass",
+            "record a whole step with stacks='all', or use `workbench estimate`",
+        )
     return f"each of {len(layers)} layers keeps its input, and is computed again when its backward pass begins"
 
 

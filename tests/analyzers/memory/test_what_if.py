@@ -13,6 +13,7 @@ from analyzers.memory import CATEGORIES, analyze
 from analyzers.memory.counterfactuals.what_if import what_if
 from ranks import start
 
+MIB = 1 << 20
 RUNS = runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "what_if" / "memory.py"))
 
 
@@ -107,3 +108,43 @@ def test_half_precision_halves_the_moments(maker):
     assert told.new_peak_bytes < told.peak_bytes
     [same] = what_if([maker.save(snapshot)], "optim_dtype=float32")
     assert same.new_peak_bytes == same.peak_bytes
+
+
+def layered(maker, *, passes=True, fails=False):
+    """Record four layers of a script without annotations, each of which saves its input and 7 MiB more.
+
+    `passes`: the stacks show the forward and backward pass; `fails`: a request in the forward pass fails.
+    """
+    forward = [maker.frame("forward")] if passes else [maker.frame("work")]
+    engine = [maker.frame("torch::autograd::Engine::evaluate_function()", "??", 0)] if passes else forward
+    made, saved = maker.Recording(), []
+    for layer in range(4):
+        kind = {"category": "activations", "user_metadata": f"blocks.{layer}.mlp"}
+        saved += [made.alloc(size * MIB, forward, **kind) for size in (1, 1, 1, 5)]
+    if fails:
+        made.oom(64 * MIB, MIB, forward)
+    for address in reversed(saved):
+        gradient = made.alloc(4096, engine, category="temporary", user_metadata="")
+        made.free(address, engine)
+        made.free(gradient, engine)
+    made.ours = {"schema": "workbench.snapshot/1", "exact": True, "rank": 0, "step": 5}
+    return maker.save(made.snapshot())
+
+
+def test_recomputation_is_foreseen_in_a_script_without_annotations(maker):
+    recording = layered(maker)
+    [told] = what_if([recording], "ac=full")
+    # Four inputs of 1 MiB, the other 7 MiB of the last layer, and a gradient.
+    assert (told.peak_bytes, told.new_peak_bytes) == (32 * MIB + 4096, 11 * MIB + 4096)
+    [device] = analyze([recording]).data.devices
+    freed = {saving.remedy: saving.frees_bytes for saving in device.savings}
+    assert freed["activation_checkpointing"] == told.peak_bytes - told.new_peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"), [({"passes": False}, "neither annotations nor"), ({"fails": True}, "failed")]
+)
+def test_recomputation_is_unknown_without_whole_passes(maker, kind, says):
+    with pytest.raises(InputError, match=f"unknown, as .*{says}") as caught:
+        what_if([layered(maker, **kind)], "ac=full")
+    assert "workbench estimate" in caught.value.hint
