@@ -1,32 +1,32 @@
 """Find unusual memory use that is no failure: late optimizer state, a large loss, activations kept over steps."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
 
 from analyzers.columns import Integers, Mask
+from analyzers.memory.answers.attention import (
+    MATH,
+    blocks_of_passes,
+    score_neighbours,
+    scratch_as_large,
+    stacks_of_fallback,
+    stacks_of_scores,
+)
 from analyzers.memory.answers.stacks import stack_lines
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.categories.stack_signs import frame_texts, stacks_showing
 from analyzers.memory.counterfactuals.scenario import Scenario
 from analyzers.memory.model import UnusualKind, UnusualUse
-from analyzers.memory.reading.schema import Action, Category
+from analyzers.memory.reading.schema import Category
 from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes, Replay
 from analyzers.memory.replay.phases import StepSpan, whole_steps
 
 LOSS_FUNCTION = re.compile(
     r"(cross_entropy|log_softmax|nll_loss|_loss)\w*$|(at::_ops|aten)::_?(cross_entropy_loss|log_softmax|nll_loss)"
 )
-SOFTMAX = re.compile(r"(?<!log)(?<!log_)[sS]oftmax\w*(::call\(|$|\(|\.py \w+$)")
-"""Matches a frame `file function` that computes a softmax: a function or module of the user, or PyTorch's operator."""
-ATTENTION = re.compile(r"(?i)(attention|attn|sdpa)\w*(\.py \w+$|$)")
-"""Matches a frame `file function` of a module or function for attention."""
-FALLBACK = re.compile(r" (at::|aten::)\S*scaled_dot_product_attention")
-"""Matches PyTorch's own attention without a fused kernel, which only its arguments can change."""
-MATH = re.compile(r" (at::|aten::)\S*_scaled_dot_product_attention_math\b(?!_)")
-"""Matches PyTorch's attention where it takes its math kernel, which is not fused."""
 DROPOUT = re.compile(r" (at::|aten::)\S*dropout")
 LOSS_PIECES = 8
 """The number of pieces that is assumed in the estimate of what computing the loss in pieces would save."""
@@ -36,11 +36,6 @@ KEPT_STEPS = 2
 
 Its own step may end late, and one more step may log it.
 """
-
-PRODUCT = re.compile(r" (at::_ops::|aten::)(baddbmm|bmm|matmul)(::|$)")
-"""Matches a batched matrix product, of which attention written out makes its scores."""
-BEFORE_SOFTMAX = 4
-"""How many allocations before that of a softmax its scores are looked for: scaling, mask and dropout lie between."""
 
 StacksShowing = Callable[[Replay, Integers | None], Mask]
 """A function that returns a mask of stacks in the snapshot of a replay.
@@ -155,38 +150,6 @@ def attention_scores(replay: Replay, guess: Guess) -> UnusualUse | None:
     return scores_of(replay, guess, stacks_of_scores, UnusualKind.ATTENTION_SCORES)
 
 
-def stacks_of_scores(replay: Replay, among: Integers | None = None) -> Mask:
-    """Return a mask of the stacks that allocate attention scores; with `among`, only of the stacks with these numbers.
-
-    Such a stack shows softmax and attention, because a softmax of a loss or of a router is not attention. Where no
-    name speaks of attention, the softmax must follow a batched matrix product of its own size.
-    """
-    snapshot = replay.trace.snapshot
-    texts = frame_texts(snapshot)
-    softmax, attention, fallback = stacks_showing(snapshot, texts, (SOFTMAX, ATTENTION, FALLBACK), among)
-    named: Mask = softmax & attention & ~fallback
-    return named | after_product(replay, texts, softmax & ~attention & ~fallback)
-
-
-def after_product(replay: Replay, texts: Sequence[str], softmax: Mask) -> Mask:
-    """Return a mask of those stacks in `softmax` that allocate just after a batched matrix product of the same size.
-
-    A softmax in float32 of scores in 16 bits is twice as large. `texts` has the text of each distinct frame.
-    """
-    trace, after = replay.trace, np.zeros_like(softmax)
-    if not softmax.any():
-        return after
-    allocations = trace.where(Action.ALLOC)
-    stack, size = trace.entry("stack")[allocations], trace.entry("size")[allocations]
-    at = np.flatnonzero(softmax[stack])
-    for back in range(1, BEFORE_SOFTMAX + 1):
-        at = at[at >= back]
-        alike = at[(size[at] == size[at - back]) | (size[at] == 2 * size[at - back])]
-        [product] = stacks_showing(trace.snapshot, texts, [PRODUCT], stack[alike - back])
-        after[stack[alike[product[stack[alike - back]]]]] = True
-    return after
-
-
 def fallback_scores(replay: Replay, guess: Guess) -> UnusualUse | None:
     """Return the part of the peak that PyTorch's math kernel of attention made; None if it is less than a tenth."""
     use = scores_of(replay, guess, stacks_of_fallback, UnusualKind.ATTENTION_FALLBACK)
@@ -197,24 +160,20 @@ def fallback_scores(replay: Replay, guess: Guess) -> UnusualUse | None:
     return msgspec.structs.replace(use, with_dropout=bool((fallback & dropout).any()))
 
 
-def stacks_of_fallback(replay: Replay, among: Integers | None = None) -> Mask:
-    """Return a mask of the stacks in the math kernel; with `among`, only of the stacks with these numbers."""
-    snapshot = replay.trace.snapshot
-    return stacks_showing(snapshot, frame_texts(snapshot), [MATH], among)[0]
-
-
 def scores_of(replay: Replay, guess: Guess, stacks: StacksShowing, kind: UnusualKind) -> UnusualUse | None:
     """Return the part of the peak that the stacks selected by `stacks` allocated; None if it is less than a tenth.
 
-    Temporary tensors of the same sizes count too, if any are alive at the peak.
+    Tensors of the same sizes next to them count too: copies in 16 bits, and what the scores are computed from.
     """
     lives = replay.lifetimes
     rows = blocks_at_peak(replay, guess, stacks)
     if int(lives.size[rows].sum()) < SCORES_SHARE_AT_LEAST * replay.peak[0]:
         return None
     selected = blocks_of_passes(replay, guess, stacks(replay, None))
-    selected |= scratch_as_large(replay, guess, selected)
+    selected |= scratch_as_large(replay, guess, selected) | score_neighbours(replay, guess, selected)
     at_peak = lives.alive(replay.peak[1])
+    # What the forward pass saved names the line of the attention; a gradient would name that of the backward pass.
+    saved = rows[guess.category[rows] == Category.ACTIVATIONS]
     scenario = Scenario.recorded(replay, guess)
     scenario.size[selected] = 0
     return UnusualUse(
@@ -222,21 +181,8 @@ def scores_of(replay: Replay, guess: Guess, stacks: StacksShowing, kind: Unusual
         bytes=int(lives.size[at_peak[selected[at_peak]]].sum()),
         frees_bytes=replay.peak[0] - int(scenario.live_bytes().max()),
         step=None,
-        frames=largest_stack(replay, rows),
+        frames=largest_stack(replay, saved if len(saved) else rows),
     )
-
-
-def scratch_as_large(replay: Replay, guess: Guess, selected: Mask) -> Mask:
-    """Return a mask of the temporary tensors that have the size of a selected activation.
-
-    They are what the selected tensors are computed from, and their gradients. Sizes that other activations have, too,
-    are left out.
-    """
-    lives, saved = replay.lifetimes, guess.category == Category.ACTIVATIONS
-    sizes = np.setdiff1d(lives.size[selected & saved], lives.size[saved & ~selected])
-    brief = np.isin(guess.category, (Category.TEMPORARY, Category.UNKNOWN)) & (lives.born != BEFORE)
-    alike: Mask = brief & np.isin(lives.size, sizes)
-    return alike
 
 
 def blocks_at_peak(replay: Replay, guess: Guess, stacks: StacksShowing) -> Integers:
@@ -245,16 +191,6 @@ def blocks_at_peak(replay: Replay, guess: Guess, stacks: StacksShowing) -> Integ
     rows = lives.alive(replay.peak[1])
     selected = blocks_of_passes(replay, guess, stacks(replay, lives.stack[rows]))
     return rows[selected[rows]]
-
-
-def blocks_of_passes(replay: Replay, guess: Guess, stacks: Mask) -> Mask:
-    """Return a mask of the blocks that these stacks allocated for a forward or backward pass, not weights or buffers.
-
-    `stacks` is a mask of the stacks of the snapshot.
-    """
-    lives = replay.lifetimes
-    selected: Mask = stacks[lives.stack] & ~lives.freed_stack
-    return selected & np.isin(guess.category, (Category.ACTIVATIONS, Category.TEMPORARY))
 
 
 def saving_in_pieces(scenario: Scenario, selected: Mask) -> int:

@@ -36,6 +36,7 @@ class Scenario:
     """
 
     replay: Replay
+    guess: Guess
     job: Job | None
     category: Column
     size: Integers
@@ -52,6 +53,7 @@ class Scenario:
         lives, trace = replay.lifetimes, replay.trace
         return cls(
             replay=replay,
+            guess=guess,
             job=job,
             category=guess.category,
             size=lives.size.astype(np.int64),

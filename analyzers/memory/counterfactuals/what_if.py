@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from analyzers import store
+from analyzers.columns import Mask
 from analyzers.errors import InputError
+from analyzers.memory.answers.attention import score_blocks
 from analyzers.memory.categories.categorise import categorise
 from analyzers.memory.counterfactuals.scenario import Scenario, grows_with_batch, recompute
 from analyzers.memory.loading import open_snapshot, rank_of, step_of
@@ -92,17 +94,29 @@ def scale_tokens(name: str) -> Callable[[Scenario, str], str]:
     """Return a function that applies a new `batch` or `seq` (`name`) to a scenario, by resizing its blocks in place.
 
     The function takes the scenario and the new value, such as `2x`, and returns a description of the change. Both
-    settings scale the number of tokens in a pass, so both resize the same blocks.
+    settings scale the number of tokens in a pass, so both resize the same blocks. Attention scores grow with the square
+    of the sequence.
     """
 
     def change(scenario: Scenario, value: str) -> str:
         require_known_peak(scenario, name)
         factor = ratio(value, getattr(scenario.job, name, None), name)
-        grows = grows_with_batch(scenario)
+        scores = score_blocks(scenario.replay, scenario.guess) if name == "seq" else np.zeros(len(scenario.size), bool)
+        grows = grows_with_batch(scenario) & ~scores
         scenario.size[grows] = np.round(scenario.size[grows] * factor)
-        return f"activations, inputs and temporaries of the passes x {factor:g}, as attention keeps no scores"
+        scenario.size[scores] = np.round(scenario.size[scores] * factor**2)
+        return f"activations, inputs and temporaries of the passes x {factor:g}{growth_of_scores(name, scores, factor)}"
 
     return change
+
+
+def growth_of_scores(name: str, scores: Mask, factor: float) -> str:
+    """Return the end of a sentence on how the blocks in `scores` grow with the sequence; empty for another setting."""
+    if name != "seq":
+        return ""
+    if not scores.any():
+        return "; no attention scores were recognised, which would grow with its square"
+    return f", but attention scores (recognised by their stacks and sizes) x {factor**2:g}, the square"
 
 
 def require_known_peak(scenario: Scenario, name: str) -> None:
