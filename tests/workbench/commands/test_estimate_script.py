@@ -80,6 +80,30 @@ def test_copies_of_a_model_have_buckets(tmp_path: Path) -> None:
     assert data.ranks[0].categories["communication"] == WEIGHTS
 
 
+ATTENTION_ON_CPU = """
+import torch
+from torch import nn
+layer = nn.Linear(32, 32)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+for _ in range(3):
+    q = layer(torch.randn(4, 4, 128, 32))
+    keys = q[:, KEYS]
+    nn.functional.scaled_dot_product_attention(q, keys, keys, OPTIONS).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "options"), [(":", "is_causal=True"), (":", "None, 0.0, True"), (":2", "scale=0.5, enable_gqa=True")]
+)
+def test_attention_that_stays_on_the_cpu_beside_a_device(tmp_path: Path, keys: str, options: str) -> None:
+    """PyTorch's attention on the CPU takes its last two options by name only."""
+    data = rehearsed(tmp_path, ATTENTION_ON_CPU.replace("KEYS", keys).replace("OPTIONS", options))
+    assert (data.device, data.steps) == ("cpu", 2)
+    assert data.ranks[0].peak_bytes > 2 * 4 * (32 * 32 + 32)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "says"),

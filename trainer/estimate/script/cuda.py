@@ -232,7 +232,8 @@ def attention(
 ) -> Tensor:
     """Run the attention kernel that CUDA would choose: flash for 16 bits without a mask, else memory-efficient."""
     if not is_on_cuda(query):
-        return attention_on_cpu(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        # PyTorch takes the last two by name only.
+        return attention_on_cpu(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     if enable_gqa and key.shape[-3] != query.shape[-3]:
         times = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
