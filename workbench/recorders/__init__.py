@@ -1,6 +1,6 @@
 """Record a training job: memory snapshots, profiler traces, hang dumps and step times.
 
-In any training script, on every rank, after `init_process_group`:
+In any training script, on every rank, after `init_process_group` if there is a process group:
 
     from workbench import recorders
     recorders.start("outputs")

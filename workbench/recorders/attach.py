@@ -1,7 +1,7 @@
 """Attach the recorders to a training script that was not written for them, with two lines:
 
     from workbench import recorders
-    recorders.start("outputs")          # on every rank, after init_process_group
+    recorders.start("outputs")          # on every rank, after init_process_group if there is one
 
 The heartbeat of a rank is a time stamp in a file; when it stops advancing, the rank hangs. Such a script does not say
 when a step begins, so the heartbeat advances with each collective.
@@ -27,6 +27,8 @@ from workbench.recorders.files import RankInfo
 from workbench.recorders.hang.flight_recorder import FlightRecorder
 from workbench.recorders.hang.heartbeat import DONE, NO_GROUP, Heartbeat
 from workbench.recorders.hang.rank_exit import remember_stack
+from workbench.recorders.startup.hook import note_errors, safely
+from workbench.recorders.startup.settings import is_recorded_by_launcher
 from workbench.recorders.timing.step_log import StepRecorder
 
 CHECKS_PER_TIMEOUT = 40
@@ -51,29 +53,50 @@ def start(
     With `steps` or `profile_step`, everything that `workbench launch -- COMMAND` records is recorded: steps and their
     phases; on CUDA the memory history, with a snapshot when memory runs out; and profiler traces of step `profile_step`
     (from 1) and after SIGUSR1. Steps are counted from the first optimizer step after this call.
+
+    Without a process group there are no collectives to watch. Then all of this but the dumps is recorded, and the
+    methods of the returned object do nothing. If the script creates a group later, the dumps start at the next
+    optimizer step. Recorders that cannot start print why, and the script continues.
     """
-    if Attached.now is None and (steps or profile_step):
-        record_steps(Path(folder), timeout_s, profile_step)
-    if Attached.now is None:
-        Attached.now = Attached(Path(folder), default_timeout() if timeout_s is None else timeout_s)
-    return Attached.now
+    safely(lambda: start_recorders(Path(folder), timeout_s, profile_step, steps=steps))
+    return Attached.now or NotAttached()
+
+
+def start_recorders(folder: Path, timeout_s: float | None, profile_step: int | None, *, steps: bool) -> None:
+    """Start the recorders that `start` describes; do nothing if they run already, or if the launcher starts its own."""
+    from workbench.recorders.startup.recording import Recording
+
+    has_group = dist.is_available() and dist.is_initialized()
+    if Attached.now is not None or (not has_group and is_recorded_by_launcher()):
+        return
+    if steps or profile_step or not has_group or Recording.of_script:
+        FlightRecorder.prepare(folder)  # for a group that the script creates later
+        record_steps(folder, timeout_s, profile_step)
+    else:
+        Attached.now = Attached(folder, default_timeout() if timeout_s is None else timeout_s)
 
 
 def record_steps(folder: Path, timeout_s: float | None, profile_step: int | None) -> None:
-    """Attach the recorders of hangs, steps, memory and traces; hooks on all optimizers mark the steps.
+    """Attach the recorders of steps, memory and traces, and of hangs if there is a process group.
 
     `folder` is the run's folder. `timeout_s` is the timeout of collectives; None means the timeout of the default
-    process group. `profile_step` is the number of a step to profile; None means no step.
+    process group. `profile_step` is the number of a step to profile; None means no step. Hooks on all optimizers mark
+    the steps; without a process group, they start the recorders of hangs once there is one.
     """
     from workbench.recorders.startup.recording import Recording
     from workbench.recorders.startup.settings import Settings
 
-    settings = Settings(folder=folder, init_timeout_s=timeout_s, train_timeout_s=timeout_s, profile_step=profile_step)
-    recording = Recording(settings)
-    os.register_at_fork(after_in_child=recording.abandon)
-    register_optimizer_step_pre_hook(lambda optimizer, *_: recording.before_step(optimizer))
-    register_optimizer_step_post_hook(lambda optimizer, *_: recording.after_step(optimizer))
-    recording.attach()
+    recording = Recording.of_script
+    if recording is None:
+        settings = Settings(
+            folder=folder, init_timeout_s=timeout_s, train_timeout_s=timeout_s, profile_step=profile_step
+        )
+        recording = Recording.of_script = Recording(settings)
+        os.register_at_fork(after_in_child=recording.abandon)
+        register_optimizer_step_pre_hook(lambda optimizer, *_: safely(lambda: recording.before_step(optimizer)))
+        register_optimizer_step_post_hook(lambda optimizer, *_: safely(lambda: recording.after_step(optimizer)))
+        note_errors(lambda: recording)
+    recording.start()
 
 
 def attach(
@@ -254,6 +277,18 @@ class Attached:
             self._on_error(error)
         self.flight.failed(error, step=step, phase=phase)
         self.flight.stop_serving()
+
+
+class NotAttached(Attached):
+    """Stands for the hang recorders in a process that has none; its methods do nothing."""
+
+    def __init__(self) -> None: ...  # it starts nothing
+
+    def close(self) -> None:
+        """Do nothing, because no hang recorder runs."""
+
+    def follow(self, steps: StepRecorder) -> None:
+        """Do nothing, because no hang recorder runs."""
 
 
 def warn_without_ring() -> None:

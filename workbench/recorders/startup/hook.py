@@ -63,11 +63,14 @@ def patch_distributed(module: ModuleType) -> None:
         return result
 
     module.init_process_group = init_process_group  # type: ignore[attr-defined]
-    note_errors()
+    note_errors(recording)
 
 
-def note_errors() -> None:
-    """Record an exception that ends this process, unless a hang recorder already records it."""
+def note_errors(recording: "Callable[[], Recording]") -> None:
+    """Record an exception that ends this process, unless a hang recorder already records it.
+
+    `recording` returns the object that records it.
+    """
     previous = sys.excepthook
 
     def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

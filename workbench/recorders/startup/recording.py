@@ -39,8 +39,10 @@ class Recording:
     """All recorders of this process, for a script that does not call them.
 
     A script may have several optimizers. The first optimizer that steps counts the training steps: each of its later
-    steps ends one.
+    steps ends one. `of_script` is the object that a script started itself, with `recorders.start`, or None.
     """
+
+    of_script: "Recording | None" = None
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -54,7 +56,19 @@ class Recording:
         self._optimizer: Callable[[], object] = lambda: None
         self._others_steps = 0
         self._idle = False
-        self._failed = False
+        self._failed = self._is_asked = False
+
+    def start(self) -> None:
+        """Start the recorders because the script asks for them, with a process group or without one.
+
+        Without a group, the steps are recorded from now on. If the script may still choose CUDA, that is known at its
+        first optimizer step, so recording starts there.
+        """
+        self._is_asked = True
+        if has_group():
+            self.attach()
+        elif self._steps is None and not self._idle and (uses_cuda() or not torch.cuda.is_available()):
+            self._start_alone()
 
     def attach(self) -> None:
         """Start the recorders of hangs and of steps; call it after the process group was created."""
@@ -69,8 +83,11 @@ class Recording:
     def before_step(self, optimizer: object) -> None:
         """Begin the phase `optim` of a step, because `optimizer` is about to step.
 
-        In a process without a process group, the first call also starts the recording.
+        In a process without a process group, the first call also starts the recording. If the script has created a
+        group since it called `recorders.start`, the recorders of hangs start too.
         """
+        if self._is_asked and not self._idle and self._attached is None and has_group():
+            self.attach()
         if self._steps is None and not self._idle:
             self._start_alone()
         self._enter("optim")
@@ -116,7 +133,8 @@ class Recording:
     def failed(self, error: BaseException) -> None:
         """Record an exception that ends the process; do nothing if a hang recorder runs, which records it itself."""
         self._failed = True
-        if self._attached is None and Attached.now is None and (self._steps or "RANK" in os.environ):
+        is_recorded = self._steps or "RANK" in os.environ or (self._is_asked and not self._idle)
+        if is_recorded and self._attached is None and Attached.now is None:
             self._save_memory(error)
             rank = RankInfo.here().rank
             report = exit_report(error, rank=rank, step=self._number, phase="")
@@ -247,4 +265,9 @@ def uses_cuda() -> bool:
     """Return whether this process uses CUDA: it has a CUDA context, or its process group uses NCCL."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return True
-    return dist.is_initialized() and "nccl" in dist.get_backend()
+    return has_group() and "nccl" in dist.get_backend()
+
+
+def has_group() -> bool:
+    """Return whether this process has a default process group."""
+    return dist.is_available() and dist.is_initialized()

@@ -51,3 +51,8 @@ def run_folder(folder: str | Path | None) -> Path:
 def settings() -> Settings:
     """Return the settings that the launcher passed to this process in the environment."""
     return Settings.of(json.loads(os.environ[VARIABLE]))
+
+
+def is_recorded_by_launcher() -> bool:
+    """Return whether `workbench launch` started this process and records it."""
+    return VARIABLE in os.environ and settings().record
