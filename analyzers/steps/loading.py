@@ -237,11 +237,16 @@ def load(artefacts: Sequence[run.Artefact], options: store.Options, tell: Tell |
     first, *others = sources
     frame = first.whole()
     # Only the first source has rows; a coarser one cannot add steps that it knows less about.
+    counts_from_0 = False
     for other in others:
-        frame = filled(frame, other.whole())
+        table = other.whole()
+        if begins_at_0(frame, table):
+            table["step"] += 1
+            counts_from_0 = True
+        frame = filled(frame, table)
     mapped = [log for source in sources for log in source.mapped]
     steps = steps_of(first, frame, [a.as_input() for source in sources for a in source.read], problems, mapped)
-    steps.unreadable = unreadable
+    steps.unreadable, steps.log_counts_from_0 = unreadable, counts_from_0
     return steps
 
 
@@ -295,6 +300,15 @@ def named_tags(bits: Column, names: Sequence[str]) -> Column:
     sets, codes = np.unique(bits, return_inverse=True)
     texts = [",".join(tag for i, tag in enumerate(names) if int(value) >> i & 1) for value in sets]
     return np.array(texts, dtype=object)[codes]
+
+
+def begins_at_0(frame: pd.DataFrame, other: pd.DataFrame) -> bool:
+    """Return whether the steps of the table `other` are those of `frame`, but numbered from 0 and not from 1.
+
+    A script may also log a step 0 before its first step. Then its last step has the number of the last in `frame`.
+    """
+    ours, theirs = frame["step"], other["step"]
+    return bool(ours.min() == 1 and theirs.min() == 0 and theirs.max() < ours.max())
 
 
 def filled(frame: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:

@@ -88,7 +88,8 @@ class Steps:
     (processor time) and `device` (the device's clock) have the time of each phase for the same rows. `seqs` has the
     sequence number of the last collective of each process group. `redone` has the earlier rows of steps that were done
     again after a restart. `numbers` has further columns from logs of other trainers, such as `learning_rate`; `logs`
-    describes how these logs were read. `unreadable` has the logs that could not be read, and why.
+    describes how these logs were read. `unreadable` has the logs that could not be read, and why. `log_counts_from_0`
+    says that the numbers of the steps in the script's own log are one less than those in `table`.
     """
 
     table: pd.DataFrame
@@ -106,6 +107,7 @@ class Steps:
     unreadable: list[tuple[Artefact, WorkbenchError]] = field(default_factory=list)
     numbers: pd.DataFrame = field(default_factory=pd.DataFrame)
     logs: list[MappedLog] = field(default_factory=list)
+    log_counts_from_0: bool = False
 
     @cached_property
     def ranks(self) -> list[int]:

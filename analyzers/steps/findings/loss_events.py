@@ -21,7 +21,8 @@ def nonfinite_finding(steps: Steps, broken: NonFinite) -> Finding:
         severity=Severity.ERROR,
         title=f"the {broken.quantity} of {rank_names(broken.ranks)} is NaN or infinite from step {broken.step} on",
         why=f"step {broken.step} is the first one whose {broken.quantity} is not finite. If the optimizer used the"
-        " gradients of that step, the weights are not finite either, and the run cannot recover",
+        " gradients of that step, the weights are not finite either, and the run cannot recover"
+        + in_log(steps, broken),
         next=f"find the origin: check the batch, the learning rate and the gradient norm of step {broken.step}, and"
         f" the weight update of the step before. Then resume from a checkpoint before step {broken.step}",
         ranks=broken.ranks,
@@ -29,6 +30,11 @@ def nonfinite_finding(steps: Steps, broken: NonFinite) -> Finding:
         evidence=nonfinite_facts(steps, broken),
         confidence=0.99,
     )
+
+
+def in_log(steps: Steps, broken: NonFinite) -> str:
+    """Return a sentence with the number of the step in the script's own log, if that counts from 0; else no text."""
+    return f". The script's log counts from 0: it calls it step {broken.step - 1}" if steps.log_counts_from_0 else ""
 
 
 def nonfinite_facts(steps: Steps, broken: NonFinite) -> list[Evidence]:
