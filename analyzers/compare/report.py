@@ -52,11 +52,8 @@ def analyze(
     if not lines and not config:
         raise InputError(f"{a.root} and {b.root}: nothing to compare", "give two runs, or two artefacts of one kind")
     memory, memory_findings = memory_diff(a, b, options)
-    worse = [
-        *nonfinite_loss(first.steps, second.steps),
-        *regressions(changes, gate, time_causes(first, second), memory),
-    ]
-    findings = [*worse, *memory_findings, *trace_findings(traces)]
+    worse = regressions(changes, gate, time_causes(first, second), memory)
+    findings = [*nonfinite_loss(first.steps, second.steps), *worse, *memory_findings, *trace_findings(traces)]
     open_gates = undecided(changes, gate)
     parity, phases = step_differences(first, second)
     return Report(
