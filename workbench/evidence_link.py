@@ -17,6 +17,7 @@ PARTS = {
         "memory.activation_peak",
         "memory.attention_scores",
         "memory.attention_fallback",
+        "memory.unused_graph",
     ),
     "changes": ("memory.leak",),
     "blocks": ("memory.fragmentation", "memory.reserved", "memory.dead_pool"),

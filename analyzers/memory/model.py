@@ -65,7 +65,8 @@ class UnusualKind(StrEnum):
     `late_state`: optimizer state that only the first optimizer step allocated. `loss`: copies of the logits that the
     loss makes. `kept`: activations that outlive the step that made them. `spike`: a few steps that need far more memory
     than all others. `attention_scores`: the results of softmax, which attention without a fused kernel keeps.
-    `attention_fallback`: what PyTorch's attention operator keeps when it takes its math kernel.
+    `attention_fallback`: what PyTorch's attention operator keeps when it takes its math kernel. `unused_graph`: what a
+    forward pass saved for a backward pass that never came.
     """
 
     LATE_STATE = "late_state"
@@ -75,6 +76,7 @@ class UnusualKind(StrEnum):
     ATTENTION_SCORES = "attention_scores"
     ATTENTION_FALLBACK = "attention_fallback"
     LATE_FREES = "late_frees"
+    UNUSED_GRAPH = "unused_graph"
 
 
 class Remedy(StrEnum):

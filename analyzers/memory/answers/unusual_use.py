@@ -17,12 +17,12 @@ from analyzers.memory.answers.attention import (
 )
 from analyzers.memory.answers.stacks import stack_lines
 from analyzers.memory.categories.categorise import Guess
-from analyzers.memory.categories.stack_signs import frame_texts, stacks_showing
+from analyzers.memory.categories.stack_signs import frame_texts, phase_of_entries, stack_signs, stacks_showing
 from analyzers.memory.counterfactuals.scenario import Scenario
 from analyzers.memory.model import UnusualKind, UnusualUse
-from analyzers.memory.reading.schema import Category
+from analyzers.memory.reading.schema import Action, Category
 from analyzers.memory.replay.lifetimes import BEFORE, Lifetimes, Replay
-from analyzers.memory.replay.phases import StepSpan, whole_steps
+from analyzers.memory.replay.phases import Phase, PhaseTimeline, StepSpan, whole_steps
 
 LOSS_FUNCTION = re.compile(
     r"(cross_entropy|log_softmax|nll_loss|_loss)\w*$|(at::_ops|aten)::_?(cross_entropy_loss|log_softmax|nll_loss)"
@@ -31,6 +31,8 @@ DROPOUT = re.compile(r" (at::|aten::)\S*dropout")
 LOSS_PIECES = 8
 """The number of pieces that is assumed in the estimate of what computing the loss in pieces would save."""
 BYTES_AT_LEAST, PEAK_SHARE_AT_LEAST, LOSS_SHARE_AT_LEAST, SCORES_SHARE_AT_LEAST = 1 << 20, 0.05, 0.25, 0.1
+UNUSED_SHARE_AT_LEAST = 0.5
+"""The smallest share of the activations at the peak that no backward pass used, from which on they are reported."""
 KEPT_STEPS = 2
 """An activation counts as kept if it is still alive this many steps after its own step.
 
@@ -53,6 +55,7 @@ def unusual_uses(replay: Replay, guess: Guess) -> list[UnusualUse]:
         attention_scores(replay, guess),
         fallback_scores(replay, guess),
         kept(replay, guess, steps),
+        unused_graph(replay, guess),
     ]
     enough = max(BYTES_AT_LEAST, PEAK_SHARE_AT_LEAST * replay.peak[0])
     return [use for use in uses if use and use.bytes >= enough]
@@ -224,6 +227,36 @@ def kept(replay: Replay, guess: Guess, steps: list[StepSpan]) -> UnusualUse | No
         frees_bytes=total,
         step=step_of_entry(steps, int(lives.born[rows].min())),
         frames=largest_stack(replay, rows),
+    )
+
+
+def unused_graph(replay: Replay, guess: Guess) -> UnusualUse | None:
+    """Return the activations at the peak that were freed before any backward pass came; None if they are below half.
+
+    An evaluation without `torch.no_grad()` saves them for nothing. Only recorded categories show that a tensor was
+    saved for a backward pass. After a failed request all is freed, so such frees show nothing, nor does a trace in
+    which no backward pass is recognised.
+    """
+    trace, lives = replay.trace, replay.lifetimes
+    timeline = PhaseTimeline(phase_of_entries(trace, stack_signs(trace.snapshot)))
+    if not guess.exact or len(trace.where(Action.OOM)) or not (timeline.kind == Phase.BACKWARD).any():
+        return None
+    saved = np.flatnonzero((guess.category == Category.ACTIVATIONS) & (lives.born != BEFORE))
+    freed = lives.died[saved] < len(trace)
+    unused = saved[freed & (timeline.next(Phase.BACKWARD, lives.born[saved]) > lives.died[saved])]
+    at_peak, unused_at_peak = (np.intersect1d(lives.alive(replay.peak[1]), rows) for rows in (saved, unused))
+    total = int(lives.size[unused_at_peak].sum())
+    if not total or total < UNUSED_SHARE_AT_LEAST * int(lives.size[at_peak].sum()):
+        return None
+    scenario = Scenario.recorded(replay, guess)
+    # Without a graph each tensor is freed by the next operation.
+    scenario.size[unused] = 0
+    return UnusualUse(
+        kind=UnusualKind.UNUSED_GRAPH,
+        bytes=total,
+        frees_bytes=replay.peak[0] - int(scenario.live_bytes().max()),
+        step=None,
+        frames=largest_stack(replay, unused_at_peak),
     )
 
 

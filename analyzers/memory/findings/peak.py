@@ -1,6 +1,6 @@
 """Write findings about the largest parts of the peak, and how much a remedy would free."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from analyzers.memory.answers.unusual_use import LOSS_PIECES
 from analyzers.memory.findings.evidence import FORWARD_ONLY, STEPS_INFERRED, fact, innermost, ranks_of
@@ -26,11 +26,17 @@ FALLBACK_GPU = (
 
 def peak_findings(device: Device) -> Iterator[Finding]:
     """Yield a finding for each unusual use of memory at the peak, and one if activations dominate it."""
+    unused_graph = any(use.kind is UnusualKind.UNUSED_GRAPH for use in device.unusual)
     for use in device.unusual:
         # What grows in every step is a leak, which has its own finding.
         if use.kind is UnusualKind.KEPT and any(growth.frames == use.frames for growth in device.growing):
             continue
+        # The graph that is not used is why this step needs more.
+        if use.kind is UnusualKind.SPIKE and unused_graph:
+            continue
         yield FINDING_OF_KIND[use.kind](device, use)
+    if unused_graph:
+        return  # recomputation has nothing to do with activations that nothing needs
     saving = saving_by(device, Remedy.ACTIVATION_CHECKPOINTING)
     dominant = device.categories["activations"] >= ACTIVATION_SHARE_AT_LEAST * device.peak_allocated_bytes
     if not device.oom and saving and dominant:
@@ -191,6 +197,37 @@ def kept_finding(device: Device, use: UnusualUse) -> Finding:
     )
 
 
+def unused_graph_finding(device: Device, use: UnusualUse) -> Finding:
+    """Return the finding that a forward pass keeps activations for a backward pass that never comes."""
+    line = caller_of_model(use.frames)
+    return Finding(
+        id="memory.unused_graph",
+        severity=Severity.WARNING,
+        title=f"A forward pass without a backward pass keeps {size(use.bytes)} of activations{on_rank(device)}",
+        why=f"At the peak, {size(use.bytes)} of {size(device.peak_allocated_bytes)} was saved for a backward pass in"
+        f" {line}, and freed before any backward pass ran.",
+        next=f"Run the forward pass in {line} under torch.no_grad() or torch.inference_mode(), as for an evaluation:"
+        f" then it keeps none of this. The peak would be up to {size(use.frees_bytes)} lower.",
+        ranks=ranks_of(device),
+        step=device.step,
+        evidence=[
+            fact(
+                device,
+                f"saved for a backward pass at the peak, after entry {device.peak_index} of the allocation history,"
+                f" and freed without one: {size(use.bytes)}",
+                innermost(use.frames),
+            )
+        ],
+        confidence=0.8,
+    )
+
+
+def caller_of_model(frames: Sequence[str]) -> str:
+    """Return the innermost of some frames that is no method of a module, in words, such as `evaluate (train.py:14)`."""
+    outside = [frame for frame in frames if not frame.endswith((" forward", " __call__"))]
+    return innermost(outside or frames, "an unknown line")
+
+
 def spike_finding(device: Device, use: UnusualUse) -> Finding:
     """Return the finding that a few steps need far more memory than all others."""
     highest, usual = device.peak_allocated_bytes, device.peak_allocated_bytes - use.bytes
@@ -248,5 +285,6 @@ FINDING_OF_KIND: dict[UnusualKind, Callable[[Device, UnusualUse], Finding]] = {
     UnusualKind.KEPT: kept_finding,
     UnusualKind.SPIKE: spike_finding,
     UnusualKind.LATE_FREES: late_frees_finding,
+    UnusualKind.UNUSED_GRAPH: unused_graph_finding,
 }
 """The function that writes the finding about each kind of unusual use."""

@@ -92,3 +92,41 @@ def test_inference_without_a_leak_is_silent(maker):
 def test_a_larger_pass_of_inference_says_that_nothing_trains(maker):
     found = ids(recorded(maker, [E] * 12, sizes={5: 3 * MB}))
     assert "No stack shows a backward pass" in found["memory.spike"].why
+
+
+def with_evaluation(maker, *, no_grad=False, fails=False, backward=True):
+    """Record six steps with recorded categories; after the third an evaluation of a batch three times as large."""
+    made = maker.Recording()
+    for number in range(6):
+        run_step(made, maker, [maker.frame("main", "train.py", 20)], MB, backward=backward)
+        if number == 2:
+            caller = [maker.frame("evaluate", "train.py", 14), maker.frame("main", "train.py", 27)]
+            run_step(made, maker, caller, 3 * MB, backward=False, category="temporary" if no_grad else "activations")
+    if fails:
+        made.oom(64 * MB, MB, [maker.frame("forward", "model.py", 5)])
+    made.ours = {"schema": "workbench.snapshot/1", "exact": True, "rank": 0, "step": 6}
+    return maker.save(made.snapshot())
+
+
+def run_step(made, maker, caller, size, *, backward, category="activations"):
+    """Record a forward pass of ten layers, and the backward pass or the frees that follow it."""
+    forward = [maker.frame("forward", "model.py", 5), *caller]
+    engine = [maker.frame("torch::autograd::Engine::evaluate_function", "??", 0)] if backward else caller
+    saved = [made.alloc(size, forward, category=category, user_metadata=f"layers.{n}.mlp") for n in range(10)]
+    for address in reversed(saved):
+        gradient = made.alloc(9_000, engine, category="temporary", user_metadata="")
+        made.free(address, engine)
+        made.free(gradient, engine)
+
+
+def test_an_evaluation_that_keeps_its_graph_is_told_to_use_no_grad(maker):
+    found = ids(with_evaluation(maker))
+    finding = found["memory.unused_graph"]
+    assert finding.next.startswith("Run the forward pass in evaluate (train.py:14) under torch.no_grad()")
+    assert "up to 19.1 MiB lower" in finding.next
+    assert not found.keys() & {"memory.spike", "memory.activation_peak"}
+
+
+@pytest.mark.parametrize("kind", [{"no_grad": True}, {"fails": True}, {"backward": False}], ids=str)
+def test_frees_that_show_no_unused_graph_are_silent(maker, kind):
+    assert "memory.unused_graph" not in ids(with_evaluation(maker, **kind))
