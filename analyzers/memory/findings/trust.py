@@ -17,6 +17,13 @@ WITHOUT_STACK = (
     "These blocks have no stack: most often they are older than the recording, or stacks were not recorded.",
     "Call torch.cuda.memory._record_memory_history() before the model is created: then every allocation has a stack.",
 )
+WITHOUT_STACK_ON_CPU = (
+    WITHOUT_STACK[0],
+    (
+        "Create the `workbench.recorders.MemoryRecorder` right after the model and the optimizer, and put"
+        " `with recorder.step(N):` around each whole step: then every later allocation has a stack."
+    ),
+)
 UNTOLD = (
     "Most of these blocks have a stack, but it contains no forward or backward pass, no optimizer and no collective.",
     (
@@ -26,7 +33,7 @@ UNTOLD = (
 )
 """The reason why blocks with stacks are of unknown category, and the advice on it.
 
-`WITHOUT_STACK` is the same for blocks without stacks.
+`WITHOUT_STACK` is the same for blocks without stacks, and `WITHOUT_STACK_ON_CPU` for those of a CPU.
 """
 
 
@@ -139,7 +146,8 @@ def uncategorised_finding(device: Device, unknown: int) -> Finding:
     Without a history of allocations there is no peak; the finding is then about the memory allocated at the snapshot.
     """
     peak = device.peak_allocated_bytes
-    reason, advice = UNTOLD if has_stacks(device) else WITHOUT_STACK
+    without_stack = WITHOUT_STACK_ON_CPU if device.fragmentation.made_up_segments else WITHOUT_STACK
+    reason, advice = UNTOLD if has_stacks(device) else without_stack
     what = "allocated memory" if MissingEvidence.HISTORY in device.missing else "peak allocated memory"
     return Finding(
         id="memory.uncategorised",

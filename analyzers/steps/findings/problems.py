@@ -29,7 +29,7 @@ def problems(steps: Steps, data: StepsData) -> list[Finding]:
         *loss_findings(steps, data.events),
         *([nonfinite_finding(steps, nonfinite)] if nonfinite and nonfinite.finite_from is None else []),
         *(count_finding(mismatch) for mismatch in count_mismatches(steps)),
-        *(growth_finding(growth) for growth in memory_growth(steps)),
+        *(growth_finding(growth, steps.device_type) for growth in memory_growth(steps)),
     ]
 
 

@@ -8,6 +8,14 @@ from analyzers.words import number, process_group, quantity, rank_names, size
 
 NUMBERS_AT_MOST = 8
 """The most different sequence numbers that the evidence lists."""
+SNAPSHOTS_ON_CUDA = (
+    "on this rank call torch.cuda.memory._record_memory_history() once, and _dump_snapshot() twice, at the ends of two"
+    " steps after the warm-up"
+)
+SNAPSHOTS_ON_CPU = (
+    "on this rank record two snapshots with `workbench.recorders.MemoryRecorder(FOLDER, model, optimizer, freq=5)` and"
+    " `with recorder.step(N):` around each step, as PyTorch itself records no memory of a CPU"
+)
 
 
 def count_finding(mismatch: CountMismatch) -> Finding:
@@ -52,17 +60,16 @@ def count_evidence(mismatch: CountMismatch) -> list[Evidence]:
     ]
 
 
-def growth_finding(growth: Growth) -> Finding:
-    """Return the finding on a rank whose memory grows."""
+def growth_finding(growth: Growth, device_type: str) -> Finding:
+    """Return the finding on a rank whose memory grows; the steps ran on a device of the type `device_type`."""
     return Finding(
         id=Problem.MEMORY_GROWTH.finding_id,
         severity=Severity.WARNING,
         title=f"the memory of rank {growth.rank} grows by {size(growth.bytes_per_step)} per step",
         why=f"the memory rises in nearly every step from step {growth.step} on; after the warm-up it should stay the"
         " same",
-        next="on this rank call torch.cuda.memory._record_memory_history() once, and _dump_snapshot() twice, at the"
-        " ends of two steps after the warm-up. Then compare the two files (`workbench compare A B`), which names the"
-        " lines whose memory stays",
+        next=f"{SNAPSHOTS_ON_CPU if device_type == 'cpu' else SNAPSHOTS_ON_CUDA}. Then compare the two files"
+        " (`workbench compare A B`), which names the lines whose memory stays",
         ranks=[growth.rank],
         step=growth.step,
         confidence=0.7,

@@ -11,6 +11,8 @@ import pytest
 from analyzers import run, steps, store
 from analyzers.errors import InputError
 from analyzers.steps import views
+from analyzers.steps.answers.memory_growth import Growth
+from analyzers.steps.findings.rank_differences import growth_finding
 
 MS = 1_000_000
 
@@ -100,6 +102,15 @@ def test_a_healthy_run(logs):
     assert first.last_loss == pytest.approx(4.7)
 
 
+@pytest.mark.parametrize(
+    ("device_type", "recorder"),
+    [("cuda", "_record_memory_history"), ("", "_record_memory_history"), ("cpu", "MemoryRecorder")],
+)
+def test_growing_memory_is_recorded_by_what_the_device_has(device_type, recorder):
+    finding = growth_finding(Growth(rank=0, step=3, bytes_per_step=1 << 20), device_type)
+    assert [name for name in ("_record_memory_history", "MemoryRecorder") if name in finding.next] == [recorder]
+
+
 @pytest.mark.parametrize("bad", ["nan", "inf", "-inf"])
 def test_the_first_loss_that_is_not_finite(logs, bad):
     rows = {
@@ -135,6 +146,9 @@ def test_spike_drift_growth_and_collective_counts(logs):
     )
     assert found["steps.slowdown"][1] == 21
     assert found["steps.memory_growth"][0] == [1]
+    [growth] = [finding for finding in report.findings if finding.id == "steps.memory_growth"]
+    assert "MemoryRecorder" in growth.next, "PyTorch records no memory of a CPU"
+    assert "_record_memory_history" not in growth.next
     assert found["steps.collective_count"] == ([1], 7)
     [mismatch] = [finding for finding in report.findings if finding.id == "steps.collective_count"]
     assert mismatch.title == "Rank 1 issued 1 collective fewer than rank 0 by the end of step 7"

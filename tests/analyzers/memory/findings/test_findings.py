@@ -340,10 +340,20 @@ def test_unknown_memory_with_stacks_is_not_said_to_lack_them(one_device, frames,
     device = msgspec.structs.replace(one_device, top_stacks=[stack])
     finding = uncategorised_finding(device, device.peak_allocated_bytes)
     assert words in finding.why
-    assert ("_record_memory_history" in finding.next) is (not frames)
+    assert ("MemoryRecorder" in finding.next) is (not frames)
     texts = [fact.text for fact in finding.evidence]
     where = "none of them has a stack" if not frames else "of unknown category: 160.0 MiB in 4 blocks"
     assert where in texts[0]
+
+
+@pytest.mark.parametrize(("on_cpu", "recorder"), [(True, "MemoryRecorder"), (False, "_record_memory_history")])
+def test_unknown_memory_is_recorded_by_what_the_device_has(one_device, on_cpu, recorder):
+    """PyTorch's own function raises an exception where there is no CUDA."""
+    stack = msgspec.structs.replace(one_device.top_stacks[0], category="unknown", frames=[])
+    fragmentation = msgspec.structs.replace(one_device.fragmentation, made_up_segments=on_cpu)
+    device = msgspec.structs.replace(one_device, top_stacks=[stack], fragmentation=fragmentation)
+    advice = uncategorised_finding(device, device.peak_allocated_bytes).next
+    assert [name for name in ("MemoryRecorder", "_record_memory_history") if name in advice] == [recorder]
 
 
 def test_blocks_without_a_stack_are_the_evidence_that_stacks_are_missing(one_device):
