@@ -3,6 +3,7 @@
 import bisect
 import json
 import pickle
+import resource
 import subprocess
 import sys
 from collections import Counter
@@ -290,6 +291,44 @@ def test_a_failure_in_a_step_that_is_not_recorded_leaves_the_state_alone(tmp_pat
     [device] = memory_report(tmp_path / "iteration_4_exit").data.devices
     assert device.step == 4
     assert device.missing == [MissingEvidence.FAILING_STEP]
+
+
+def test_a_failure_that_leaves_a_step_is_recorded_once(tmp_path: Path) -> None:
+    """The script need not call `failed`, and may: another call changes nothing. The soft limit stays for a retry."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = 1 << 45
+    model = nn.Linear(WIDTH, WIDTH)
+    memory = MemoryRecorder(tmp_path, model, freq=4)
+    error = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.")
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    try:
+        with pytest.raises(RuntimeError, match="can't allocate"), memory.step(1):
+            raise error
+        assert resource.getrlimit(resource.RLIMIT_DATA) == (limit, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+    path = tmp_path / "iteration_0_exit/rank0_memory_snapshot.pickle"
+    written = path.read_bytes()
+    assert [entry["action"] for entry in pickle.loads(written)["device_traces"][0]].count("oom") == 1
+    memory.failed(error)
+    assert path.read_bytes() == written
+    with memory.step(2):
+        model(torch.ones(WIDTH, WIDTH))
+    memory.close()
+
+
+def test_other_errors_in_a_step_and_a_snapshot_that_cannot_be_written_reach_the_script(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = MemoryRecorder(tmp_path / "file", nn.Linear(WIDTH, WIDTH), freq=4)
+    with pytest.raises(ValueError, match="bad batch"), memory.step(1):
+        raise ValueError("bad batch")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").write_text("a file where the folder should be")
+    with pytest.raises(MemoryError), memory.step(2):
+        raise MemoryError
+    assert "no memory snapshot could be written" in caplog.text
+    memory.close()
 
 
 def test_every_step_of_a_process_with_a_memory_limit_is_recorded(

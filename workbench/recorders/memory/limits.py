@@ -1,6 +1,8 @@
 """Read and change the memory limits of this process, and return how much it may still allocate."""
 
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,3 +61,14 @@ def raise_soft_limits() -> None:
     for kind in LIMITS:
         _, hard = resource.getrlimit(kind)
         resource.setrlimit(kind, (hard, hard))
+
+
+@contextmanager
+def soft_limits_kept() -> Iterator[None]:
+    """Set the soft memory limits at the end of this context to what they were at its beginning."""
+    before = {kind: resource.getrlimit(kind)[0] for kind in LIMITS}
+    try:
+        yield
+    finally:
+        for kind, soft in before.items():
+            resource.setrlimit(kind, (soft, resource.getrlimit(kind)[1]))

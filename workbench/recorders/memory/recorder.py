@@ -3,14 +3,17 @@
 In any training script, after the model and the process group (if there is one) were created:
 
     memory = MemoryRecorder("outputs/memory_snapshot", model, optimizer, freq=10)
-    with memory.step(n):  ...
+    for n in range(1, steps + 1):
+        with memory.step(n):  # around the whole step: batch, forward, backward, optimizer
+            ...
 
-Call `memory.failed(error)` before you raise an error again. On CUDA, PyTorch itself records the history of allocations.
-On a CPU, a profiler session records it, and a recorded step takes several times as long. So on a CPU, only the last
-`window` steps before each snapshot are recorded. If the process has a memory limit, all steps are recorded, because an
-allocation may then fail in any step.
+If an allocation fails inside of a step, a snapshot is written. On CUDA, PyTorch itself records the history of
+allocations. On a CPU, a profiler session records it, and a recorded step takes several times as long. So on a CPU, only
+the last `window` steps before each snapshot are recorded. If the process has a memory limit, all steps are recorded,
+because an allocation may then fail in any step.
 """
 
+import logging
 import pickle
 import re
 import time
@@ -27,7 +30,7 @@ from workbench.recorders.hang.rank_exit import error_frames, is_out_of_memory
 from workbench.recorders.memory.breakdown_table import table
 from workbench.recorders.memory.cpu_history import CpuHistory
 from workbench.recorders.memory.cuda_history import CudaHistory
-from workbench.recorders.memory.limits import Room, memory_room, raise_soft_limits, resident_bytes
+from workbench.recorders.memory.limits import Room, memory_room, raise_soft_limits, resident_bytes, soft_limits_kept
 from workbench.recorders.memory.snapshot import Mark, Snapshot, TraceEntry
 from workbench.recorders.memory.snapshot_plan import WINDOW, SnapshotPlan
 from workbench.recorders.memory.tensor_hooks import TensorHooks
@@ -36,12 +39,22 @@ from workbench.recorders.timing.profiler_traces import TracePlan
 ALLOCATION_SIZE = re.compile(r"[Tt]ried to allocate ([\d.]+) ?(bytes|[KMGT]iB)")
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 MAX_MARKS = 100_000
+RECORDED = "_workbench_recorded"
+"""The attribute of an error about which a snapshot was written."""
+logger = logging.getLogger(__name__)
 
 
 class MemoryRecorder:
     """Writes memory snapshots of this rank to `folder`/iteration_N, or to iteration_N_exit if memory runs out.
 
-    N is the last finished step.
+    N is the last finished step. `optimizer` tells the optimizer's state from other memory. A snapshot is written every
+    `freq` steps; on a CPU, the last `window` steps before each are recorded, and all steps until `last_step`. `traces`
+    says in which steps a recording on a CPU also writes a profiler trace. In the training loop:
+
+        memory = MemoryRecorder("outputs/memory_snapshot", model, optimizer)
+        for n in range(1, steps + 1):
+            with memory.step(n):
+                train_step()
     """
 
     def __init__(
@@ -70,9 +83,13 @@ class MemoryRecorder:
 
     @contextmanager
     def step(self, step: int) -> Iterator[None]:
-        """Record one step, and write a snapshot if one is due."""
-        with self.recording(step):
-            yield
+        """Record one step, and write a snapshot if one is due, or if an allocation fails in the step."""
+        try:
+            with self.recording(step):
+                yield
+        except Exception as error:
+            self._save_failure(error)
+            raise
         self.finish()
         if self.is_due(step):
             self.write()
@@ -131,10 +148,13 @@ class MemoryRecorder:
     def failed(self, error: BaseException) -> None:
         """Write a snapshot if `error` reports a failed allocation.
 
-        The soft memory limits of the process are raised first, so that there is memory for the snapshot.
+        Call this method for an error outside of `step`, before you raise it again. It does nothing about an error that
+        `step` has already recorded. The soft memory limits of the process are raised first, so that there is memory for
+        the snapshot.
         """
-        if not is_out_of_memory(error):
+        if not is_out_of_memory(error) or getattr(error, RECORDED, False):
             return
+        setattr(error, RECORDED, True)
         room_left = memory_room()
         raise_soft_limits()
         self._history.end()
@@ -144,6 +164,14 @@ class MemoryRecorder:
                 snapshot["device_traces"][0], failure_entry(error, room_left, self._failed_ns or time.time_ns())
             )
         self._write(self._folder / f"iteration_{self._last_finished_step or 0}_exit", snapshot)
+
+    def _save_failure(self, error: Exception) -> None:
+        """Write a snapshot about an error that leaves a step; the script may catch the error and train on."""
+        try:
+            with soft_limits_kept():
+                self.failed(error)
+        except Exception:  # the error itself matters more
+            logger.exception("no memory snapshot could be written")
 
     def breakdown(self) -> str:
         """Return a text table of what uses the memory, from the history recorded so far."""
