@@ -123,7 +123,7 @@ def begun(process, cache):
 def reading(process, cluster_process):
     """Wait until a worker of the cluster has begun to read for a command."""
     idle = {pid: processor_ticks(pid) for pid in workers_below(cluster_process)}
-    while all(processor_ticks(pid) < before + 20 for pid, before in idle.items()):
+    while all(processor_ticks(pid) < before + 5 for pid, before in idle.items()):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.01)
 
