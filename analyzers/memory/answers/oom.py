@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from analyzers.memory.answers.avoidable import avoidable_uses
 from analyzers.memory.answers.stacks import stack_lines
 from analyzers.memory.answers.step_use import live_bytes_by_category
 from analyzers.memory.categories.categorise import Guess
-from analyzers.memory.counterfactuals.avoidable import avoidable_uses
 from analyzers.memory.model import CaughtRequest, Growth, Oom, OomPattern, StepUse
 from analyzers.memory.reading.schema import Action, Category
 from analyzers.memory.replay.lifetimes import Replay

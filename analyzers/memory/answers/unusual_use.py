@@ -7,7 +7,8 @@ import msgspec
 import numpy as np
 
 from analyzers.columns import Integers, Mask
-from analyzers.memory.answers.attention import (
+from analyzers.memory.answers.stacks import stack_lines
+from analyzers.memory.categories.attention_scores import (
     MATH,
     blocks_of_passes,
     score_neighbours,
@@ -15,7 +16,6 @@ from analyzers.memory.answers.attention import (
     stacks_of_fallback,
     stacks_of_scores,
 )
-from analyzers.memory.answers.stacks import stack_lines
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.categories.stack_signs import frame_texts, phase_of_entries, stack_signs, stacks_showing
 from analyzers.memory.counterfactuals.scenario import Scenario

@@ -1,1 +1,1 @@
-"""Compute how much memory a recorded run would have needed with a change, and which change a failure needs."""
+"""Compute how much memory a recorded run would have needed with another setting."""

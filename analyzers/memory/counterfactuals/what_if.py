@@ -13,7 +13,7 @@ import numpy as np
 from analyzers import store
 from analyzers.columns import Mask
 from analyzers.errors import InputError
-from analyzers.memory.answers.attention import score_blocks
+from analyzers.memory.categories.attention_scores import score_blocks
 from analyzers.memory.categories.categorise import categorise
 from analyzers.memory.counterfactuals.scenario import Scenario, grows_with_batch, recompute
 from analyzers.memory.loading import open_snapshot, rank_of, step_of

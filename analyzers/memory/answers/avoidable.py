@@ -15,10 +15,10 @@ import numpy as np
 
 from analyzers.columns import Integers, Mask
 from analyzers.frames import Origin, origin_of
-from analyzers.memory.answers.attention import blocks_of_passes, stacks_of_scores
 from analyzers.memory.answers.model_groups import largest_model
 from analyzers.memory.answers.stacks import stack_lines
 from analyzers.memory.answers.unusual_use import stacks_of_loss
+from analyzers.memory.categories.attention_scores import blocks_of_passes, stacks_of_scores
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.categories.rules import NUMBER_OF
 from analyzers.memory.categories.stack_signs import PATTERN, Sign, frame_texts, stacks_showing, stacks_with_any
