@@ -8,13 +8,15 @@ counted, as it imports modules.
 """
 
 import cProfile
-import pstats
+import pickle
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import CodeType
+from typing import NamedTuple, TypeGuard
 
 from analyzers.memory import digest as memory
 from analyzers.traces import digest as traces
@@ -52,28 +54,54 @@ def recorded(kind: str) -> Kind:
     return Kind(f"trace, {kind}", trace_files.KINDS[kind], traces.read, TRACES)
 
 
+def write_failure(path: Path, entries: int) -> None:
+    """Write a snapshot with hardly ever the same stack twice, which ends at its peak with a request that fails."""
+    content, protocol = snapshot_files.KINDS["new_stacks"](entries)
+    [trace] = content["device_traces"]
+    live = peak = last = 0
+    for number, entry in enumerate(trace):
+        live += {"alloc": entry["size"], "free_completed": -entry["size"]}.get(entry["action"], 0)
+        # A peak near the end, so that most entries are read.
+        if live >= peak and number > len(trace) * 0.9:
+            peak, last = live, number
+    failed = next(entry for entry in reversed(trace[: last + 1]) if entry["action"] == "alloc")
+    trace[last + 1 :] = [failed | {"action": "oom", "size": peak, "device_free": 0}]
+    path.write_bytes(pickle.dumps(content, protocol))
+
+
+FAILED = Kind("snapshot, failed request", write_failure, memory.read, SNAPSHOTS)
+
+
 def costs(kind: Kind, path: Path) -> tuple[float, list[Cost]]:
     """Return the processor seconds of reading and analysing a file, and the cost of each finding, the largest first."""
     profiler = cProfile.Profile(time.process_time)
     profiler.runcall(kind.read, [path])
-    statistics = pstats.Stats(profiler)
-    total = statistics.total_tt  # type: ignore[attr-defined]
-    found = [Cost(name, seconds, seconds / total) for name, seconds in findings(statistics.stats, kind.folder)]  # type: ignore[attr-defined]
+    total = sum(entry.inlinetime for entry in profiler.getstats())
+    spent = defaultdict[str, float](float)
+    for name, seconds in findings(profiler, kind.folder):
+        spent[name] += seconds
+    found = [Cost(name, seconds, seconds / total) for name, seconds in spent.items()]
     return total, sorted(found, key=lambda cost: -cost.seconds)
 
 
-def findings(entries: dict[Any, Any], folder: str) -> Iterator[tuple[str, float]]:
-    """Yield (function, seconds) for each profiled function of `folder` that one of its `CALLERS` calls."""
-    for (file, _, name), (*_, callers) in entries.items():
-        seconds = [spent[3] for (by, _, caller), spent in callers.items() if folder in by and caller in CALLERS[folder]]
-        if seconds and folder in file:
-            yield f"{Path(file).stem}.{name}", sum(seconds)
+def findings(profiler: cProfile.Profile, folder: str) -> Iterator[tuple[str, float]]:
+    """Yield (function, seconds) for each function of `folder` that one of its `CALLERS` called."""
+    for caller in profiler.getstats():
+        if is_in(folder, caller.code) and caller.code.co_name in CALLERS[folder]:
+            for call in caller.calls or []:
+                if is_in(folder, call.code):
+                    yield f"{Path(call.code.co_filename).stem}.{call.code.co_name}", call.totaltime
+
+
+def is_in(folder: str, code: object) -> TypeGuard[CodeType]:
+    """Return whether the code of a profiled function is Python code in a file below `folder`."""
+    return isinstance(code, CodeType) and folder in code.co_filename
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the costs for each kind of file; return 1 if a finding takes more than a tenth."""
     entries = int(arguments[0]) if arguments else ENTRIES
-    kinds = [*map(snapshots, ("loop", "new_stacks", "plain")), *map(recorded, ("cuda", "foreign", "gloo"))]
+    kinds = [*map(snapshots, ("loop", "new_stacks", "plain")), FAILED, *map(recorded, ("cuda", "foreign", "gloo"))]
     dearest = 0.0
     with tempfile.TemporaryDirectory() as folder:
         for kind in kinds:

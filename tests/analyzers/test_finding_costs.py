@@ -2,16 +2,17 @@
 
 import pytest
 
-from benchmarks.finding_costs import costs, recorded, snapshots
+from benchmarks.finding_costs import FAILED, costs, recorded, snapshots
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "expected"),
     [
         (snapshots("plain"), "file.pickle", {"training_loop.training_loop", "leaks.growing_stacks", "savings.savings"}),
+        (FAILED, "file.pickle", {"oom.last_oom", "savings.savings"}),
         (recorded("gloo"), "trace.json.gz", {"waits.causes", "communication.parts"}),
     ],
-    ids=["snapshot", "trace"],
+    ids=["snapshot", "failed request", "trace"],
 )
 def test_the_cost_of_each_finding_is_a_part_of_the_whole(tmp_path, kind, name, expected):
     kind.write(tmp_path / name, 5000)

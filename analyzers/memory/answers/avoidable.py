@@ -21,7 +21,7 @@ from analyzers.memory.answers.unusual_use import stacks_of_loss
 from analyzers.memory.categories.attention_scores import blocks_of_passes, stacks_of_scores
 from analyzers.memory.categories.categorise import Guess
 from analyzers.memory.categories.rules import NUMBER_OF
-from analyzers.memory.categories.stack_signs import PATTERN, Sign, frame_texts, stacks_showing, stacks_with_any
+from analyzers.memory.categories.stack_signs import PATTERN, Sign, stacks_showing, stacks_with_any
 from analyzers.memory.model import AvoidableKind, AvoidableUse
 from analyzers.memory.reading.frames import frame_text
 from analyzers.memory.reading.schema import Category
@@ -83,6 +83,15 @@ class FailedRequest:
         """The bytes that were allocated, with the request."""
         return int(self.replay.live_bytes[self.index]) + self.requested
 
+    @cached_property
+    def stacks(self) -> Integers:
+        """The numbers of the stacks that allocated the blocks alive or made the request; no others matter."""
+        return np.unique(np.append(self.replay.lifetimes.allocating_stack[self.rows], self.stack))
+
+    def showing(self, *patterns: re.Pattern[str]) -> list[Mask]:
+        """Return, for each pattern, a mask of those of `stacks` in which a frame `file function` matches it."""
+        return stacks_showing(self.snapshot, patterns, self.stacks)
+
     def alive(self, stacks: Mask) -> Integers:
         """Return the rows of the blocks alive whose allocating stack is in `stacks`."""
         return self.rows[stacks[self.replay.lifetimes.allocating_stack[self.rows]]]
@@ -128,9 +137,7 @@ def optimizer_copies(request: FailedRequest) -> Iterator[AvoidableUse]:
 
     `torch.optim` calls `torch._foreach_sqrt` and the like on all parameters at once, each of which returns new tensors.
     """
-    optimizer, copies = stacks_showing(
-        request.snapshot, frame_texts(request.snapshot), [re.compile(PATTERN[Sign.OPTIMIZER]), COPIES]
-    )
+    optimizer, copies = request.showing(re.compile(PATTERN[Sign.OPTIMIZER]), COPIES)
     stacks = optimizer & copies
     if stacks[request.stack]:
         rows = request.alive(stacks)
@@ -140,7 +147,7 @@ def optimizer_copies(request: FailedRequest) -> Iterator[AvoidableUse]:
 
 def loaded(request: FailedRequest) -> Iterator[AvoidableUse]:
     """Yield what `torch.load` put onto the device, if the request was for it."""
-    [stacks] = stacks_showing(request.snapshot, frame_texts(request.snapshot), [LOADING])
+    [stacks] = request.showing(LOADING)
     if stacks[request.stack]:
         total = request.bytes_of(request.alive(stacks), stacks)
         yield from request.use(AvoidableKind.LOADED, total, PURPOSE_SHARE, request.stack)
@@ -182,9 +189,7 @@ def purpose_of(request: FailedRequest) -> tuple[AvoidableKind, str] | None:
 
     The result is None if none has, or if the stack is one of a backward pass, which no evaluation runs.
     """
-    [engine] = stacks_showing(
-        request.snapshot, frame_texts(request.snapshot), [re.compile(PATTERN[Sign.ENGINE])], np.array([request.stack])
-    )
+    [engine] = request.showing(re.compile(PATTERN[Sign.ENGINE]))
     if engine[request.stack]:
         return None
     frames = request.snapshot.frames.whole_stack(request.stack)
@@ -207,7 +212,7 @@ def keeps_graph(request: FailedRequest, rows: Integers) -> bool:
 
 def loss(request: FailedRequest) -> Iterator[AvoidableUse]:
     """Yield the logits of the loss and what it makes of them."""
-    stacks = stacks_of_loss(request.replay)
+    stacks = stacks_of_loss(request.replay, request.stacks)
     of_loss = blocks_of_passes(request.replay, request.guess, stacks)
     rows = request.rows[of_loss[request.rows]]
     size = request.replay.lifetimes.size
@@ -231,7 +236,7 @@ def of_passes(request: FailedRequest) -> Mask:
 
 def scores(request: FailedRequest) -> Iterator[AvoidableUse]:
     """Yield the scores of attention that is written out."""
-    stacks = stacks_of_scores(request.replay)
+    stacks = stacks_of_scores(request.replay, request.stacks)
     rows = request.rows[blocks_of_passes(request.replay, request.guess, stacks)[request.rows]]
     total = request.bytes_of(rows, stacks)
     yield from request.use(AvoidableKind.ATTENTION_SCORES, total, SCORES_SHARE, request.largest_stack(rows))
@@ -250,7 +255,7 @@ def bucket_copies(request: FailedRequest) -> Iterator[AvoidableUse]:
     With gradient_as_bucket_view=True the gradients are views of the buckets.
     """
     category, size = request.guess.category[request.rows], request.replay.lifetimes.size[request.rows]
-    [stacks] = stacks_showing(request.snapshot, frame_texts(request.snapshot), [re.compile(PATTERN[Sign.BUCKETS])])
+    [stacks] = request.showing(re.compile(PATTERN[Sign.BUCKETS]))
     rows = request.alive(stacks)
     total = int(request.replay.lifetimes.size[rows].sum())
     if total and int(size[category == Category.GRADIENTS].sum()) >= total / 2:

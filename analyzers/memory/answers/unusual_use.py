@@ -17,7 +17,7 @@ from analyzers.memory.categories.attention_scores import (
     stacks_of_scores,
 )
 from analyzers.memory.categories.categorise import Guess
-from analyzers.memory.categories.stack_signs import frame_texts, phase_of_entries, stack_signs, stacks_showing
+from analyzers.memory.categories.stack_signs import phase_of_entries, stack_signs, stacks_showing
 from analyzers.memory.counterfactuals.scenario import Scenario
 from analyzers.memory.model import UnusualKind, UnusualUse
 from analyzers.memory.reading.schema import Action, Category
@@ -141,7 +141,7 @@ def loss(replay: Replay, guess: Guess) -> UnusualUse | None:
 def stacks_of_loss(replay: Replay, among: Integers | None = None) -> Mask:
     """Return a mask of the stacks in a loss function; with `among`, only of the stacks with these numbers."""
     snapshot = replay.trace.snapshot
-    return stacks_showing(snapshot, frame_texts(snapshot), [LOSS_FUNCTION], among)[0]
+    return stacks_showing(snapshot, [LOSS_FUNCTION], among)[0]
 
 
 def attention_scores(replay: Replay, guess: Guess) -> UnusualUse | None:
@@ -159,7 +159,7 @@ def fallback_scores(replay: Replay, guess: Guess) -> UnusualUse | None:
     if use is None:
         return None
     snapshot = replay.trace.snapshot
-    fallback, dropout = stacks_showing(snapshot, frame_texts(snapshot), (MATH, DROPOUT))
+    fallback, dropout = stacks_showing(snapshot, (MATH, DROPOUT))
     return msgspec.structs.replace(use, with_dropout=bool((fallback & dropout).any()))
 
 
@@ -238,8 +238,10 @@ def unused_graph(replay: Replay, guess: Guess) -> UnusualUse | None:
     which no backward pass is recognised.
     """
     trace, lives = replay.trace, replay.lifetimes
+    if not guess.exact or len(trace.where(Action.OOM)):
+        return None
     timeline = PhaseTimeline(phase_of_entries(trace, stack_signs(trace.snapshot)))
-    if not guess.exact or len(trace.where(Action.OOM)) or not (timeline.kind == Phase.BACKWARD).any():
+    if not (timeline.kind == Phase.BACKWARD).any():
         return None
     saved = np.flatnonzero((guess.category == Category.ACTIVATIONS) & (lives.born != BEFORE))
     freed = lives.died[saved] < len(trace)

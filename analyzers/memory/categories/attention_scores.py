@@ -6,13 +6,12 @@ other tensors are found by their size and by being allocated a few allocations e
 """
 
 import re
-from collections.abc import Sequence
 
 import numpy as np
 
 from analyzers.columns import Integers, Mask
 from analyzers.memory.categories.categorise import Guess
-from analyzers.memory.categories.stack_signs import frame_texts, stacks_showing
+from analyzers.memory.categories.stack_signs import stacks_showing
 from analyzers.memory.reading.schema import Action, Category
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
 
@@ -44,17 +43,15 @@ def stacks_of_scores(replay: Replay, among: Integers | None = None) -> Mask:
     name speaks of attention, the softmax must follow a batched matrix product of its own size.
     """
     snapshot = replay.trace.snapshot
-    texts = frame_texts(snapshot)
-    softmax, attention, fallback = stacks_showing(snapshot, texts, (SOFTMAX, ATTENTION, FALLBACK), among)
+    softmax, attention, fallback = stacks_showing(snapshot, (SOFTMAX, ATTENTION, FALLBACK), among)
     named: Mask = softmax & attention & ~fallback
-    return named | after_product(replay, texts, softmax & ~attention & ~fallback)
+    return named | after_product(replay, softmax & ~attention & ~fallback)
 
 
-def after_product(replay: Replay, texts: Sequence[str], softmax: Mask) -> Mask:
+def after_product(replay: Replay, softmax: Mask) -> Mask:
     """Return a mask of those stacks in `softmax` that allocate just after a batched matrix product of the same size.
 
-    A softmax in float32 of scores in 16 bits is twice as large. Scalars in between do not count. `texts` has the text
-    of each distinct frame.
+    A softmax in float32 of scores in 16 bits is twice as large. Scalars in between do not count.
     """
     trace, after = replay.trace, np.zeros_like(softmax)
     if not softmax.any():
@@ -66,7 +63,7 @@ def after_product(replay: Replay, texts: Sequence[str], softmax: Mask) -> Mask:
     for back in range(1, BEFORE_SOFTMAX + 1):
         at = at[at >= back]
         alike = at[(size[at] == size[at - back]) | (size[at] == 2 * size[at - back])]
-        [product] = stacks_showing(trace.snapshot, texts, [PRODUCT], stack[alike - back])
+        [product] = stacks_showing(trace.snapshot, [PRODUCT], stack[alike - back])
         after[stack[alike[product[stack[alike - back]]]]] = True
     return after
 
@@ -74,7 +71,7 @@ def after_product(replay: Replay, texts: Sequence[str], softmax: Mask) -> Mask:
 def stacks_of_fallback(replay: Replay, among: Integers | None = None) -> Mask:
     """Return a mask of the stacks in the math kernel; with `among`, only of the stacks with these numbers."""
     snapshot = replay.trace.snapshot
-    return stacks_showing(snapshot, frame_texts(snapshot), [MATH], among)[0]
+    return stacks_showing(snapshot, [MATH], among)[0]
 
 
 def score_blocks(replay: Replay, guess: Guess) -> Mask:
@@ -101,7 +98,7 @@ def score_neighbours(replay: Replay, guess: Guess, selected: Mask) -> Mask:
     saved = np.flatnonzero(selected & (guess.category == Category.ACTIVATIONS) & (lives.born != BEFORE))
     if not len(saved):
         return found
-    [attention] = stacks_showing(replay.trace.snapshot, frame_texts(replay.trace.snapshot), [ATTENTION])
+    [attention] = stacks_showing(replay.trace.snapshot, [ATTENTION])
     kept = (guess.category == Category.ACTIVATIONS) & attention[lives.stack]
     of_pass = kept | np.isin(guess.category, (Category.TEMPORARY, Category.UNKNOWN))
     recorded = np.flatnonzero((lives.born != BEFORE) & (lives.size > SCALAR_BYTES))

@@ -92,28 +92,19 @@ SIGNS_OF: "WeakKeyDictionary[Snapshot, dict[Sign, Mask]]" = WeakKeyDictionary()
 def stack_signs(snapshot: Snapshot) -> dict[Sign, Mask]:
     """Return, for each kind of code, a mask of the snapshot's stacks that contain a frame of this kind."""
     if snapshot not in SIGNS_OF:
-        masks = stacks_showing(snapshot, frame_texts(snapshot), list(map(re.compile, PATTERN.values())))
+        masks = stacks_showing(snapshot, list(map(re.compile, PATTERN.values())))
         SIGNS_OF[snapshot] = dict(zip(PATTERN, masks, strict=True))
     return SIGNS_OF[snapshot]
 
 
-def frame_texts(snapshot: Snapshot) -> list[str]:
-    """Return each distinct frame of a snapshot as `file function`, with forward slashes."""
-    c = snapshot.columns
-    return [
-        f"{snapshot.text(int(file))} {snapshot.text(int(name))}".replace("\\", "/")
-        for file, name in zip(c["frame_file"], c["frame_name"], strict=True)
-    ]
-
-
 def stacks_showing(
-    snapshot: Snapshot, texts: Sequence[str], patterns: Sequence[re.Pattern[str]], among: Integers | None = None
+    snapshot: Snapshot, patterns: Sequence[re.Pattern[str]], among: Integers | None = None
 ) -> list[Mask]:
-    """Return, for each pattern, a mask of the stacks in which a frame's text matches it.
+    """Return, for each pattern, a mask of the stacks in which a frame's text (`Snapshot.frame_texts`) matches it.
 
-    `texts` has a text for each distinct frame. With `among`, only the stacks with these numbers matter: the masks may
-    be false for all others.
+    With `among`, only the stacks with these numbers matter: the masks may be false for all others.
     """
+    texts = snapshot.frame_texts
     # A bit for each pattern: one pass over the frames of the stacks, which may be many millions.
     bits = np.zeros(len(texts), np.uint32)
     for number, pattern in enumerate(patterns):

@@ -14,7 +14,7 @@ import numpy as np
 
 from analyzers.columns import Column, Integers, Mask
 from analyzers.memory.categories.categorise import Guess, categorise
-from analyzers.memory.categories.stack_signs import PATTERN, Sign, frame_texts, stacks_showing
+from analyzers.memory.categories.stack_signs import PATTERN, Sign, stacks_showing
 from analyzers.memory.reading.frames import frame_text
 from analyzers.memory.reading.schema import CATEGORIES, Category
 from analyzers.memory.replay.lifetimes import BEFORE, Replay
@@ -70,13 +70,13 @@ class RankMemory:
     def in_optimizer(self) -> Mask:
         """For each stack of the snapshot, whether it shows an optimizer of PyTorch."""
         snapshot = self.replay.trace.snapshot
-        return stacks_showing(snapshot, frame_texts(snapshot), [OPTIMIZER])[0]
+        return stacks_showing(snapshot, [OPTIMIZER])[0]
 
     @cached_property
     def in_backward(self) -> Mask:
         """For each stack of the snapshot, whether it shows autograd's engine."""
         snapshot = self.replay.trace.snapshot
-        return stacks_showing(snapshot, frame_texts(snapshot), [re.compile(PATTERN[Sign.ENGINE])])[0]
+        return stacks_showing(snapshot, [re.compile(PATTERN[Sign.ENGINE])])[0]
 
     @cached_property
     def peak_entry(self) -> int:
@@ -155,7 +155,7 @@ class RankMemory:
     def recomputes(self) -> bool:
         """Whether a stack of the trace shows that activations are recomputed in the backward pass."""
         snapshot = self.replay.trace.snapshot
-        [shown] = stacks_showing(snapshot, frame_texts(snapshot), [RECOMPUTED])
+        [shown] = stacks_showing(snapshot, [RECOMPUTED])
         stack: Column = self.replay.trace.entry("stack")
         return bool(shown[np.unique(stack)].any())
 

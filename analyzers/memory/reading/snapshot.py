@@ -42,6 +42,15 @@ class Snapshot:
         value = self.recorder.get(key)
         return value if isinstance(value, int) else None
 
+    @cached_property
+    def frame_texts(self) -> list[str]:
+        """Each distinct frame as `file function`, with forward slashes."""
+        c = self.columns
+        return [
+            f"{self.text(int(file))} {self.text(int(name))}".replace("\\", "/")
+            for file, name in zip(c["frame_file"], c["frame_name"], strict=True)
+        ]
+
     @property
     def limit_bytes(self) -> int | None:
         """The memory limit of the device in bytes; None if it was not recorded."""
