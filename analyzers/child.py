@@ -257,7 +257,7 @@ def kind_of_kill(status: int) -> tuple[type[ReaderKilled], str] | None:
 
 
 def stopped(status: int, task: Task) -> tuple[str, str] | None:
-    """Return (which time limit stopped a child, hint) from its exit status; None if no time limit stopped it.
+    """Return (which limit or crash stopped a child, hint) from its exit status; None if it ended by itself.
 
     `task` has the limits.
     """
@@ -266,6 +266,13 @@ def stopped(status: int, task: Task) -> tuple[str, str] | None:
     if status == -signal.SIGXCPU:
         what = f"reading took more than {task.seconds} s of processor time"
         return what, "check that it is a real recording: those take far less"
+    if status == -signal.SIGABRT:
+        # A library that is not written in Python ends its process where an allocation fails.
+        what = f"a library gave up in the middle of reading, with at most {size(task.memory)} of memory"
+        return what, "raise --max-memory if you trust the file"
+    if status in (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE):
+        what = f"the reader crashed ({signal.Signals(-status).name}); nothing else was harmed"
+        return what, "check where the file comes from, and report this with the file if you can share it"
     return None
 
 

@@ -50,7 +50,7 @@ def check_documents(folder: Path, baseline: Path | None = None, forms: Iterable[
 
 
 def check_readers(report: Report[object]) -> None:
-    crashed = [finding for finding in report.findings if "reader failed" in finding.why]
+    crashed = [f for f in report.findings if "reader failed" in f.why or "reader crashed" in f.why]
     if crashed:
         raise Leak(crashed[0].why[:300])
 

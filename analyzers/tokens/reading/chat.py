@@ -10,8 +10,14 @@ from analyzers.tokens.reading.vocabulary import INSTALL, Vocabulary
 OPEN, CLOSE = "\ue001", "\ue002"
 """Characters around the text of a `{% generation %}` block in rendered text; they are removed before encoding."""
 NO_TEMPLATE = "add chat_template.jinja, or a chat_template in tokenizer_config.json beside tokenizer.json"
-# A hostile template may write far more text than its messages have; this bounds what is tokenised.
-LONGEST = 64 << 20
+LONGEST = 8 << 20
+"""The most characters of a rendered conversation, some two million tokens.
+
+A hostile template may write far more text than its messages have, and tokenising takes some hundred bytes of memory for
+each character.
+"""
+WIDEST = 64
+"""The widest indent that a template may ask for; JSON needs an indent for each of its lines."""
 Messages = list[dict[str, Any]]
 
 
@@ -38,7 +44,9 @@ class ChatTemplate:
             raise
         except Exception as error:  # a template may raise anything
             raise InputError(f"the chat template refuses it: {error}", NO_TEMPLATE) from error
-        return str(text)[:LONGEST]
+        if len(text) > LONGEST:
+            raise InputError(f"the chat template writes {len(text):,} characters for one conversation", NO_TEMPLATE)
+        return str(text)
 
 
 def compiled(source: str) -> Any:
@@ -61,12 +69,18 @@ def compiled(source: str) -> Any:
     environment.globals.update(raise_exception=refuse_conversation, strftime_now=lambda _: "2026-01-01")
     try:
         return environment.from_string(source)
-    except jinja.TemplateError as error:
+    except (jinja.TemplateError, SyntaxError, ValueError) as error:
         raise InputError(f"the chat template has an error: {error}", NO_TEMPLATE) from error
 
 
-def to_json(value: Any, indent: int | None = None, **_: Any) -> str:
-    """Return a value as JSON without escaped characters, as chat templates expect."""
+def to_json(value: Any, indent: int | str | None = None, **_: Any) -> str:
+    """Return a value as JSON without escaped characters, as chat templates expect.
+
+    Raises:
+        ValueError: The indent is so wide that it can only be meant to fill the memory.
+    """
+    if indent is not None and (len(indent) if isinstance(indent, str) else indent) > WIDEST:
+        raise ValueError(f"an indent of more than {WIDEST}")
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 

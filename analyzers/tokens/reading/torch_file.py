@@ -3,6 +3,7 @@
 The file is a zip archive: a pickle of the structure, and one entry with the bytes of each storage.
 """
 
+import math
 import pickle
 import zipfile
 from collections import OrderedDict
@@ -19,6 +20,8 @@ DTYPES = {
     # NumPy has no bfloat16, so that its bits are read as whole numbers.
     "BoolStorage": "?", "FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "BFloat16Storage": "<u2",
 }  # fmt: skip
+MOST_REPEATED = 1 << 28
+"""The most elements of a tensor that has more of them than its storage, because it repeats them (`expand`)."""
 SAVE_AGAIN = "save the batch with torch.save as a dict of tensors: torch.save(dict(batch), 'batch.pt')"
 
 
@@ -28,6 +31,59 @@ class SavedMapping(dict[str, Any]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         data = state.get("data")
         self.update(data if isinstance(data, dict) else {})
+
+
+class Storage:
+    """The elements of one storage: the only thing that a tensor can be a view of.
+
+    A view of a view is refused: its bounds would be those that the file claims for the first view, and not those of the
+    bytes that are there.
+    """
+
+    __slots__ = ("elements",)
+
+    def __init__(self, elements: Column) -> None:
+        self.elements = elements
+
+    def __setstate__(self, state: object) -> NoReturn:
+        """Refuse a pickle that would change a storage."""
+        refuse("a changed storage")
+
+
+class Rebuild:
+    """The function `torch._utils._rebuild_tensor_v2`, as an object without attributes that a pickle could change."""
+
+    __slots__ = ()
+
+    def __call__(
+        self, storage: Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object
+    ) -> Column:
+        """Return a tensor as a read-only view of its storage; refuse one that reaches beyond it, or has no end."""
+        if not isinstance(storage, Storage):
+            refuse("a tensor that is no view of a storage")
+        numbers = (offset, *shape, *strides)
+        if len(shape) != len(strides) or not all(isinstance(n, int) and n >= 0 for n in numbers):
+            refuse("a tensor of an impossible shape")
+        elements = storage.elements
+        if 0 in shape:
+            return np.empty(shape, elements.dtype)
+        # An expanded tensor repeats elements. One that repeats them without end would fill the memory later.
+        if math.prod(shape) > max(len(elements), MOST_REPEATED):
+            refuse("a tensor that repeats its storage without end")
+        step = elements.itemsize
+        last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+        if last >= len(elements):
+            refuse("a tensor that reaches beyond its storage")
+        # The strides of dimensions of one element are never used, and may be larger than a machine word.
+        steps = [stride * step if n > 1 else step for n, stride in zip(shape, strides, strict=True)]
+        # This constructor checks the bounds a second time, against the bytes of the storage; `as_strided` does not.
+        view: Column = np.ndarray(shape, elements.dtype, elements, offset * step, steps)
+        view.setflags(write=False)
+        return view
+
+    def __setstate__(self, state: object) -> NoReturn:
+        """Refuse a pickle that would change this function."""
+        refuse("a changed function")
 
 
 class TensorUnpickler(pickle.Unpickler):
@@ -40,7 +96,7 @@ class TensorUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Return the replacement for a function or class that the pickle names; refuse what tensors do not need."""
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return rebuilt
+            return Rebuild()
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
         if (module, name) == ("transformers.tokenization_utils_base", "BatchEncoding"):
@@ -49,16 +105,16 @@ class TensorUnpickler(pickle.Unpickler):
             return DTYPES[name]
         return refuse(f"{module}.{name}")
 
-    def persistent_load(self, pid: Any) -> Column:
-        """Return the elements of the storage to which `pid`, a reference in the pickle, points."""
+    def persistent_load(self, pid: Any) -> Storage:
+        """Return the storage to which `pid`, a reference in the pickle, points."""
         kind, dtype, key, *_ = pid
-        if kind != "storage" or not isinstance(dtype, str) or not str(key).isdecimal():
+        if kind != "storage" or dtype not in DTYPES.values() or not str(key).isdecimal():
             refuse(f"the storage {key}")
         entry = self.archive.getinfo(f"{self.folder}/data/{key}")
         # torch.save never compresses; a small compressed entry could unpack to more memory than there is.
         if entry.compress_type != zipfile.ZIP_STORED:
             refuse("a compressed storage")
-        return np.frombuffer(self.archive.read(entry), dtype=dtype)
+        return Storage(np.frombuffer(self.archive.read(entry), dtype=dtype))
 
 
 def refuse(what: str) -> NoReturn:
@@ -68,21 +124,6 @@ def refuse(what: str) -> NoReturn:
         HostileInput: Always.
     """
     raise HostileInput(f"the file holds more than tensors: {what}", SAVE_AGAIN)
-
-
-def rebuilt(storage: Column, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object) -> Column:
-    """Return a tensor as a read-only view of its storage; refuse a tensor that reaches beyond the storage."""
-    numbers = (offset, *shape, *strides)
-    if len(shape) != len(strides) or not all(isinstance(n, int) and n >= 0 for n in numbers):
-        refuse("a tensor of an impossible shape")
-    # `as_strided` checks nothing: a shape beyond the storage would read foreign memory.
-    last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
-    if 0 in shape:
-        return np.empty(shape, storage.dtype)
-    if last >= len(storage):
-        refuse("a tensor that reaches beyond its storage")
-    steps = [stride * storage.itemsize for stride in strides]
-    return np.lib.stride_tricks.as_strided(storage[offset:], shape, steps, writeable=False)
 
 
 def load(path: Path) -> Any:

@@ -7,9 +7,9 @@ as a text with a character for each byte (the *piece* of the token).
 import functools
 import importlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 import numpy as np
@@ -41,7 +41,20 @@ def latin(text: str) -> str:
     return text.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
-def is_id(number: Any) -> bool:
+def pairs_of(vocabulary: Any) -> list[tuple[Any, Any]]:
+    """Return pairs (token, id) from the vocabulary of a model: a dict {token: id}, or a list of (token, score).
+
+    Raises:
+        TypeError: It is neither.
+    """
+    if isinstance(vocabulary, dict):
+        return list(vocabulary.items())
+    if not isinstance(vocabulary, list) or not all(isinstance(pair, list) and pair for pair in vocabulary):
+        raise TypeError("the vocabulary is neither an object nor a list of pairs")
+    return [(pair[0], i) for i, pair in enumerate(vocabulary)]
+
+
+def is_id(number: object) -> TypeGuard[int]:
     """Return whether a number from a tokenizer's file can be the id of a token."""
     return isinstance(number, int) and 0 <= number < ENOUGH_IDS
 
@@ -56,8 +69,9 @@ class Vocabulary:
     def __init__(self, content: bytes, config: dict[str, Any]) -> None:
         try:
             self.description = msgspec.json.decode(content)
-            vocabulary = self.description["model"]["vocab"]
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError) as error:
+            vocabulary = pairs_of(self.description["model"]["vocab"])
+            added = msgspec.convert(self.description.get("added_tokens") or [], list[dict[str, Any]])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError, TypeError) as error:
             raise InputError(
                 f"no tokenizer.json: {error}", "give --tokenizer the tokenizer.json of the model"
             ) from error
@@ -66,16 +80,13 @@ class Vocabulary:
         self.pieces: dict[int, str] = {}
         self.add_vocabulary(vocabulary)
         self.added: set[str] = set()
-        self.add_specials(self.description.get("added_tokens") or [])
+        self.add_specials(added)
         self.eos = self.special_id("eos_token", EOS_NAMES)
         self.bos = self.special_id("bos_token", BOS_NAMES)
         self.pad = self.special_id("pad_token", PAD_NAMES)
 
-    def add_vocabulary(self, vocabulary: Any) -> None:
-        """Add the tokens of the tokenizer's model, given as a dict {token: id} or as a list of (token, score)."""
-        pairs = (
-            vocabulary.items() if isinstance(vocabulary, dict) else ((pair[0], i) for i, pair in enumerate(vocabulary))
-        )
+    def add_vocabulary(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        """Add the tokens of the tokenizer's model, given as pairs (token, id)."""
         text = msgspec.json.encode([self.description.get(part) for part in ("decoder", "pre_tokenizer")])
         self.is_byte_level, self.is_wordpiece = b'"ByteLevel"' in text, b'"WordPiece"' in text
         for token, number in pairs:
@@ -97,7 +108,7 @@ class Vocabulary:
             return latin(token.removeprefix("##") if token.startswith("##") else f" {token}")
         return latin(token.replace("▁", " "))
 
-    def add_specials(self, added: Any) -> None:
+    def add_specials(self, added: Iterable[dict[str, Any]]) -> None:
         """Add the tokens that are not part of the tokenizer's model, such as those of the chat template."""
         for token in added:
             text, number = token.get("content"), token.get("id")

@@ -141,7 +141,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
 )
 def test_a_tensor_must_lie_in_its_storage(offset, shape, strides):
     with pytest.raises(HostileInput):
-        torch_file.rebuilt(np.arange(5), offset, shape, strides)
+        torch_file.Rebuild()(torch_file.Storage(np.arange(5)), offset, shape, strides)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x80\x02}q\x00."])
