@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from workbench.command_options import options as opt
+from workbench.command_options.command_after_dashes import ProveCommand
 from workbench.command_options.launch_options import ForeignOptions, LaunchCommand, ProcessOptions
 from workbench.command_options.option_groups import spread_groups
 from workbench.command_options.start_help import StartGroup
@@ -49,26 +50,33 @@ def common(
     """A training run broke or is slow: one command says why, and one keypress shows the evidence."""
 
 
-@app.command(rich_help_panel=ANALYSE)
+@app.command(rich_help_panel=ANALYSE, cls=ProveCommand)
 @spread_groups
 def inspect(
+    context: typer.Context,
     paths: opt.Paths,
     read: opt.LogReadOptions,
     show: opt.ShowOptions,
     breakdown: opt.Breakdown = False,
     what_if: opt.WhatIf = None,
     prove: opt.Prove = False,
+    yes: opt.Yes = False,
     fail_on: opt.FailOnOption = None,
 ) -> None:
     """Say what is wrong with a run, from any of its files or folders."""
     from workbench.commands.answers import answer
     from workbench.remote.local_paths import local_paths
 
+    if prove:
+        from workbench.commands.prove.permission import Permission, refuse_foreign
+
+        refuse_foreign(paths)
     files = local_paths(paths, keep=not read.no_cache)
     if prove or breakdown or what_if:
         from workbench.commands import analyse
     if prove:
-        raise typer.Exit(analyse.prove_advice(files, read, show, fail_on))
+        permission = Permission(context.obj or (), yes)
+        raise typer.Exit(analyse.prove_advice(files, read, show, fail_on, permission))
     if breakdown or what_if:
         tables = analyse.MemoryTables(breakdown, what_if)
         raise typer.Exit(analyse.memory_with_tables(files, read, show, tables, fail_on))

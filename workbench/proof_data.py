@@ -109,6 +109,17 @@ class ProofData(msgspec.Struct, frozen=True, kw_only=True):
         return measured / self.applied.predicted_bytes - 1 if self.applied and measured else None
 
     @property
+    def is_proved(self) -> bool:
+        """Whether the last second run ended well, and its memory was measured over at least one finished step."""
+        return self.rerun is not None and self.rerun.passed and not self.is_unmeasured
+
+    @property
+    def is_unmeasured(self) -> bool:
+        """Whether the last second run shows nothing: no memory was measured, or it ended well without a step."""
+        run = self.rerun
+        return run is not None and (run.peak_bytes is None or (run.passed and run.steps == 0))
+
+    @property
     def had_room(self) -> bool:
         """Whether the last second run failed although its tensors took far less than what was there for them."""
         if self.rerun is None or self.rerun.passed or self.rerun.peak_bytes is None:

@@ -82,7 +82,7 @@ def answered(case: Case, folder: Path) -> dict[str, Any]:
     workbench(
         "launch", "--no-watch", "--config", config, "--nproc", str(case.world), "--job.dump_folder", str(run), *flags
     )
-    proof = workbench("inspect", str(run), "--prove", "--json", "--no-cache")
+    proof = workbench("inspect", str(run), "--prove", "--yes", "--json", "--no-cache")
     if proof.returncode:
         return {"case": case.name, "right": False, "error": proof.stderr[-400:]}
     report = json.loads(proof.stdout)

@@ -197,7 +197,7 @@ def answered(case: Case, folder: Path) -> dict[str, Any]:
     with started("launch", "--no-watch", *arguments(case, folder / "run", case.flags), limit=limit) as job:
         log = "".join(job.communicate())
     row: dict[str, Any] = {"case": case.name, "limit": limit, "failed": job.returncode}
-    with started("inspect", str(folder / "run"), "--prove", "--json", "--no-cache") as job:
+    with started("inspect", str(folder / "run"), "--prove", "--yes", "--json", "--no-cache") as job:
         text, error = job.communicate()
     row["seconds"] = round(time.monotonic() - began)
     if job.returncode:

@@ -1,11 +1,11 @@
 """The options of `workbench launch`; related options form a dataclass."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 
+from workbench.command_options.command_after_dashes import CommandAfterDashes
 from workbench.command_options.options import Scheduler, TokenFile
 from workbench.command_options.value_names import one_of
 from workbench.errors import UsageProblem
@@ -77,16 +77,14 @@ value, and Click knows no options with an optional value.
 """
 
 
-class LaunchCommand(TyperCommand):
-    """The Click command `launch`; it prevents Click from parsing the words after `--` as options of `launch`."""
+class LaunchCommand(CommandAfterDashes):
+    """The Click command `launch`, with a command after `--`."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words before `--`, and store the words after it in `ctx.obj`."""
-        if "--" in args:
-            ctx.obj = tuple(args[args.index("--") + 1 :])
-            args = args[: args.index("--")]
-        if wrong := next((word for word in args if word.startswith("--dry-run=") and word not in FAKE_DRY_RUN), None):
+    def options(self, words: list[str]) -> list[str]:
+        """Return the options with `--dry-run=fake` replaced."""
+        wrong = [word for word in words if word.startswith("--dry-run=") and word not in FAKE_DRY_RUN]
+        if wrong:
             raise UsageProblem(
-                f"{wrong} is not an option", "give --dry-run, which prints the command, or --dry-run=fake"
+                f"{wrong[0]} is not an option", "give --dry-run, which prints the command, or --dry-run=fake"
             )
-        return super().parse_args(ctx, [word for given in args for word in FAKE_DRY_RUN.get(given, (given,))])
+        return [word for given in words for word in FAKE_DRY_RUN.get(given, (given,))]

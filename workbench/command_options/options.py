@@ -152,9 +152,11 @@ Prove = Annotated[
     typer.Option(
         "--prove",
         help="Run the job again: with the best advice against a failed allocation, to compare predicted with measured"
-        " memory; or from the last checkpoint before a NaN or a spike of the loss, to find where it began.",
+        " memory; or from the last checkpoint before a NaN or a spike of the loss, to find where it began. The command"
+        " comes from you, after --; one that the run folder names is printed, and started only if you say yes.",
     ),
 ]
+Yes = Annotated[bool, typer.Option("--yes", help="With --prove: start the printed command without a question.")]
 FailOnOption = Annotated[
     FailOn | None,
     typer.Option(

@@ -24,6 +24,7 @@ from workbench.command_options.options import (
 )
 from workbench.commands.kept_reports import KeptReport, keep, key_of, may_change
 from workbench.commands.output import deliver, refusing_to_overwrite
+from workbench.commands.prove.permission import Permission
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.progress import shown_progress
@@ -187,8 +188,14 @@ def memory_with_tables(
     return deliver(whole, document, run, fail_on)
 
 
-def prove_advice(paths: Sequence[Path], read: ReadOptions, document: DocumentOptions, fail_on: FailOn | None) -> Exit:
-    """Run a broken job again, and print or write a report on the result.
+def prove_advice(
+    paths: Sequence[Path],
+    read: ReadOptions,
+    document: DocumentOptions,
+    fail_on: FailOn | None,
+    permission: Permission,
+) -> Exit:
+    """Run a broken job again, as far as the person permits it, and print or write a report on the result.
 
     If an allocation failed, the job runs with the best advice. Otherwise it runs from the last checkpoint before a NaN
     or a spike of the loss, with recorders on.
@@ -204,7 +211,7 @@ def prove_advice(paths: Sequence[Path], read: ReadOptions, document: DocumentOpt
             "give the folder of a run of which one does; failed allocations are recorded by themselves on CUDA, and by "
             "`workbench.recorders.MemoryRecorder` in a script on a CPU",
         )
-    report: Report[object] = run_again(run, event) if event else prove(run, options)
+    report: Report[object] = run_again(run, event, permission) if event else prove(run, options, permission)
     return deliver(report, document, run, fail_on)
 
 

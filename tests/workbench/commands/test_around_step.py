@@ -15,6 +15,7 @@ from trainer.config import load
 from workbench.command_options.options import DocumentOptions, ReadOptions
 from workbench.commands.analyse import prove_advice
 from workbench.commands.prove.around_step import settings_around, starting_step
+from workbench.commands.prove.permission import Permission
 from workbench.commands.prove.rerun import configuration
 from workbench.commands.prove.rerun_report import rerun_report
 from workbench.rerun_data import SPIKE, RerunData
@@ -108,7 +109,7 @@ def test_too_few_steps_before_the_spike_ask_for_an_earlier_checkpoint():
 
 def test_a_run_without_anything_broken_is_refused():
     with pytest.raises(InputError, match="no step log a NaN or a spike"):
-        prove_advice([FIXTURES / "healthy_2ranks" / "steps"], ReadOptions(), DocumentOptions(), None)
+        prove_advice([FIXTURES / "healthy_2ranks" / "steps"], ReadOptions(), DocumentOptions(), None, Permission())
 
 
 @pytest.mark.slow
@@ -119,7 +120,10 @@ def test_a_nan_is_found_from_the_last_checkpoint(tmp_path):
              "--profiling.no_enable_memory_snapshot")  # fmt: skip
     run = tmp_path / "run"
     launch = ("launch", "--no-watch", "--config", str(ROOT / "configs" / "debug_model.toml"), "--nproc", "1")
-    for words in ((*launch, "--job.dump_folder", str(run), *flags), ("inspect", str(run), "--prove", "--json")):
+    for words in (
+        (*launch, "--job.dump_folder", str(run), *flags),
+        ("inspect", str(run), "--prove", "--yes", "--json"),
+    ):
         done = subprocess.run(
             [sys.executable, "-P", "-m", "workbench", *words], capture_output=True, text=True, check=True
         )

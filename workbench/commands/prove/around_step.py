@@ -14,11 +14,12 @@ from analyzers.report import Finding, Report
 from analyzers.run import TIMED, Kind, Run, discover
 from analyzers.store import Options
 from workbench.ask import steps_report
-from workbench.commands.prove.rerun import configuration, proof_folder, run_limited, written
+from workbench.commands.prove.permission import Permission
+from workbench.commands.prove.rerun import configuration, launch_words, proof_folder, run_limited, written
 from workbench.commands.prove.rerun_report import rerun_report
 from workbench.console import note
+from workbench.errors import UsageProblem
 from workbench.proof_data import Settings
-from workbench.python_path import command
 from workbench.rerun_data import SPIKE, RerunData
 
 NOT_FINITE = "steps.nonfinite_loss"
@@ -42,15 +43,21 @@ def broken_step(run: Run, options: Options) -> Finding | None:
     return next((one for event in (NOT_FINITE, SPIKE) for one in findings if one.id == event), None)
 
 
-def run_again(run: Run, event: Finding) -> Report[RerunData]:
+def run_again(run: Run, event: Finding, permission: Permission) -> Report[RerunData]:
     """Run the job again from the last checkpoint before the step of `event`; return the report on where it began.
 
     `event` is the finding on a NaN or on a spike of the loss.
 
     Raises:
         InputError: There is no run.json with the command of the job.
+        UsageProblem: The person does not permit it, or gave a command, which cannot be made to stop at a step.
     """
     step = event.step or 0
+    if permission.command:
+        raise UsageProblem(
+            "--prove: a command cannot be run from the last checkpoint before a step",
+            "call recorders.check_finite(model) in the script, and resume it from its last checkpoint",
+        )
     try:
         manifest = read_json(run.root / "run.json")
     except (OSError, ValueError) as error:
@@ -62,7 +69,8 @@ def run_again(run: Run, event: Finding) -> Report[RerunData]:
     settings = settings_around(run.root, manifest["config"], start, step, is_spike=event.id == SPIKE)
     path = written(configuration(manifest["config"], settings, folder), folder)
     ranks = int(manifest.get("world_size") or 1)
-    words = command("workbench", "launch", "--no-watch", "--config", str(path), "--nproc", str(ranks))
+    words = launch_words(("--config", str(path), "--nproc", str(ranks)))
+    permission.require(words, manifest["config"])
     note(f"running steps {start + 1} to {step} again with recorders; logs in {folder / 'logs'}")
     run_limited(words, {})
     second = discover(folder)

@@ -20,10 +20,24 @@ from workbench.commands.prove.changes import (
     reason_outside_settings,
 )
 from workbench.commands.prove.margin import Prediction, rehearsed
+from workbench.commands.prove.permission import Permission
 from workbench.commands.prove.recorded_run import RecordedRun, recorded_run
 from workbench.commands.prove.report import proof_report
-from workbench.commands.prove.rerun import configuration, proof_folder, rerun, written
-from workbench.commands.prove.script import batch_flag, changed_command, launch_options, script_changes
+from workbench.commands.prove.rerun import (
+    CONFIGURATION,
+    configuration,
+    launch_words,
+    proof_folder,
+    rerun,
+    written,
+)
+from workbench.commands.prove.script import (
+    batch_flag,
+    changed_command,
+    launch_options,
+    process_options,
+    script_changes,
+)
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.launch.plan import Request
@@ -32,17 +46,20 @@ from workbench.proof_data import Basis, Considered, ProofData, Rerun, Settings
 USE_ADVICE = "Follow the advice that `workbench inspect` gives on this run, and start it by hand."
 COMPARED_AT_MOST, RUNS_AT_MOST = 12, 3
 Predict = Callable[[Settings], Prediction]
+Start = Callable[[Settings], Rerun]
 
 
-def prove(run: Run, options: Options) -> Report[ProofData]:
+def prove(run: Run, options: Options, permission: Permission) -> Report[ProofData]:
     """Run a job again that ran out of memory, or nearly did, with the best advice; return a report on the result.
 
     Raises:
-        WorkbenchError: The run has no failed allocation and is not near its limit, or cannot be started again.
+        WorkbenchError: The run has no failed allocation and is not near its limit, or cannot be started again, or the
+            person does not permit it.
     """
-    recorded = recorded_run(run, options)
-    data = proof_of_trainer(recorded) if recorded.is_own_trainer else proof_of_command(recorded)
-    return proof_report(recorded, data)
+    recorded = recorded_run(run, options, permission.command)
+    if recorded.is_own_trainer:
+        return proof_report(recorded, proof_of_trainer(recorded, permission))
+    return proof_report(recorded, proof_of_command(recorded, permission))
 
 
 def unproved(run: RecordedRun, why: NoChange, needed: int | None = None) -> ProofData:
@@ -56,7 +73,7 @@ def unproved(run: RecordedRun, why: NoChange, needed: int | None = None) -> Proo
     )  # fmt: skip
 
 
-def proof_of_trainer(run: RecordedRun) -> ProofData:
+def proof_of_trainer(run: RecordedRun, permission: Permission) -> ProofData:
     """Return the proof for a run of our trainer: predict the memory of changed settings, and run what fits."""
     hosts = set(dict(run.manifest.get("hosts") or {}).values())
     if len(hosts) > 1:
@@ -65,35 +82,43 @@ def proof_of_trainer(run: RecordedRun) -> ProofData:
     if why := reason_against_settings(run):
         return unproved(run, why)
     folder = proof_folder(run.folder)
+    # All runs have the same command line. The rehearsals, too, use what the configuration names.
+    permission.require(launch_words(trainer_options(run, folder)), run.manifest["config"])
     needed = rehearsal(run, folder, {})
     if run.device.oom and needed.fits(run.room_bytes):
         return unproved(run, reason_outside_settings(run), needed.peak_bytes)
-    return decided(run, changes(run), partial(rehearsal, run, folder), Basis.REHEARSAL, needed.peak_bytes)
+    predict = partial(rehearsal, run, folder)
+    return decided(run, changes(run), predict, partial(trainer_started, run), Basis.REHEARSAL, needed.peak_bytes)
 
 
-def proof_of_command(run: RecordedRun) -> ProofData:
+def proof_of_command(run: RecordedRun, permission: Permission) -> ProofData:
     """Return the proof for a user's command: run the command again with a smaller batch.
 
     If no flag of the command sets the batch size, nothing is run, and the proof says why.
     """
-    command = run.manifest.get("command")
-    if not isinstance(command, list):
+    if not run.command:
         unknown = "run.json names neither settings of workbench's trainer nor a command"
-        return unproved(run, NoChange(unknown, USE_ADVICE))
+        return unproved(run, NoChange(unknown, "Give the command of the job: --prove -- COMMAND..."))
     if why := reason_against_settings(run):
         return unproved(run, why)
-    if batch_flag(command) is None:
+    if batch_flag(run.command) is None:
         text = "the advice changes the script, and no flag of its command, such as --batch-size, sets the batch"
         return unproved(run, NoChange(text, USE_ADVICE))
-    return decided(run, script_changes(run), partial(scaled, run), Basis.FAILED_REQUEST, None)
+    start = partial(command_started, run, permission)
+    return decided(run, script_changes(run.command), partial(scaled, run), start, Basis.FAILED_REQUEST, None)
 
 
 def decided(
-    run: RecordedRun, candidates: Iterator[Settings], predict: Predict, basis: Basis, needed: int | None
+    run: RecordedRun,
+    candidates: Iterator[Settings],
+    predict: Predict,
+    start: Start,
+    basis: Basis,
+    needed: int | None,
 ) -> ProofData:
     """Try changes of settings in turn, and return the proof: the first run that passes, or what was tried.
 
-    `predict` returns the peak with a change, and `basis` names its method. The job is run with each change that
+    `predict` returns the peak with a change, and `basis` names its method. `start` runs the job with each change that
     fits. `needed` is the predicted peak with unchanged settings; None if unknown. A change that the trainer refuses is
     left out.
     """
@@ -110,7 +135,7 @@ def decided(
         considered.append(Considered(changes=change, predicted_bytes=peak, fits=fits))
         note(f"{in_words(change)}: {peak:,} bytes predicted, {'fits' if fits else 'does not fit'}")
         if fits:
-            runs.append(started(run, change))
+            runs.append(start(change))
         if runs and (runs[-1].passed or len(runs) == RUNS_AT_MOST):
             break
     return ProofData(
@@ -120,14 +145,26 @@ def decided(
     )  # fmt: skip
 
 
-def started(run: RecordedRun, change: Settings) -> Rerun:
-    """Run a few steps of the job with changed settings, and return how the run ended and its peak memory."""
+def trainer_options(run: RecordedRun, folder: Path) -> tuple[str, ...]:
+    """Return the options of `workbench launch` that start our trainer with the configuration written to `folder`."""
+    return ("--config", str(folder / CONFIGURATION), "--nproc", str(run.ranks))
+
+
+def trainer_started(run: RecordedRun, change: Settings) -> Rerun:
+    """Run a few steps of our trainer with changed settings, and return how the run ended and its peak memory."""
     folder = proof_folder(run.folder)
-    if run.is_own_trainer:
-        path = written(configuration(run.manifest["config"], change, folder), folder)
-        return rerun(("--config", str(path), "--nproc", str(run.ranks)), folder, run.limits)
-    words = changed_command(run, change, folder)
-    return rerun((*launch_options(run, folder), "--", *words), folder, run.limits, is_command=True)
+    written(configuration(run.manifest["config"], change, folder), folder)
+    return rerun(launch_words(trainer_options(run, folder)), folder, run.limits)
+
+
+def command_started(run: RecordedRun, permission: Permission, change: Settings) -> Rerun:
+    """Run a few steps of a user's command with a smaller batch, and return how the run ended and its peak memory."""
+    folder = proof_folder(run.folder)
+    options = process_options(run, folder) if permission.command else launch_options(run, folder)
+    words = launch_words((*options, "--", *changed_command(run, change, folder)))
+    if not permission.command:
+        permission.require(words)
+    return rerun(words, folder, run.limits, is_command=True)
 
 
 def in_words(change: Settings) -> str:
@@ -153,7 +190,7 @@ def scaled(run: RecordedRun, change: Settings) -> Prediction:
     so the result is a lower bound.
     """
     [value] = change.values()
-    named = batch_flag(run.manifest["command"])
+    named = batch_flag(run.command)
     before = named[2] if named else 1
     oom = run.device.oom
     total = oom.allocated_bytes + oom.requested_bytes if oom else run.device.peak_allocated_bytes

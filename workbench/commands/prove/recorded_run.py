@@ -20,28 +20,38 @@ class RecordedRun:
     """A run that ran out of memory or came near its limit, from its files.
 
     `manifest` is the content of its `run.json`, `finding` the id of the finding, and `device` the device of the
-    finding.
+    finding. `own_command` is the command that the person gave for a second run; empty: the recorded one is used.
     """
 
     folder: Path
     manifest: Mapping[str, Any]
     device: Device
     finding: str
+    own_command: tuple[str, ...] = ()
 
     @property
     def is_own_trainer(self) -> bool:
-        """Whether our trainer made the run, so that its settings can be changed."""
-        return isinstance(self.manifest.get("config"), dict)
+        """Whether our trainer made the run and is to run again, so that its settings can be changed."""
+        return not self.own_command and isinstance(self.manifest.get("config"), dict)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The words of the command of a second run: the person's, or else the recorded ones; empty if unknown."""
+        recorded = self.manifest.get("command")
+        return self.own_command or tuple(str(word) for word in (recorded if isinstance(recorded, list) else ()))
 
     @property
     def ranks(self) -> int:
         """The number of ranks of the run."""
-        return int(self.manifest.get("world_size") or 1)
+        size = self.manifest.get("world_size")
+        return size if isinstance(size, int) and size > 0 else 1
 
     @property
     def limits(self) -> dict[str, int]:
         """The memory limits that the run's processes inherited, as {name: bytes}."""
-        return dict(self.manifest.get("memory_limits") or {})
+        limits = self.manifest.get("memory_limits")
+        named = limits.items() if isinstance(limits, dict) else ()
+        return {name: bytes_ for name, bytes_ in named if isinstance(bytes_, int) and 0 < bytes_ < 1 << 63}
 
     @property
     def room_bytes(self) -> int:
@@ -56,11 +66,11 @@ class RecordedRun:
         return (half.of_bytes if half else 0) + (oom.requested_bytes if oom else 0)
 
 
-def recorded_run(run: Run, options: Options) -> RecordedRun:
+def recorded_run(run: Run, options: Options, own_command: tuple[str, ...] = ()) -> RecordedRun:
     """Return the run with its finding about a failed allocation, or about memory close to the limit.
 
     Raises:
-        InputError: The run has no such finding, or no run.json.
+        InputError: The run has no such finding, or no run.json, which a person's own command makes unnecessary.
     """
     report = memory_report(run, options)
     finding = next((finding for finding in report.findings if finding.id in FINDINGS), None)
@@ -74,8 +84,10 @@ def recorded_run(run: Run, options: Options) -> RecordedRun:
     try:
         manifest = read_json(run.root / "run.json")
     except (OSError, ValueError) as error:
+        if own_command:
+            return RecordedRun(run.root, {}, device, finding.id, own_command)
         raise InputError(
             f"--prove: no run.json in {run.root} says what was run",
-            "start the job with `workbench launch`, and give its folder",
+            "give the command of the job: --prove -- COMMAND...",
         ) from error
-    return RecordedRun(run.root, manifest, device, finding.id)
+    return RecordedRun(run.root, manifest, device, finding.id, own_command)

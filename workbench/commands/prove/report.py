@@ -11,15 +11,14 @@ AT_LEAST = "the request that failed may come before the peak: the prediction is 
 
 def proof_report(run: RecordedRun, data: ProofData) -> Report[ProofData]:
     """Return the report on a proof, with its verdict and its only finding."""
-    findings = [finding(run, data)]
-    proved = data.rerun is not None and data.rerun.passed
+    findings, kind = [finding(run, data)], kind_of(data)
     return Report(
         schema="workbench.proof/1",
         version=tool_version(),
         inputs=[],
         verdict=Verdict(
-            status=status_of(findings) if data.rerun and not data.had_room else Light.UNKNOWN,
-            kind="proved" if proved else kind_of_failure(data),
+            status=status_of(findings) if kind in ("proved", "disproved") else Light.UNKNOWN,
+            kind=kind,
             ranks=findings[0].ranks,
             sentence=findings[0].title,
             confidence=findings[0].confidence,
@@ -30,17 +29,21 @@ def proof_report(run: RecordedRun, data: ProofData) -> Report[ProofData]:
     )
 
 
-def kind_of_failure(data: ProofData) -> str:
-    """Return the class of the verdict on a proof without a run that passed."""
+def kind_of(data: ProofData) -> str:
+    """Return the class of the verdict on a proof."""
     if data.rerun is None:
         return "not_applied"
-    return "inconclusive" if data.had_room else "disproved"
+    if data.is_proved:
+        return "proved"
+    return "inconclusive" if data.had_room or data.is_unmeasured else "disproved"
 
 
 def finding(run: RecordedRun, data: ProofData) -> Finding:
     """Return the finding of a proof: the advice works, the advice does not work, or no advice was applied."""
     if data.rerun is None or data.applied is None:
         return not_applied(run, data)
+    if data.is_unmeasured:
+        return unmeasured(run, data.rerun, data.applied)
     if data.had_room:
         return inconclusive(run, data, data.rerun, data.applied)
     passed, measured = data.rerun.passed, data.rerun.peak_bytes
@@ -62,6 +65,25 @@ def finding(run: RecordedRun, data: ProofData) -> Finding:
         step=run.device.oom.step if run.device.oom else run.device.step,
         evidence=[Evidence(text=" ".join(data.rerun.command), source=data.rerun.folder)],
         confidence=1.0,
+    )
+
+
+def unmeasured(run: RecordedRun, rerun: Rerun, applied: Considered) -> Finding:
+    """Return the finding that a second run showed nothing on the advice, because none of its memory was measured."""
+    ended = "ended without an error" if rerun.passed else "failed"
+    return Finding(
+        id="proof.inconclusive",
+        severity=Severity.WARNING,
+        title=f"With {in_words(applied.changes)} the second run {ended} after {quantity(rerun.steps, 'step')}, and none"
+        " of its memory was measured",
+        why="A proof needs a finished step and a memory snapshot of it. The second run left neither."
+        if rerun.peak_bytes is None and rerun.steps == 0
+        else "A proof needs a finished step and a memory snapshot of it.",
+        next=f"Look at the second run: workbench inspect {rerun.folder}. On a CPU, snapshots are written by"
+        " `workbench.recorders.MemoryRecorder` in the script.",
+        ranks=[] if run.device.rank is None else [run.device.rank],
+        evidence=[Evidence(text=" ".join(rerun.command), source=rerun.folder)],
+        confidence=0.6,
     )
 
 

@@ -26,6 +26,7 @@ STEPS = 2
 COMMAND_STEPS = 12
 """The steps after which a second run of a user's command is ended; a recorder writes a snapshot every 10 by default."""
 LIMITS = {"data": resource.RLIMIT_DATA, "address_space": resource.RLIMIT_AS}
+CONFIGURATION = "proof.toml"
 LONGEST_S, POLL_S = 900.0, 2.0
 WAIT_S = 30.0
 
@@ -68,7 +69,7 @@ def written(text: str, folder: Path) -> Path:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "proof.toml"
+        path = folder / CONFIGURATION
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(
@@ -77,12 +78,16 @@ def written(text: str, folder: Path) -> Path:
     return path
 
 
-def rerun(arguments: Sequence[str], folder: Path, limits: Mapping[str, int], *, is_command: bool = False) -> Rerun:
-    """Run `workbench launch` with these arguments under memory limits; return how it ended and its peak memory.
+def launch_words(options: Sequence[str]) -> list[str]:
+    """Return the command line that starts a second run: `workbench launch` with these options."""
+    return command("workbench", "launch", "--no-watch", *options)
+
+
+def rerun(words: Sequence[str], folder: Path, limits: Mapping[str, int], *, is_command: bool = False) -> Rerun:
+    """Start a second run (`words`, see `launch_words`) under memory limits; return how it ended and its peak memory.
 
     A user's command (`is_command`) may run for days: it is ended after `COMMAND_STEPS` steps, and counts as passed.
     """
-    words = command("workbench", "launch", "--no-watch", *arguments)
     steps = f"at most {COMMAND_STEPS}" if is_command else f"{STEPS}"
     note(f"running {steps} steps with the advice; logs in {folder / 'logs'}")
 

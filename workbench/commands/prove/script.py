@@ -35,9 +35,9 @@ def batch_flag(command: Sequence[str]) -> tuple[int, str, int] | None:
     return None
 
 
-def script_changes(run: RecordedRun) -> Iterator[Settings]:
+def script_changes(command: Sequence[str]) -> Iterator[Settings]:
     """Yield changes of a user's command to smaller batches (a half, a quarter and so on), as {flag: batch size}."""
-    named = batch_flag(run.manifest["command"])
+    named = batch_flag(command)
     batch = named[2] if named else 1
     while named and (batch := batch // 2):
         yield {named[1]: batch}
@@ -45,7 +45,7 @@ def script_changes(run: RecordedRun) -> Iterator[Settings]:
 
 def changed_command(run: RecordedRun, change: Settings, folder: Path) -> list[str]:
     """Return the user's command with the changed batch size, and with the run's folder replaced by `folder`."""
-    words = list(run.manifest["command"])
+    words = list(run.command)
     if named := batch_flag(words):
         at, flag, _ = named
         words[at] = f"{flag}={change[flag]}" if "=" in words[at] else str(change[flag])
@@ -64,10 +64,22 @@ def moved(word: str, old: Path, new: Path) -> str:
     return f"{flag}{equals}{new / path.relative_to(old.resolve())}"
 
 
+def process_options(run: RecordedRun, folder: Path) -> list[str]:
+    """Return the options of `workbench launch` for a person's own command: only the number of processes is recorded."""
+    number = next((after for word, after in pairwise(recorded_options(run)) if word == "--nproc"), "")
+    return [*(("--nproc", number) if number.isdecimal() else ()), "--job.dump_folder", str(folder)]
+
+
+def recorded_options(run: RecordedRun) -> list[str]:
+    """Return the options of `workbench launch` that started the first run."""
+    argv = run.manifest.get("argv")
+    words = [word for word in (argv if isinstance(argv, list) else []) if isinstance(word, str)]
+    return words[words.index("launch") + 1 : words.index("--")] if "launch" in words and "--" in words else []
+
+
 def launch_options(run: RecordedRun, folder: Path) -> list[str]:
     """Return the options of `workbench launch` that start the first run again, but with its outputs in `folder`."""
-    words = [word for word in run.manifest.get("argv", []) if isinstance(word, str)]
-    given = words[words.index("launch") + 1 : words.index("--")] if "launch" in words and "--" in words else []
+    given = recorded_options(run)
     kept: list[str] = []
     for before, word in pairwise(["", *given]):
         own = word.startswith("--job.dump_folder=") or word in ("--no-watch", "--job.dump_folder")
