@@ -25,7 +25,7 @@ def document(report: Report[object], run: Run) -> str:
     ]
     for section in sections(report):
         lines += ["", f"## {escape(section.title)}", "", *grid(section)]
-    lines += ["", f"Made by workbench {report.version} from `{escape(run.root)}`."]
+    lines += ["", f"Made by workbench {report.version} from {code(run.root)}."]
     # Parts that are empty leave blank lines behind.
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
 
@@ -35,7 +35,7 @@ def findings(report: Report[object]) -> list[str]:
     lines = ["## Findings", ""] if report.findings else []
     for finding in report.findings:
         ranks = ranks_beside(finding.title, finding.ranks)
-        lines.append(f"- **{finding.severity}: {escape(finding.title)}**{ranks} `{escape(finding.id)}`")
+        lines.append(f"- **{finding.severity}: {escape(finding.title)}**{ranks} {code(finding.id)}")
         lines += [f"  {escape(finding.why)}", f"  Next: {escape(finding.next)}"]
         lines += [f"  - {escape(fact.text)} {escape(fact.line)}".rstrip() for fact in finding.evidence]
     return lines
@@ -49,8 +49,23 @@ def grid(section: Table) -> list[str]:
     return [*lines, f"... and {section.left_out} more"] if section.left_out else lines
 
 
+LINKS = re.compile(r"(?<=@)(?=\w)|(?<=:)(?=//)|(?i:(?<=www)(?=\.))")
+"""Matches the places within a text where sites make a link of it by themselves: `@name`, `https://`, `www.`."""
+
+
 def escape(text: object) -> str:
-    """Return `text` as a single line with Markdown and HTML escaped; it may come from a hostile file."""
+    """Return `text` as a single line with Markdown and HTML escaped; it may come from a hostile file.
+
+    Where the report is published, the text neither links to anything nor notifies anybody by `@name`: an empty HTML
+    comment separates what would do so.
+    """
     # A line break would end a table row or start a heading.
     flat = clean(text).replace("\n", " ").replace("&", "&amp;").replace("<", "&lt;")
-    return re.sub(r"([\\`*_\[\]|#!])", r"\\\1", flat)
+    return LINKS.sub("<!-- -->", re.sub(r"([\\`*_\[\]|#!])", r"\\\1", flat))
+
+
+def code(text: object) -> str:
+    """Return `text` as a code span of one line; in a code span nothing is a link, and nothing can be escaped."""
+    flat = clean(text).replace("\n", " ")
+    fence = "`" * (max((len(run) for run in re.findall("`+", flat)), default=0) + 1)
+    return f"{fence} {flat} {fence}" if "`" in flat else f"`{flat}`"

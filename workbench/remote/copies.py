@@ -37,10 +37,10 @@ def copied(url: str, *, keep: bool) -> Path:
 
 
 def report_refused(url: str, listing: Listing) -> None:
-    """Print on stderr how many files are left out because their names cannot be used here."""
+    """Print on stderr how many listed files are left out: no file here can have their names, or they are not there."""
     if listing.refused:
         count = quantity(len(listing.refused), "name")
-        note(f"note: {without_credentials(url)}: left out {count} that no file here can have: {listing.refused[0]}")
+        note(f"note: {without_credentials(url)}: left out {count} that cannot be read from there: {listing.refused[0]}")
 
 
 def report_copies(url: str, mirror: Mirror, download: Download, count: int) -> None:

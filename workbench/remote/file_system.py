@@ -3,9 +3,11 @@
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import IO, Protocol, TypeVar
+from typing import IO, Any, Protocol, TypeVar
+from urllib.parse import SplitResult, urljoin, urlsplit
 
 from analyzers.errors import InputError, WorkbenchError
+from workbench.console import note
 from workbench.remote.urls import scrubbed, without_credentials
 
 Value = TypeVar("Value")
@@ -58,13 +60,58 @@ def open_file_system(url: str) -> tuple[FileSystem, str]:
         why = f"{without_credentials(url)}: {unknown[0]} is no known protocol"
         raise InputError(why, "known are file, s3, gs, abfs, https and others of fsspec")
     try:
-        file_system, path = asking(url, lambda: fsspec.url_to_fs(url))
+        file_system, path = asking(url, lambda: fsspec.url_to_fs(url, **web_options(url)))
     except ImportError as error:
         module = str(getattr(error.__cause__ or error, "name", None) or "its library").partition(".")[0]
         raise missing_package(url, module, DISTRIBUTIONS.get(module, module)) from None
     # fsspec keeps listings as long as the process lives, and a running job writes more files.
     file_system.invalidate_cache()
     return file_system, path
+
+
+def web_options(url: str) -> dict[str, dict[str, Any]]:
+    """Return the options of fsspec for the web protocols in a URL: redirects to other hosts are not followed.
+
+    A server could otherwise point at a host that only this machine reaches. One file that the person named may move to
+    another host by https, as on sites that keep large files elsewhere.
+    """
+    web = {name.lower() for name in PROTOCOL.findall(url)} & {"http", "https"}
+    if not web:
+        return {}
+    told = set[str]()
+
+    async def check(_session: object, _context: object, redirect: Any) -> None:
+        here, there = urlsplit(str(redirect.url)), urlsplit(redirect_target(redirect))
+        if is_same_host(here, there) or (there.scheme == "https" and not url.endswith("/")):
+            return
+        if there.netloc not in told:
+            told.add(there.netloc)
+            note(f"note: {without_credentials(str(redirect.url))}: redirects to another host, which is not followed")
+        raise PermissionError(f"redirects to another host ({there.hostname})")
+
+    async def client(**options: Any) -> Any:
+        import aiohttp
+
+        watch = aiohttp.TraceConfig()
+        watch.on_request_redirect.append(check)
+        return aiohttp.ClientSession(trace_configs=[watch], **options)
+
+    return {name: {"get_client": client} for name in web}
+
+
+def redirect_target(redirect: Any) -> str:
+    """Return the URL to which a response of the web redirects."""
+    headers = redirect.response.headers
+    return urljoin(str(redirect.url), headers.get("Location") or headers.get("URI") or "")
+
+
+def is_same_host(here: SplitResult, there: SplitResult) -> bool:
+    """Return whether two web addresses are of one server; it may change from http to https."""
+    ports = {"http": 80, "https": 443}
+    if here.hostname != there.hostname or there.scheme not in ports:
+        return False
+    upgraded = here.scheme == "http" and there.scheme == "https" and here.port is None and there.port is None
+    return upgraded or (here.port or ports[here.scheme]) == (there.port or ports[there.scheme])
 
 
 def missing_package(url: str, module: str, distribution: str) -> InputError:

@@ -79,7 +79,11 @@ def list_files(file_system: FileSystem, root: str) -> Listing:
             continue
         seen.add(copy)
         if found["type"] != "directory" and is_wanted(copy):
-            listing.files.append(remote_file(file_system, found, copy))
+            try:
+                listing.files.append(remote_file(file_system, found, copy))
+            except FileNotFoundError:
+                # Listed, and not there: deleted since then, or it redirects to another host.
+                listing.refused.append(str(copy))
         if len(seen) + len(listing.refused) > FILES_AT_MOST:
             raise InputError(f"more than {FILES_AT_MOST} files", "give the folder of one run")
     return listing

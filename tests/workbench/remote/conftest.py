@@ -11,14 +11,14 @@ class Site(http.server.ThreadingHTTPServer):
     """A server of one folder; `requests` has the method and path of each request.
 
     A path in `cut` is answered with so many bytes of its content and then nothing until `release`, or the end of the
-    connection.
+    connection. A path in `redirects` is answered with a redirect to its address.
     """
 
     daemon_threads = True
 
     def __init__(self, folder):
         super().__init__(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
-        self.requests, self.cut, self.release = [], {}, threading.Event()
+        self.requests, self.cut, self.redirects, self.release = [], {}, {}, threading.Event()
 
     @property
     def url(self):
@@ -31,6 +31,15 @@ class Site(http.server.ThreadingHTTPServer):
 class Handler(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_):
         self.server.requests.append((self.command, self.path))
+
+    def send_head(self):
+        if self.path not in self.server.redirects:
+            return super().send_head()
+        self.send_response(http.HTTPStatus.FOUND)
+        self.send_header("Location", self.server.redirects[self.path])
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        return None
 
     def copyfile(self, source, target):
         if self.path not in self.server.cut:

@@ -8,6 +8,7 @@ import sys
 import time
 import zipfile
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import command_line
 import fsspec
@@ -15,6 +16,7 @@ import pytest
 
 from analyzers.cache import pruning
 from analyzers.errors import InputError
+from workbench.remote.file_system import is_same_host
 from workbench.remote.local_paths import local_path
 from workbench.remote.urls import is_url, scrubbed, without_credentials
 
@@ -247,3 +249,46 @@ def test_messages_of_libraries_are_shown_without_credentials():
 def test_paths_are_no_urls(path):
     assert not is_url(path)
     assert os.fspath(local_path(path)) == os.path.normpath(path)
+
+
+def test_a_redirect_to_another_host_is_not_followed(serve, cache, tmp_path):
+    """Not even to another port of the same machine: services that only this machine reaches answer there."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "run" / "rank_0.log").write_bytes(RECORDING)
+    (tmp_path / "run" / "rank_1.log").write_bytes(RECORDING)
+    (tmp_path / "inside" / "rank_1.log").write_text("a secret")
+    site, inside = serve(tmp_path / "run"), serve(tmp_path / "inside")
+    site.redirects = {"/rank_1.log": f"{inside.url}rank_1.log"}
+    ended = command_line.run("inspect", site.url, "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert copies(cache) == {path for path in copies(cache) if path.endswith("rank_0.log")}
+    assert "redirects to another host, which is not followed" in ended.stderr
+    ended = command_line.run("inspect", f"{site.url}rank_1.log", "--json")
+    assert ended.returncode == 3
+    assert inside.requests == []
+
+
+def test_a_redirect_within_a_host_is_followed(serve, cache, tmp_path):
+    (tmp_path / "rank_0.log").write_bytes(RECORDING)
+    (tmp_path / "rank_1.log").touch()
+    site = serve(tmp_path)
+    site.redirects = {"/rank_1.log": "/rank_0.log"}
+    assert fetched(f"{site.url}rank_1.log").read_bytes() == RECORDING
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "same"),
+    [
+        ("http://a/x", "http://a/y", True),
+        ("http://a/x", "https://a/y", True),
+        ("https://a/x", "http://a/y", False),
+        ("http://a:80/x", "http://a/y", True),
+        ("http://a/x", "http://a:8080/y", False),
+        ("http://a/x", "http://b/y", False),
+        ("http://a/x", "file:///etc/passwd", False),
+        ("http://a/x", "http://a@b/y", False),
+    ],
+)
+def test_what_counts_as_the_same_host(here, there, same):
+    assert is_same_host(urlsplit(here), urlsplit(there)) is same
