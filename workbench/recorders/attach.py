@@ -93,8 +93,8 @@ def record_steps(folder: Path, timeout_s: float | None, profile_step: int | None
         )
         recording = Recording.of_script = Recording(settings)
         os.register_at_fork(after_in_child=recording.abandon)
-        register_optimizer_step_pre_hook(lambda optimizer, *_: safely(lambda: recording.before_step(optimizer)))
-        register_optimizer_step_post_hook(lambda optimizer, *_: safely(lambda: recording.after_step(optimizer)))
+        register_optimizer_step_pre_hook(recording.before_step)
+        register_optimizer_step_post_hook(recording.after_step)
         note_errors(lambda: recording)
     recording.start()
 
@@ -177,7 +177,8 @@ class Attached:
             return
         with self._last_beat:
             self._ended.set()
-            self._heartbeat.beat(self._steps.finished_step if self._steps else 0, DONE.encode())
+            self._heartbeat.beat(self._steps.finished_step if self._steps else 0, DONE)
+            self._heartbeat.flush()
         self.flight.close()
 
     def _hidden_error(self) -> BaseException | None:
@@ -214,7 +215,7 @@ class Attached:
 
     def _beat(self) -> None:
         step, phase = self._position
-        self._heartbeat.beat(step, phase.encode())
+        self._heartbeat.beat(step, phase)
 
     def _end_of_child(self) -> None:
         """Record how this process ends, if Python's `multiprocessing` started it.
@@ -244,7 +245,6 @@ class Attached:
                     self._beat_unless_ended(NO_GROUP)
                     before = now
                     continue
-                self.flight.refresh()
             except (RuntimeError, KeyError, ValueError):  # groups come and go on the main thread
                 continue
             if now != before:
@@ -260,7 +260,7 @@ class Attached:
         with self._last_beat:
             if not self._ended.is_set():
                 step, current = self._position
-                self._heartbeat.beat(step, (phase or current).encode())
+                self._heartbeat.beat(step, phase or current)
 
     def _uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Record an exception that ends the script; the rank can still write its dump.
@@ -272,6 +272,7 @@ class Attached:
 
     def _record(self, error: BaseException) -> None:
         self._ended.set()
+        self._heartbeat.flush()
         step, phase = self._position
         if self._on_error:
             self._on_error(error)

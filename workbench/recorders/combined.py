@@ -143,7 +143,6 @@ class Recorders:
             with self.steps.phase("snapshot"):
                 self.memory.write()
         if self.flight:
-            self.flight.refresh()
             line.seqs = self.flight.sequences()
 
     def _end_sessions(self) -> None:

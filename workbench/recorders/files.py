@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,9 +62,14 @@ def write_bytes(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # With the process id, because two processes that write the same file must not share a draft.
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_bytes(content)
-    # A rename is atomic: a reader, or a run that is killed here, never leaves half a file.
-    draft.replace(path)
+    try:
+        draft.write_bytes(content)
+        # A rename is atomic: a reader, or a run that is killed here, never leaves half a file.
+        draft.replace(path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink()
+        raise
 
 
 def write_json(path: Path, value: object) -> None:

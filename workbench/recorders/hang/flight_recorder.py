@@ -37,6 +37,8 @@ from workbench.recorders.hang.send_recv_counts import SendRecvCounts
 COLLECTOR_TIMEOUT_S = 15.0
 SPARE_DESCRIPTORS = 4
 c10d: Any = _distributed_c10d  # its type stubs lag behind
+world: Any = dist.distributed_c10d._world  # noqa: SLF001
+sequence_number = c10d.ProcessGroup._get_sequence_number_for_group  # noqa: SLF001
 logger = logging.getLogger(__name__)
 CHECKPOINT_GROUP = "checkpoint"
 """The description of a process group that saves checkpoints on a thread of its own, beside the training."""
@@ -172,18 +174,21 @@ class FlightRecorder:
     def sequences(self) -> dict[str, int]:
         """Return {group name: sequence number of the last collective that this rank issued in the group}.
 
+        If the number of process groups has changed, `groups_R.json` is written again.
+
         The caller compares two results to see whether the rank makes progress. Two kinds of groups are left out. Some
         have no sequence numbers, such as groups of one rank with the backend `fake`, which torchtitan makes. And a
         group that saves checkpoints is used by another thread, so its number says nothing about the step.
         """
-        number = c10d.ProcessGroup._get_sequence_number_for_group  # noqa: SLF001
         found: dict[str, int] = {}
         # A copy, because the main thread may create groups meanwhile.
-        for group, name in list(dist.distributed_c10d._world.pg_names.items()):  # noqa: SLF001
-            if group.group_desc == CHECKPOINT_GROUP:
-                continue
+        groups = list(world.pg_names.items())
+        if groups and len(groups) != self._groups:
+            self.refresh()
+        for group, name in groups:
             try:
-                found[name] = number(group)
+                if group.group_desc != CHECKPOINT_GROUP:
+                    found[name] = sequence_number(group)
             except RuntimeError:
                 continue
         return found

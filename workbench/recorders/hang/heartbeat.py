@@ -1,15 +1,19 @@
 """Write and read the heartbeat of a rank, a file of 64 bytes with the rank's current step and phase.
 
-The rank maps the file into its memory. The file remains when the process has ended.
+The file remains when the process has ended.
 """
 
-import mmap
 import os
 import struct
 import time
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from workbench.recorders.own_files import Backlog, OwnFile
+
+INTERVAL_S = 0.008
+BURST = 20
 LAYOUT = struct.Struct("<qqqq32s")
 DONE = "done"
 NO_GROUP = "process group destroyed"
@@ -30,22 +34,39 @@ class Beat:
 class Heartbeat:
     """The heartbeat of this rank, a file that other processes read.
 
-    `beat` rewrites the file in place, in less than a microsecond and without a system call.
+    `beat` rewrites the file in place; if there are more than 125 heartbeats a second, not for each of them.
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w+b") as file:
-            # `mmap` refuses an empty file.
-            file.truncate(LAYOUT.size)
-            self._memory = mmap.mmap(file.fileno(), LAYOUT.size)
+        self._file = OwnFile(path)
+        # The disk gives its block now, so that later heartbeats need none.
+        self._file.put(bytes(LAYOUT.size), 0)
         self._pid = os.getpid()
         self._beats = 0
+        self._waiting: deque[tuple[int, int, int, str]] = deque(maxlen=1)
+        self._backlog = Backlog(self._write, interval_s=INTERVAL_S, burst=BURST)
 
-    def beat(self, step: int, phase: bytes) -> None:
+    def beat(self, step: int, phase: str) -> None:
         """Write a heartbeat with the current step and phase (at most 32 bytes of UTF-8)."""
         self._beats += 1
-        LAYOUT.pack_into(self._memory, 0, time.time_ns(), step, self._pid, self._beats, phase)
+        now_ns = time.time_ns()
+        self._waiting.append((now_ns, step, self._beats, phase))
+        if now_ns >= self._backlog.earliest_ns:
+            self._backlog.write(now_ns)
+
+    def beat_soon(self, step: int, phase: str) -> None:
+        """Write a heartbeat within 0.1 s, or leave it out if another one follows before; it costs little."""
+        self._beats += 1
+        self._waiting.append((time.time_ns(), step, self._beats, phase))
+
+    def flush(self) -> None:
+        """Write the last heartbeat to the file, if it waits to be written."""
+        self._backlog.flush()
+
+    def _write(self) -> None:
+        while self._waiting:
+            time_ns, step, beats, phase = self._waiting.pop()
+            self._file.put(LAYOUT.pack(time_ns, step, self._pid, beats, phase.encode()), 0)
 
 
 def read_beat(path: Path) -> Beat | None:

@@ -1,21 +1,23 @@
 """Count how often this rank sends to and receives from each other rank (peer), and store the tag of the last message.
 
 On gloo, Flight Recorder does not record these calls. Without the counts, a rank that waits for a message would seem to
-wait for no other rank. The counts are in a small memory-mapped file with rows of fixed size: one row for each process
+wait for no other rank. The counts are in a small file with rows of fixed size: one row for each process
 group, direction and peer. Each call updates its row.
 
 Flight Recorder does not record the root of a collective on any backend. So a rank that broadcasts from a wrong root
 would look the same as all others. Therefore the file also has rows for the roots of the last calls.
 """
 
-import mmap
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from torch._C import _distributed_c10d
+
+from workbench.recorders.own_files import Backlog, OwnFile, note_failure
 
 ROW = struct.Struct("<qq40sq64s")
 """The fields of a row of the file.
@@ -26,6 +28,8 @@ fields. The first is then the number of the call, counting the rank's calls with
 operation and root (a rank in the group), such as `gather root 2`.
 """
 MAX_ROWS = 1024
+INTERVAL_S = 0.002
+BURST = 50
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 ROOTS_KEPT = 64
 """The number of last calls with a root that are kept for each process group."""
@@ -42,81 +46,104 @@ class Group(Protocol):
     def rank(self) -> int: ...
 
 
-Call = Callable[[Group, object, int, int], object]
-"""The signature of `ProcessGroup.send` and `.recv`: group, tensors, peer (a rank in the group), tag."""
+Record = Callable[[Group, Sequence[Any], Mapping[str, Any]], None]
+"""A function that records a call of a method of a process group before it is made; its arguments are those of the call.
+"""
+
+
+@dataclass
+class Row:
+    """The parts of a row of the file that stay the same, and the number of calls so far."""
+
+    index: int
+    name: bytes
+    group: bytes
+    calls: int = 0
 
 
 class SendRecvCounts:
-    """Counts in a memory-mapped file how often this process sends to and receives from each peer after `install`.
+    """Counts in a file how often this process sends to and receives from each peer after `install`.
 
     After `install_roots`, the roots of the last collectives with a root are recorded as well.
     """
 
     def __init__(self, path: Path) -> None:
-        with path.open("w+b") as file:
-            file.truncate(ROW.size * MAX_ROWS)
-            self._memory = mmap.mmap(file.fileno(), ROW.size * MAX_ROWS)
-        self._rows: dict[tuple[str, str], list[int]] = {}
+        self._file = OwnFile(path)
+        self._waiting: dict[int, bytes] = {}
+        self._backlog = Backlog(self._put_rows, interval_s=INTERVAL_S, burst=BURST)
+        self._rows: dict[tuple[str, object], Row] = {}
         self._rooted: dict[str, list[int]] = {}
         self._used = 0
-        self._originals: dict[str, Callable[..., object]] = {}
+        self._originals: dict[str, object] = {}
 
     def install(self) -> None:
         """Wrap the methods of `ProcessGroup` that every send and recv goes through, so that each call is counted."""
-        for verb, arrow in (("send", "->"), ("recv", "<-")):
-            self._originals[verb] = getattr(process_group, verb)
-            setattr(process_group, verb, self._counting(verb, arrow))
-        self._originals[ANY] = process_group.recv_anysource
-        process_group.recv_anysource = self._counting_any()
+        self._wrap("send", self._counting("send", "->", "dstRank"))
+        self._wrap("recv", self._counting("recv", "<-", "srcRank"))
+        self._wrap(ANY, self._count_any)
 
     def install_roots(self) -> None:
         """Wrap the methods of collectives with a root, such as broadcast, so that the roots are recorded."""
         for operation in ROOTED:
-            self._originals[operation] = getattr(process_group, operation)
-            setattr(process_group, operation, self._noting_root(operation))
+            self._wrap(operation, self._noting_root(operation))
 
     def remove(self) -> None:
-        """Restore the original methods of `ProcessGroup`."""
+        """Write what is left, close the file, and restore the original methods of `ProcessGroup`."""
+        self._backlog.flush()
+        self._file.close()
         for verb, original in self._originals.items():
             setattr(process_group, verb, original)
 
-    def _counting(self, verb: str, arrow: str) -> Call:
-        original = self._originals[verb]
-
-        def call(group: Group, tensors: object, peer: int, tag: int) -> object:
-            # Before the call, because a call that waits forever is the one to be seen.
-            self._note(group.group_name, f"{verb} {group.rank()}{arrow}{peer}", tag)
-            return original(group, tensors, peer, tag)
-
-        return call
-
-    def _counting_any(self) -> Callable[[Group, object, int], object]:
-        original = self._originals[ANY]
-
-        def call(group: Group, tensors: object, tag: int) -> object:
-            self._note(group.group_name, f"recv {group.rank()}<-any", tag)
-            return original(group, tensors, tag)
-
-        return call
-
-    def _note(self, group: str, name: str, tag: int) -> None:
-        if (group, name) not in self._rows:
-            self._rows[group, name] = [self._reserve(1), 0]
-        row = self._rows[group, name]
-        row[1] += 1
-        self._write(row[0], row[1], name, tag, group)
-
-    def _noting_root(self, operation: str) -> Callable[..., object]:
-        original = self._originals[operation]
+    def _wrap(self, method: str, record: Record) -> None:
+        # From the class's dictionary: `getattr` returns a function that could not be put back as a method.
+        self._originals[method] = vars(process_group)[method]
+        original = getattr(process_group, method)
 
         def call(group: Group, *arguments: object, **named: object) -> object:
+            # Before the call, because a call that waits forever is the one to be seen.
+            try:
+                record(group, arguments, named)
+            except Exception as error:  # noqa: BLE001  # the job's call counts
+                note_failure(error)
+            return original(group, *arguments, **named)
+
+        setattr(process_group, method, call)
+
+    def _counting(self, verb: str, arrow: str, peer_name: str) -> Record:
+        def record(group: Group, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
+            peer = arguments[1] if len(arguments) > 1 else named[peer_name]
+            tag = arguments[2] if len(arguments) > 2 else named["tag"]
+            name = group.group_name
+            row = self._rows.get((verb + name, peer))
+            if row is None:
+                text = f"{verb} {group.rank()}{arrow}{peer}"
+                row = self._rows[verb + name, peer] = self._new_row(text, name)
+            self._count(row, tag)
+
+        return record
+
+    def _count_any(self, group: Group, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
+        name = group.group_name
+        row = self._rows.get((ANY + name, None))
+        if row is None:
+            row = self._rows[ANY + name, None] = self._new_row(f"recv {group.rank()}<-any", name)
+        self._count(row, arguments[1] if len(arguments) > 1 else named["tag"])
+
+    def _new_row(self, text: str, group: str) -> Row:
+        return Row(self._reserve(1), text.encode()[:40], group.encode()[:64])
+
+    def _count(self, row: Row, tag: int) -> None:
+        row.calls += 1
+        self._write(row.index, row.calls, row.name, tag, row.group)
+
+    def _noting_root(self, operation: str) -> Record:
+        def record(group: Group, arguments: Sequence[Any], _named: Mapping[str, Any]) -> None:
             # The other signatures of these methods, which PyTorch's own Python functions do not use, have no options.
             root = getattr(arguments[-1] if arguments else None, "rootRank", None)
             if isinstance(root, int):
                 self._note_root(group.group_name, operation, root)
-            return original(group, *arguments, **named)
 
-        return call
+        return record
 
     def _note_root(self, group: str, operation: str, root: int) -> None:
         if group not in self._rooted:
@@ -125,14 +152,23 @@ class SendRecvCounts:
             self._rooted[group] = [self._reserve(ROOTS_KEPT) if has_rows else MAX_ROWS, 0]
         block = self._rooted[group]
         block[1] += 1
-        self._write(block[0] + block[1] % ROOTS_KEPT, block[1], f"{operation} root {root}", 0, group)
+        index = block[0] + block[1] % ROOTS_KEPT
+        self._write(index, block[1], f"{operation} root {root}".encode()[:40], 0, group.encode()[:64])
 
     def _reserve(self, rows: int) -> int:
         """Reserve the next `rows` unused rows, and return the index of the first of them."""
         self._used += rows
         return self._used - rows
 
-    def _write(self, row: int, count: int, name: str, tag: int, group: str) -> None:
+    def _write(self, row: int, count: int, name: bytes, tag: int, group: bytes) -> None:
         if row < MAX_ROWS:
-            fields = (count, time.time_ns(), name.encode()[:40], tag, group.encode()[:64])
-            ROW.pack_into(self._memory, row * ROW.size, *fields)
+            now_ns = time.time_ns()
+            self._waiting[row] = ROW.pack(count, now_ns, name, tag, group)
+            if now_ns >= self._backlog.earliest_ns:
+                self._backlog.write(now_ns)
+
+    def _put_rows(self) -> None:
+        # One by one, because the main thread may add rows meanwhile.
+        while self._waiting:
+            row, content = self._waiting.popitem()
+            self._file.put(content, row * ROW.size)

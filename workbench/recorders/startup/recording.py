@@ -22,6 +22,7 @@ from workbench.recorders.attach import Attached, attach
 from workbench.recorders.files import RankInfo, group_position, write_json
 from workbench.recorders.hang.rank_exit import exit_report
 from workbench.recorders.memory import cuda_failure
+from workbench.recorders.own_files import note_failure
 from workbench.recorders.startup.profiles import Profiles
 from workbench.recorders.startup.settings import Settings
 from workbench.recorders.timing.profiler_traces import TracePlan
@@ -49,7 +50,7 @@ class Recording:
         self._steps: StepRecorder | None = None
         self._profiles: Profiles | None = None
         self._attached: Attached | None = None
-        self._step: Any = None
+        self._in_step = False
         self._number = 0
         self._open_phases = 0
         self._step_is_over = False
@@ -80,31 +81,45 @@ class Recording:
         self._attached = attach(given.folder, timeouts, steps, self._save_memory)
         automatic.register(self.leave_steps_to, self.leave_hangs)
 
-    def before_step(self, optimizer: object) -> None:
-        """Begin the phase `optim` of a step, because `optimizer` is about to step.
+    def before_step(self, optimizer: object, *_: object) -> None:
+        """Begin the phase `optim` of a step, because `optimizer` is about to step (a hook on all optimizers).
 
         In a process without a process group, the first call also starts the recording. If the script has created a
         group since it called `recorders.start`, the recorders of hangs start too.
         """
-        if self._is_asked and not self._idle and self._attached is None and has_group():
-            self.attach()
-        if self._steps is None and not self._idle:
-            self._start_alone()
-        self._enter("optim")
-        if self._optimizer() is None or self._others_steps > OTHERS_STEPS:
-            # A strong reference would keep the state of an optimizer in memory after the script has dropped it.
-            self._optimizer = weakref.ref(optimizer)
+        try:
+            if self._attached is None and not self._idle:
+                self._start_if_possible()
+            steps = self._steps
+            if steps is not None and self._in_step:
+                steps.begin_phase("optim")
+                self._open_phases += 1
+            if self._others_steps > OTHERS_STEPS or self._optimizer() is None:
+                # A strong reference would keep the state of an optimizer in memory after the script has dropped it.
+                self._optimizer = weakref.ref(optimizer)
+        except Exception as error:  # noqa: BLE001  # the job continues
+            note_failure(error)
 
-    def after_step(self, optimizer: object) -> None:
-        """End the phase `optim`; if `optimizer` is the one that counts the steps, also end the training step."""
-        self._leave()
-        is_first = optimizer is self._optimizer()
-        self._others_steps = 0 if is_first else self._others_steps + 1
-        self._step_is_over = self._step_is_over or is_first
-        # An optimizer that steps within the backward pass ends the step together with that.
-        if self._step_is_over and not self._open_phases:
-            self._end_step()
-            self._begin_step()
+    def after_step(self, optimizer: object, *_: object) -> None:
+        """End the phase `optim`; if `optimizer` is the one that counts the steps, also end the training step.
+
+        It is a hook on all optimizers.
+        """
+        try:
+            is_first = optimizer is self._optimizer()
+            self._others_steps = 0 if is_first else self._others_steps + 1
+            self._step_is_over = self._step_is_over or is_first
+            # An optimizer that steps within the backward pass ends the step together with that.
+            ends = self._step_is_over and self._open_phases <= 1
+            steps = self._steps
+            if steps is not None and self._open_phases:
+                self._open_phases -= 1
+                steps.end_phase(step_ends=ends)
+            if ends:
+                self._end_step()
+                self._begin_step()
+        except Exception as error:  # noqa: BLE001  # the job continues
+            note_failure(error)
 
     def leave_steps_to(self, recorder: StepRecorder) -> None:
         """Stop recording steps, because the script has started its own step recorder, `recorder`.
@@ -154,6 +169,12 @@ class Recording:
         elif steps:
             steps.close()
 
+    def _start_if_possible(self) -> None:
+        if self._is_asked and has_group():
+            self.attach()
+        if self._steps is None and not self._idle:
+            self._start_alone()
+
     def _start_alone(self) -> None:
         """Start recording steps in a process without a process group.
 
@@ -202,15 +223,28 @@ class Recording:
         torch.autograd.backward = self._timed(BACKWARD, torch.autograd.backward)
 
     def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        is_backward = name == BACKWARD
+
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            self._enter(name)
+            steps = self._steps if self._in_step else None
+            try:
+                if steps is not None:
+                    steps.begin_phase(name)
+                    self._open_phases += 1
+            except Exception as error:  # noqa: BLE001  # the job continues
+                note_failure(error)
             try:
                 return function(*args, **kwargs)
             finally:
-                self._leave()
-                if name == BACKWARD and args:
-                    self._note_loss(args[0])
+                try:
+                    if steps is not None and steps is self._steps and self._open_phases:
+                        self._open_phases -= 1
+                        steps.end_phase()
+                    if is_backward and args:
+                        self._note_loss(args[0])
+                except Exception as error:  # noqa: BLE001
+                    note_failure(error)
 
         return timed
 
@@ -219,31 +253,20 @@ class Recording:
 
         Only a single number on the CPU is read: reading it from a device would wait for all queued work.
         """
-        if self._step and isinstance(root, torch.Tensor) and root.numel() == 1 and root.device.type == "cpu":
-            self._line.local_loss = float(root.detach())
-
-    def _enter(self, name: str) -> None:
-        if self._steps and self._step:
-            self._steps.begin_phase(name)
-            self._open_phases += 1
-
-    def _leave(self) -> None:
-        if self._steps and self._open_phases:
-            self._open_phases -= 1
-            self._steps.end_phase()
+        if self._in_step and isinstance(root, torch.Tensor) and root.numel() == 1 and root.is_cpu:
+            self._line.local_loss = float(root.item())
 
     def _begin_step(self) -> None:
         if self._steps is None or self._profiles is None:
             return
         self._number += 1
         self._step_is_over = False
-        self._step = self._steps.step(self._number)
-        line = self._step.__enter__()
+        self._line = self._steps.begin_step(self._number)
+        self._in_step = True
         if self._number == 1:
-            line.tag("first")
+            self._line.tag("first")
         if self._profiles.begin(self._number):
-            line.tag("profile")
-        self._line = line
+            self._line.tag("profile")
 
     def _end_step(self) -> None:
         if self._steps is None or self._profiles is None:
@@ -252,10 +275,9 @@ class Recording:
             with self._steps.phase("profiler"):
                 self._profiles.end()
         if self._attached:
-            self._attached.flight.refresh()
             self._line.seqs = self._attached.flight.sequences()
-        step, self._step = self._step, None
-        step.__exit__(None, None, None)
+        self._in_step = False
+        self._steps.end_step()
 
     def _save_memory(self, error: BaseException) -> None:
         cuda_failure.save(self._settings.folder / "memory_snapshot", error, finished_step=max(0, self._number - 1))

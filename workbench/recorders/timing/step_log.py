@@ -13,16 +13,18 @@ import os
 import resource
 import sys
 import threading
-import time
-from collections import defaultdict
+from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import ContextDecorator, contextmanager
+from contextlib import ContextDecorator, contextmanager, suppress
 from pathlib import Path
+from time import perf_counter_ns, process_time_ns, time_ns
+from types import MappingProxyType
 
 from workbench.recorders import automatic
 from workbench.recorders.files import RankInfo
 from workbench.recorders.hang.heartbeat import DONE, Heartbeat
 from workbench.recorders.memory.limits import memory_room
+from workbench.recorders.own_files import Backlog, OwnFile, note_failure
 from workbench.recorders.timing.device_clock import DeviceClock, Spans
 from workbench.recorders.timing.step_record import MemoryUse, StepRecord
 from workbench.recorders.timing.step_table import StepTable
@@ -30,6 +32,10 @@ from workbench.recorders.timing.step_table import StepTable
 ENCODER = json.JSONEncoder(separators=(",", ":"))
 BETWEEN = "between"
 RESIDUAL = "step"
+MEMORY_INTERVAL_NS = 5_000_000
+LINE_INTERVAL_S = 0.02
+LINE_BURST = 5
+"""Steps that are shorter than 20 ms are written together, once there have been five of them in a row."""
 # `ru_maxrss` is in bytes on macOS and in KiB on Linux.
 PAGE = 1 if sys.platform == "darwin" else 1024
 
@@ -40,16 +46,23 @@ def json_number(value: float | None) -> float | str | None:
 
 
 class StepLine:
-    """The values of a step that the training loop sets while the step runs, such as tokens and loss."""
+    """The values of a step: those that the training loop sets while it runs, such as the loss, and what is measured."""
+
+    tokens = 0
+    loss: float | None = None
+    local_loss: float | None = None
+    grad_norm: float | None = None
+    seqs: Mapping[str, int] = MappingProxyType({})
+
+    device_ns: Mapping[str, int] = MappingProxyType({})
+    start_ns = dur_ns = 0
+    memory: MemoryUse | None = None
 
     def __init__(self, step: int) -> None:
         self.step = step
-        self.tokens = 0
-        self.loss: float | None = None
-        self.local_loss: float | None = None
-        self.grad_norm: float | None = None
-        self.seqs: Mapping[str, int] = {}
         self.tags: list[str] = []
+        self.phases: dict[str, int] = {}
+        self.cpu_ns: dict[str, int] = {}
 
     def update(
         self,
@@ -75,39 +88,15 @@ class StepLine:
             self.tags.append(name)
 
 
-class PhaseClock:
-    """Measures wall-clock and CPU time of each phase of a step; if phases are nested, the innermost gets the time.
-
-    Example: a step of 10 ms contains fwd of 6 ms, which contains gc of 2 ms. Then fwd counts 4 ms, gc 2 ms, and the
-    remaining time of the step (residual) is 4 ms.
-    """
-
-    def __init__(self) -> None:
-        self.wall: defaultdict[str, int] = defaultdict(int)
-        self.cpu: defaultdict[str, int] = defaultdict(int)
-        self.open: list[str] = []
-        self._wall_mark = self._cpu_mark = 0
-
-    def restart(self) -> None:
-        """Discard all measured times, and start measuring now."""
-        self.wall.clear()
-        self.cpu.clear()
-        self._wall_mark, self._cpu_mark = time.perf_counter_ns(), time.process_time_ns()
-
-    def charge(self) -> None:
-        """Add the time since the last call of this method, or of `restart`, to the innermost open phase."""
-        wall, cpu = time.perf_counter_ns(), time.process_time_ns()
-        name = self.open[-1] if self.open else BETWEEN
-        self.wall[name] += wall - self._wall_mark
-        self.cpu[name] += cpu - self._cpu_mark
-        self._wall_mark, self._cpu_mark = wall, cpu
-
-
 class StepRecorder:
     """Writes the step log `steps/rank_R.jsonl` and the heartbeat `steps/heartbeat_R.bin` of rank R below `folder`.
 
     The heartbeat has the current step and phase of the rank. If the table `timing` is given, each finished step is
-    added to it.
+    added to it. A failure to write is noted on stderr, and the script continues.
+
+    Wall-clock and CPU time are measured of each phase; if phases are nested, the innermost gets the time. Example: a
+    step of 10 ms contains fwd of 6 ms, which contains gc of 2 ms. Then fwd counts 4 ms, gc 2 ms, and the remaining time
+    of the step (residual) is 4 ms.
     """
 
     def __init__(
@@ -117,27 +106,34 @@ class StepRecorder:
         self.timing = timing
         folder_of_logs = Path(folder) / "steps"
         self.heartbeat = Heartbeat(folder_of_logs / f"heartbeat_{rank_info.rank}.bin")
-        # Without a buffer, so that the log of a killed rank has all of its finished steps.
-        self._file = (folder_of_logs / f"rank_{rank_info.rank}.jsonl").open("ab", buffering=0)
+        self._file = OwnFile(folder_of_logs / f"rank_{rank_info.rank}.jsonl", append=True)
+        # The log of a killed rank has all of its finished steps, unless they were very short.
+        self._lines: deque[StepLine] = deque()
+        self._backlog = Backlog(self._write_lines, interval_s=LINE_INTERVAL_S, burst=LINE_BURST)
         self._device = DeviceClock(reset_peaks=reset_peaks) if device == "cuda" else None
-        self._clock = PhaseClock()
-        self._waiting: list[tuple[StepRecord, Spans]] = []
+        self._memory = ProcessMemory()
+        # The names of the open phases, outermost first; the first is `RESIDUAL` within a step.
+        self._open: list[str] = []
+        self._wall_mark = self._cpu_mark = 0
+        self._waiting: list[tuple[StepLine, Spans]] = []
         self.current_step = 0
+        self._started = 0
+        self._line = StepLine(0)
         self._thread, self._pid = threading.get_ident(), rank_info.pid
         gc.callbacks.append(self._time_garbage_collection)
-        self._write(header(rank_info, device))
-        self.heartbeat.beat(0, b"init")
+        self._file.append(ENCODER.encode(header(rank_info, device)).encode() + b"\n")
+        self.heartbeat.beat(0, "init")
         automatic.give_way_to_steps(self)
 
     @property
     def current_phase(self) -> str:
         """The name of the innermost open phase; between two steps, a name that says that no step is running."""
-        return self._clock.open[-1] if self._clock.open else BETWEEN
+        return self._open[-1] if self._open else BETWEEN
 
     @property
     def finished_step(self) -> int:
         """The number of the last step that has ended."""
-        return self.current_step - bool(self._clock.open)
+        return self.current_step - bool(self._open)
 
     @contextmanager
     def step(self, step: int) -> Iterator[StepLine]:
@@ -146,16 +142,32 @@ class StepRecorder:
         If an exception ends the step, no line is written to the step log, and the heartbeat keeps the phase in which
         the exception was raised.
         """
-        line, start_ns, started = StepLine(step), time.time_ns(), time.perf_counter_ns()
-        self.current_step = step
-        self._clock.restart()
-        self._clock.open.append(RESIDUAL)
-        self.heartbeat.beat(step, RESIDUAL.encode())
+        line = self.begin_step(step)
         yield line
-        self._clock.charge()
-        self._clock.open.pop()
-        self._finish(line, start_ns, time.perf_counter_ns() - started)
-        self.heartbeat.beat(step, BETWEEN.encode())
+        self.end_step()
+        self.heartbeat.beat(step, BETWEEN)
+
+    def begin_step(self, step: int) -> StepLine:
+        """Begin a step, like `step` but without a context; call `end_step` afterwards."""
+        self._line = line = StepLine(step)
+        self.current_step = step
+        self._open = [RESIDUAL]
+        self.heartbeat.beat(step, RESIDUAL)
+        line.start_ns, self._started = time_ns(), perf_counter_ns()
+        return line
+
+    def end_step(self) -> None:
+        """End the step that began last; the heartbeat is left to the caller, which may begin the next step at once."""
+        ended, line = perf_counter_ns(), self._line
+        line.dur_ns = ended - self._started
+        self._open.pop()
+        if self._device is None:
+            line.memory = self._memory.read(ended)
+            self._write_step(line)
+        else:
+            line.memory = self._device.memory()
+            self._waiting.append((line, self._device.take()))
+            self._flush(last=False)
 
     def phase(self, name: str) -> "Phase":
         """Record the time inside this context as phase `name`; phases inside this phase do not count for it."""
@@ -167,11 +179,14 @@ class StepRecorder:
         if self._device:
             self._device.begin(name)
 
-    def end_phase(self) -> None:
-        """End the phase that began last."""
+    def end_phase(self, *, step_ends: bool = False) -> None:
+        """End the phase that began last; `step_ends` says that the step ends too, so that no heartbeat is needed."""
         if self._device:
             self._device.end()
         self._leave()
+        if not step_ends:
+            # Mostly another phase or the next step follows at once.
+            self.heartbeat.beat_soon(self.current_step, self.current_phase)
 
     def breakdown(self, *, last: bool) -> str | None:
         """Return a text table of the steps since the last table; None if the recorder has no `timing` table.
@@ -186,24 +201,18 @@ class StepRecorder:
 
         The heartbeat keeps the last phase. `close`, in contrast, writes that the rank has ended.
         """
-        gc.callbacks.remove(self._time_garbage_collection)
+        with suppress(ValueError):  # stopped before
+            gc.callbacks.remove(self._time_garbage_collection)
         self._flush(last=True)
+        self._backlog.flush()
         self._file.close()
+        self.heartbeat.flush()
 
     def close(self) -> None:
         """Write the steps that waited for device times, close the step log, and record a clean end."""
         self.stop()
-        self.heartbeat.beat(self.current_step, DONE.encode())
-
-    def _enter(self, name: str) -> None:
-        self._clock.charge()
-        self._clock.open.append(name)
-        self.heartbeat.beat(self.current_step, name.encode())
-
-    def _leave(self) -> None:
-        self._clock.charge()
-        self._clock.open.pop()
-        self.heartbeat.beat(self.current_step, self.current_phase.encode())
+        self.heartbeat.beat(self.current_step, DONE)
+        self.heartbeat.flush()
 
     def _time_garbage_collection(self, when: str, info: dict[str, int]) -> None:
         """Count the time of full garbage collections as phase `gc`; Python's gc module calls this method."""
@@ -212,49 +221,57 @@ class StepRecorder:
             return
         if when == "start":
             self._enter("gc")
-        else:
+        elif self.current_phase == "gc":
             self._leave()
+            self.heartbeat.beat_soon(self.current_step, self.current_phase)
 
-    def _finish(self, line: StepLine, start_ns: int, dur_ns: int) -> None:
-        record = self._record(line, start_ns, dur_ns)
-        if self._device is None:
-            self._write_step(record)
+    def _enter(self, name: str) -> None:
+        wall, cpu = perf_counter_ns(), process_time_ns()
+        # The residual is not measured, as it follows from the others.
+        if len(self._open) > 1:
+            self._charge(wall, cpu)
+        self._open.append(name)
+        self._wall_mark, self._cpu_mark = wall, cpu
+        self.heartbeat.beat(self.current_step, name)
+
+    def _leave(self) -> None:
+        wall, cpu = perf_counter_ns(), process_time_ns()
+        self._charge(wall, cpu)
+        self._open.pop()
+        self._wall_mark, self._cpu_mark = wall, cpu
+
+    def _charge(self, wall: int, cpu: int) -> None:
+        """Add the time since the last phase began or ended to the innermost open phase."""
+        # A collection of garbage may come between two steps.
+        if self._open[0] is not RESIDUAL:
             return
-        self._waiting.append((record, self._device.take()))
-        self._flush(last=False)
-
-    def _record(self, line: StepLine, start_ns: int, dur_ns: int) -> StepRecord:
-        phases = {name: ns for name, ns in self._clock.wall.items() if name != RESIDUAL}
-        return {
-            "step": line.step,
-            "start_ns": start_ns,
-            "dur_ns": dur_ns,
-            "phases": phases,
-            "cpu_ns": {name: ns for name, ns in self._clock.cpu.items() if name != RESIDUAL},
-            "device_ns": {},
-            "residual_ns": dur_ns - sum(phases.values()),
-            "tokens": line.tokens,
-            "loss": json_number(line.loss),
-            "local_loss": json_number(line.local_loss),
-            "grad_norm": json_number(line.grad_norm),
-            **(self._device.memory() if self._device else process_memory()),
-            "tags": line.tags,
-            "seqs": dict(line.seqs),
-        }
+        name, line = self._open[-1], self._line
+        line.phases[name] = line.phases.get(name, 0) + wall - self._wall_mark
+        line.cpu_ns[name] = line.cpu_ns.get(name, 0) + cpu - self._cpu_mark
 
     def _flush(self, *, last: bool) -> None:
         while self._waiting and (last or self._waiting[0][1].ready()):
-            record, spans = self._waiting.pop(0)
-            record["device_ns"] = spans.resolve()
-            self._write_step(record)
+            line, spans = self._waiting.pop(0)
+            line.device_ns = spans.resolve()
+            self._write_step(line)
 
-    def _write_step(self, record: StepRecord) -> None:
-        self._write(record)
+    def _write_step(self, line: StepLine) -> None:
         if self.timing:
-            self.timing.add(record)
+            self.timing.add(record_of(line))
+        self._lines.append(line)
+        now_ns = time_ns()
+        if now_ns >= self._backlog.earliest_ns:
+            self._backlog.write(now_ns)
 
-    def _write(self, record: Mapping[str, object]) -> None:
-        self._file.write(ENCODER.encode(record).encode() + b"\n")
+    def _write_lines(self) -> None:
+        lines = []
+        while self._lines:
+            try:
+                lines.append(ENCODER.encode(record_of(self._lines.popleft())) + "\n")
+            except (TypeError, ValueError) as error:  # a loss that is no number
+                note_failure(error)
+        if lines:
+            self._file.append("".join(lines).encode())
 
 
 class Phase(ContextDecorator):
@@ -291,12 +308,48 @@ def header(rank_info: RankInfo, device: str) -> dict[str, object]:
         "pid": rank_info.pid,
         "attempt": rank_info.attempt,
         "device": device,
-        "started_ns": time.time_ns(),
+        "started_ns": time_ns(),
     }
 
 
-def process_memory() -> MemoryUse:
-    """Return the peak resident memory of this process so far, and its memory limit, in bytes."""
-    peak, still_free = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PAGE, memory_room().free
-    limit = None if still_free is None else peak + still_free
-    return {"memory_bytes": peak, "reserved_bytes": peak, "limit_bytes": limit, "alloc_retries": 0}
+def record_of(line: StepLine) -> StepRecord:
+    """Return the fields of a finished step for its line in the step log."""
+    return {
+        "step": line.step,
+        "start_ns": line.start_ns,
+        "dur_ns": line.dur_ns,
+        "phases": line.phases,
+        "cpu_ns": line.cpu_ns,
+        "device_ns": dict(line.device_ns),
+        "residual_ns": line.dur_ns - sum(line.phases.values()),
+        "tokens": line.tokens,
+        "loss": json_number(line.loss),
+        "local_loss": json_number(line.local_loss),
+        "grad_norm": json_number(line.grad_norm),
+        **(line.memory or NO_MEMORY),
+        "tags": line.tags,
+        "seqs": dict(line.seqs),
+    }
+
+
+NO_MEMORY: MemoryUse = {"memory_bytes": 0, "reserved_bytes": 0, "limit_bytes": None, "alloc_retries": 0}
+
+
+class ProcessMemory:
+    """Reads the peak resident memory of this process and its memory limit, in bytes.
+
+    Both are read at most every 5 ms, because the system counts over all threads of the process.
+    """
+
+    def __init__(self) -> None:
+        self._next_ns = 0
+        self._use = NO_MEMORY
+
+    def read(self, now_ns: int) -> MemoryUse:
+        """Return the peak so far and the limit; `now_ns` is a time of any clock."""
+        if now_ns >= self._next_ns:
+            self._next_ns = now_ns + MEMORY_INTERVAL_NS
+            peak, still_free = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PAGE, memory_room().free
+            limit = None if still_free is None else peak + still_free
+            self._use = {"memory_bytes": peak, "reserved_bytes": peak, "limit_bytes": limit, "alloc_retries": 0}
+        return self._use

@@ -1,0 +1,260 @@
+"""Write the files of a recorder so that no failure reaches the job, and so that writing costs the job little.
+
+Disks fill up, quotas end, folders are deleted or become read-only, and a script may close all descriptors. Then a
+recording is incomplete, and the job continues as if there were no recorder: a note on stderr says so, once.
+
+No file is mapped into memory. Where the disk has no room for a page of a mapped file, or where somebody truncates the
+file, the kernel ends the process with SIGBUS; a `pwrite` returns an error instead.
+"""
+
+import fcntl
+import functools
+import json
+import os
+import resource
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+from weakref import ref
+
+from workbench.recorders.files import write_bytes
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
+HIGHEST_DESCRIPTOR = 1024
+"""The descriptors of recorders are below this number, because `select` accepts no others."""
+DESCRIPTORS = 128
+"""The number of descriptors below the highest one that recorders use."""
+CATCH_UP_S = 0.1
+_noted: set[str] = set()
+
+
+def note(text: str) -> None:
+    """Print a line on stderr; do nothing where stderr is closed or cannot be written."""
+    with suppress(Exception):
+        if sys.stderr is not None:
+            print(f"workbench: {text}", file=sys.stderr, flush=True)
+
+
+def note_failure(error: BaseException) -> None:
+    """Print why something is not recorded; only once in a process for each type of error, and once for all of files."""
+    kind = "OSError" if isinstance(error, OSError) else type(error).__name__
+    if kind not in _noted:
+        _noted.add(kind)
+        note(f"not recorded, and the job continues: {type(error).__name__}: {error}")
+
+
+def harmless(function: Callable[Params, Result]) -> Callable[Params, Result | None]:
+    """Return a function that does the same, but notes an exception instead of raising it, and then returns None.
+
+    It is for what a recorder does in a job, not for functions that call the job's own code.
+    """
+
+    @functools.wraps(function)
+    def run(*args: Params.args, **kwargs: Params.kwargs) -> Result | None:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001
+            note_failure(error)
+            return None
+
+    return run
+
+
+def save_bytes(path: Path, content: bytes) -> bool:
+    """Write a file atomically and return True; if it cannot be written, note why, leave nothing, and return False."""
+    try:
+        write_bytes(path, content)
+    except OSError as error:
+        note_failure(error)
+        return False
+    return True
+
+
+def save_json(path: Path, value: object) -> bool:
+    """Write `value` as indented JSON like `save_bytes`."""
+    return save_bytes(path, json.dumps(value, indent=1).encode() + b"\n")
+
+
+def make_folder(path: Path) -> bool:
+    """Create a folder and its parents; return whether it exists now. A failure is noted."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        note_failure(error)
+        return False
+    return True
+
+
+def remove_file(path: Path) -> None:
+    """Delete a file if it exists and can be deleted."""
+    with suppress(OSError):
+        path.unlink()
+
+
+class OwnFile:
+    """A regular file that a recorder keeps open; it is written only as long as the descriptor is still that file.
+
+    A script may close all descriptors, as daemons do, and the next file that it opens gets the number of ours. So each
+    write first compares device and inode. If they differ, the file is opened again by its path; if the path is another
+    file by now, nothing more is written. faulthandler, which writes from C, cannot compare: for its sake the descriptor
+    has a high number, which the system gives to no other file before all lower ones are in use.
+    """
+
+    def __init__(self, path: Path, *, append: bool = False) -> None:
+        self._path, self._flags = path, os.O_APPEND if append else 0
+        self._fd = self._device = self._inode = -1
+        self._is_torn = False
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._open(os.O_CREAT | (0 if append else os.O_TRUNC))
+        except OSError as error:
+            note_failure(error)
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of the file, after a check that it is still this file; -1 if it cannot be written any more."""
+        if self._fd < 0:
+            return -1
+        try:
+            status = os.fstat(self._fd)
+            if status.st_ino == self._inode and status.st_dev == self._device:
+                return self._fd
+        except OSError:
+            pass
+        self._fd = -1
+        with suppress(OSError):
+            self._open(0)
+        return self._fd
+
+    def append(self, lines: bytes | bytearray) -> bool:
+        """Write whole lines to the end of the file, and return whether all were written; a failure is noted.
+
+        If only a part was written, what is written next begins with a new line, so that readers lose only that part.
+        """
+        fd = self.descriptor
+        if fd < 0:
+            return False
+        lines = b"\n" + lines if self._is_torn else lines
+        try:
+            written = os.write(fd, lines)
+        except OSError as error:
+            note_failure(error)
+            return False
+        self._is_torn = written < len(lines)
+        return not self._is_torn
+
+    def put(self, content: bytes, offset: int) -> bool:
+        """Write bytes in place, and return whether all were written; a failure is noted, and no part remains."""
+        fd = self.descriptor
+        if fd < 0:
+            return False
+        try:
+            written = os.pwrite(fd, content, offset)
+            if written < len(content):
+                os.pwrite(fd, bytes(written), offset)
+        except OSError as error:
+            note_failure(error)
+            return False
+        return written == len(content)
+
+    def close(self) -> None:
+        """Close the descriptor if it is still this file."""
+        fd = self.descriptor
+        self._fd = -1
+        if fd >= 0:
+            with suppress(OSError):
+                os.close(fd)
+
+    def _open(self, flags: int) -> None:
+        # Without O_NONBLOCK, a pipe that nobody reads from would keep the job waiting.
+        fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | self._flags | flags, 0o666)
+        status = os.fstat(fd)
+        is_other = self._inode >= 0 and (self._device, self._inode) != (status.st_dev, status.st_ino)
+        if is_other or not stat.S_ISREG(status.st_mode):
+            os.close(fd)
+            raise FileExistsError(f"{self._path} is another file")
+        self._fd, self._device, self._inode = high_descriptor(fd), status.st_dev, status.st_ino
+
+
+def high_descriptor(descriptor: int) -> int:
+    """Give a descriptor a high number and return it; return the same number if there is no free one."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    highest = HIGHEST_DESCRIPTOR if soft == resource.RLIM_INFINITY else min(soft, HIGHEST_DESCRIPTOR)
+    try:
+        high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(highest - DESCRIPTORS, highest // 2))
+    except OSError:
+        return descriptor
+    os.close(descriptor)
+    return high
+
+
+class Backlog:
+    """Paces the writes of a recorder, so that a job with very short steps does not spend its time in them.
+
+    The recorder stores what is to be written, and calls `write` if the time `earliest_ns` (Unix time) has come. This
+    calls `drain`, which writes all that is stored: at once for the first `burst` times, and afterwards at most once per
+    `interval_s`. What remains is written by a thread within 0.1 s, also if the main thread is stuck in C meanwhile.
+    """
+
+    def __init__(self, drain: Callable[[], None], *, interval_s: float, burst: int) -> None:
+        self._drain = drain
+        self._interval_ns = round(interval_s * 1e9)
+        self._ahead_ns = burst * self._interval_ns
+        self._regular_ns = 0
+        self.earliest_ns = 0
+        self._lock = threading.Lock()
+        self._is_watched = _watch(self)
+
+    def write(self, now_ns: int) -> None:
+        """Write what is stored; `now_ns` is Unix time."""
+        # The leaky bucket as a meter (ITU-T I.371, GCRA): `_regular_ns` is when the next write would be at a regular
+        # pace, and a write may be early by `_ahead_ns`.
+        self._regular_ns = max(self._regular_ns, now_ns) + self._interval_ns
+        if self._is_watched:
+            self.earliest_ns = self._regular_ns - self._ahead_ns
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what is stored now, unless another thread is doing so."""
+        # Never waits: the thread that holds the lock may wait for a disk.
+        if self._lock.acquire(blocking=False):
+            try:
+                self._drain()
+            except Exception as error:  # noqa: BLE001
+                note_failure(error)
+            finally:
+                self._lock.release()
+
+
+_backlogs: "list[ref[Backlog]]" = []
+_thread: threading.Thread | None = None
+
+
+def _watch(backlog: Backlog) -> bool:
+    """Let the thread of this process write what `backlog` leaves; return False if no thread can be started."""
+    global _thread  # noqa: PLW0603
+    if _thread is None or not _thread.is_alive():  # a forked child has no threads but one
+        _backlogs.clear()
+        thread = threading.Thread(target=_catch_up, name="workbench-writer", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return False
+        _thread = thread
+    _backlogs[:] = [*(known for known in _backlogs if known()), ref(backlog)]
+    return True
+
+
+def _catch_up() -> None:
+    while True:
+        time.sleep(CATCH_UP_S)
+        for known in _backlogs:
+            if backlog := known():
+                backlog.flush()
