@@ -102,7 +102,7 @@ def web_options(url: str) -> dict[str, dict[str, Any]]:
 def redirect_target(redirect: Any) -> str:
     """Return the URL to which a response of the web redirects."""
     headers = redirect.response.headers
-    return urljoin(str(redirect.url), headers.get("Location") or headers.get("URI") or "")
+    return urljoin(str(redirect.url), str(headers.get("Location") or headers.get("URI") or ""))
 
 
 def is_same_host(here: SplitResult, there: SplitResult) -> bool:
