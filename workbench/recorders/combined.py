@@ -1,6 +1,5 @@
 """All recorders in one class, for a training loop that calls them itself."""
 
-import logging
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -15,11 +14,10 @@ from workbench.recorders.files import RankInfo
 from workbench.recorders.hang.flight_recorder import FlightRecorder
 from workbench.recorders.memory.recorder import MemoryRecorder, on_cuda
 from workbench.recorders.options import RecorderOptions
+from workbench.recorders.own_files import harmless
 from workbench.recorders.timing.profiler_traces import TraceRecorder, mark_garbage_collections
 from workbench.recorders.timing.step_log import StepLine, StepRecorder
 from workbench.recorders.timing.step_table import StepTable
-
-logger = logging.getLogger(__name__)
 
 
 class Recorders:
@@ -118,10 +116,7 @@ class Recorders:
         """
         self.steps.stop()
         if self.memory:
-            try:
-                self.memory.failed(error)
-            except Exception:  # the error itself and the other ranks' dumps matter more
-                logger.exception("no memory snapshot could be written")
+            harmless(self.memory.failed)(error)  # the error itself and the other ranks' dumps matter more
         if self.flight:
             self.flight.failed(error, step=self.steps.current_step, phase=self.steps.current_phase)
 

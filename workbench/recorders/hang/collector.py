@@ -22,6 +22,7 @@ from workbench.recorders.files import read_json, write_json
 from workbench.recorders.hang.dump_round import take_round
 from workbench.recorders.hang.node_health import save_in_background
 from workbench.recorders.hang.rank_process import RankProcess, is_running
+from workbench.recorders.own_files import note, remove_file
 
 POLL_S = 0.2
 STALLED_AFTER = 0.4  # of the timeout in force: both rounds end before the collectives give up
@@ -103,7 +104,7 @@ class Collector:
         """
         while True:
             if cause := self._cause():
-                self.collect(cause)
+                self._collect_if_possible(cause)
             self._answer_requests()
             if self._job_ended() or is_deleted(self.dumps):
                 break
@@ -113,6 +114,17 @@ class Collector:
         for worker in self.workers:
             if worker.side_file and worker.side_file["server"].startswith("/"):
                 shutil.rmtree(Path(worker.side_file["server"]).parent, ignore_errors=True)
+
+    def _collect_if_possible(self, cause: Cause) -> None:
+        """Take dumps; where they cannot be written, write why to the log of this process, and let the ranks go on."""
+        try:
+            self.collect(cause)
+        except OSError as error:
+            # A rank that waits for its request would wait for nothing.
+            for path in self._requests():
+                remove_file(path)
+            self._last_dump_ns, self._sets = time.time_ns(), self._sets + 1
+            note(f"no dumps: {error}")
 
     def collect(self, cause: Cause) -> Path:
         """Take two rounds of dumps of all ranks on this node into a new folder, and return that folder.
@@ -243,7 +255,7 @@ class Collector:
         """
         if not self._any_moved() or self._sets >= MAX_SETS:
             for path in self._requests():
-                path.unlink(missing_ok=True)
+                remove_file(path)
 
 
 def is_deleted(folder: Path) -> bool:

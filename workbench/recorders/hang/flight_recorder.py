@@ -29,10 +29,11 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d
 
 from workbench.recorders import automatic
-from workbench.recorders.files import RankInfo, write_bytes, write_json
+from workbench.recorders.files import RankInfo
 from workbench.recorders.hang.new_groups import NewGroups
 from workbench.recorders.hang.rank_exit import FatalSignalFile, TerminationDelay, ThreadErrorFile, exit_report
 from workbench.recorders.hang.send_recv_counts import SendRecvCounts
+from workbench.recorders.own_files import OwnFile, make_folder, remove_file, save_bytes, save_json
 
 COLLECTOR_TIMEOUT_S = 15.0
 SPARE_DESCRIPTORS = 4
@@ -106,7 +107,7 @@ class FlightRecorder:
         ):
             os.environ.setdefault(name, value)
         if torch.cuda.is_available():
-            late.mkdir(parents=True, exist_ok=True)  # NCCL's watchdog makes no folder
+            make_folder(late)  # NCCL's watchdog makes no folder
         if os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
             logger.warning(
                 "TORCH_DISTRIBUTED_DEBUG=DETAIL fills the Flight Recorder with its own calls: dumps will be useless"
@@ -117,10 +118,10 @@ class FlightRecorder:
         automatic.give_way_to_flight()
         self._dumps.mkdir(parents=True, exist_ok=True)
         # A request of an earlier attempt must not count for this one.
-        self._request.unlink(missing_ok=True)
-        # An attribute, because faulthandler keeps only the descriptor, which a collected file object would close.
-        self._stacks = (self._dumps / f".stacks_{self._rank_info.rank}.txt").open("w")
-        faulthandler.register(signal.SIGUSR2, file=self._stacks, all_threads=True)
+        remove_file(self._request)
+        self._stacks = OwnFile(self._dumps / f".stacks_{self._rank_info.rank}.txt")
+        if self._stacks.descriptor >= 0:
+            faulthandler.register(signal.SIGUSR2, file=self._stacks.descriptor, all_threads=True)
         rank = self._rank_info.rank
         self._spare = [os.open(os.devnull, os.O_RDONLY) for _ in range(SPARE_DESCRIPTORS)]
         self._fatal_signal = FatalSignalFile(self._dumps / f"crash_{rank}.txt")
@@ -150,9 +151,8 @@ class FlightRecorder:
         count = len(dist.distributed_c10d._world.pg_names)  # noqa: SLF001
         if count == self._groups:
             return
-        self._groups = count
         rank_info = self._rank_info
-        write_json(
+        is_written = save_json(
             self._dumps / f"groups_{rank_info.rank}.json",
             {
                 "schema": "workbench.groups/1",
@@ -170,6 +170,7 @@ class FlightRecorder:
                 "groups": process_groups(),
             },
         )
+        self._groups = count if is_written else 0
 
     def sequences(self) -> dict[str, int]:
         """Return {group name: sequence number of the last collective that this rank issued in the group}.
@@ -200,11 +201,11 @@ class FlightRecorder:
         """
         rank = self._rank_info.rank
         self._free_descriptors()
-        write_json(self._dumps / f"exit_{rank}.json", exit_report(error, rank=rank, step=step, phase=phase))
+        save_json(self._dumps / f"exit_{rank}.json", exit_report(error, rank=rank, step=step, phase=phase))
         own = self._dumps / f"rank_{rank}"
         asked = isinstance(error, Exception) and self.ask("failed", f"rank {rank}: {type(error).__name__}")
         if isinstance(error, Exception) and not asked and not own.exists():  # a dump from before the error says more
-            write_bytes(own, dump_ring())
+            save_bytes(own, dump_ring())
 
     def _free_descriptors(self) -> None:
         """Close the file descriptors opened in reserve, so that a process at its limit of open files can write."""
@@ -216,11 +217,12 @@ class FlightRecorder:
 
         `reason` is "failed" or "asked", and `detail` is a sentence about it, as in the collector's `Cause`.
         """
-        write_json(self._request, {"reason": reason, "detail": detail, "time_ns": time.time_ns()})
+        if not save_json(self._request, {"reason": reason, "detail": detail, "time_ns": time.time_ns()}):
+            return False
         deadline = time.monotonic() + COLLECTOR_TIMEOUT_S
         while self._request.exists():
             if time.monotonic() > deadline:
-                self._request.unlink(missing_ok=True)
+                remove_file(self._request)
                 return False
             time.sleep(0.05)
         return True
@@ -254,7 +256,10 @@ class FlightRecorder:
         # With -P and our folder first, no module in the user's folder is imported in place of ours.
         root = str(Path(__file__).resolve().parents[3])
         search = os.pathsep.join([root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
-        with (self._dumps / ".collector.log").open("ab") as log:
+        with contextlib.ExitStack() as stack:
+            log: Any = subprocess.DEVNULL
+            with contextlib.suppress(OSError):
+                log = stack.enter_context((self._dumps / ".collector.log").open("ab"))
             subprocess.Popen(
                 command,
                 env={**os.environ, "PYTHONPATH": search},

@@ -16,6 +16,7 @@ from types import FrameType
 import torch.distributed as dist
 
 from workbench.recorders.memory.snapshot import Frame
+from workbench.recorders.own_files import OwnFile, harmless, remove_file
 
 NAMING = "_process_group_name"
 """The function of PyTorch that names a new group.
@@ -33,7 +34,8 @@ class NewGroups:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        path.unlink(missing_ok=True)
+        remove_file(path)
+        self._file: OwnFile | None = None
         self._calls = 0
         self._original: Name | None = None
 
@@ -57,16 +59,17 @@ class NewGroups:
             # Groups with hashed names are made by their members alone.
             if not use_hashed_name and self._calls < MAX_CALLS:
                 self._calls += 1
-                self._write(name, ranks)
+                # `inspect` would read source files for each frame.
+                self._write(name, ranks, sys._getframe(1))  # noqa: SLF001
             return name
 
         return name_group
 
-    def _write(self, name: str, ranks: Sequence[int]) -> None:
-        caller = sys._getframe(2)  # noqa: SLF001  # `inspect` reads source files for each frame
+    @harmless
+    def _write(self, name: str, ranks: Sequence[int], caller: FrameType) -> None:
         line = {"name": name, "ranks": list(ranks), "time_ns": time.time_ns(), "frames": frames_above(caller)}
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        self._file = self._file or OwnFile(self._path, append=True)
+        self._file.append(json.dumps(line).encode() + b"\n")
 
 
 def frames_above(frame: FrameType | None) -> list[Frame]:

@@ -13,8 +13,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from workbench.recorders.files import write_json
 from workbench.recorders.memory.snapshot import Frame
+from workbench.recorders.own_files import OwnFile, remove_file, save_json
 
 EXIT_FRAMES = "workbench_frames"
 
@@ -75,18 +75,20 @@ class FatalSignalFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._path.unlink(missing_ok=True)
+        remove_file(path)
         self._enabled = not faulthandler.is_enabled()
         if self._enabled:
-            self._file = path.open("w")
-            faulthandler.enable(self._file, all_threads=True)
+            self._file = OwnFile(path)
+            self._enabled = self._file.descriptor >= 0
+        if self._enabled:
+            faulthandler.enable(self._file.descriptor, all_threads=True)
 
     def close(self) -> None:
         """Turn off faulthandler at a clean end of the rank, and delete the file, which is still empty."""
         if self._enabled:
             faulthandler.disable()
             self._file.close()
-            self._path.unlink(missing_ok=True)
+            remove_file(self._path)
 
 
 class ThreadErrorFile:
@@ -97,7 +99,7 @@ class ThreadErrorFile:
 
     def __init__(self, path: Path, rank: int) -> None:
         self._path, self._rank = path, rank
-        path.unlink(missing_ok=True)
+        remove_file(path)
         self._previous_hook = threading.excepthook
         threading.excepthook = self._uncaught
 
@@ -112,7 +114,7 @@ class ThreadErrorFile:
         if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit):
             report = exit_report(ended.exc_value, rank=self._rank, step=0, phase="")
             name = ended.thread.name if ended.thread else ""
-            write_json(self._path, report | {"schema": "workbench.thread/1", "thread": name})
+            save_json(self._path, report | {"schema": "workbench.thread/1", "thread": name})
 
 
 class TerminationDelay:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import torch
 
-from workbench.recorders.files import RankInfo, write_bytes
+from workbench.recorders.files import RankInfo
 from workbench.recorders.hang.rank_exit import is_out_of_memory
 from workbench.recorders.memory.device_use import device_use
 from workbench.recorders.memory.limits import resident_bytes
+from workbench.recorders.own_files import save_bytes
 
 MAX_ENTRIES = 100_000
 
@@ -47,4 +48,4 @@ def save(folder: Path, error: BaseException, *, finished_step: int) -> None:
         **device_use(),
     }
     path = folder / f"iteration_{finished_step}_exit" / f"rank{rank}_memory_snapshot.pickle"
-    write_bytes(path, pickle.dumps(snapshot, protocol=4))
+    save_bytes(path, pickle.dumps(snapshot, protocol=4))

@@ -13,7 +13,6 @@ the last `window` steps before each snapshot are recorded. If the process has a 
 because an allocation may then fail in any step.
 """
 
-import logging
 import pickle
 import re
 import time
@@ -25,7 +24,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from workbench.recorders.files import RankInfo, write_bytes
+from workbench.recorders.files import RankInfo
 from workbench.recorders.hang.rank_exit import error_frames, is_out_of_memory
 from workbench.recorders.memory.breakdown_table import table
 from workbench.recorders.memory.cpu_history import CpuHistory
@@ -34,6 +33,7 @@ from workbench.recorders.memory.limits import Room, memory_room, raise_soft_limi
 from workbench.recorders.memory.snapshot import Mark, Snapshot, TraceEntry
 from workbench.recorders.memory.snapshot_plan import WINDOW, SnapshotPlan
 from workbench.recorders.memory.tensor_hooks import TensorHooks
+from workbench.recorders.own_files import note_failure, save_bytes
 from workbench.recorders.timing.profiler_traces import TracePlan
 
 ALLOCATION_SIZE = re.compile(r"[Tt]ried to allocate ([\d.]+) ?(bytes|[KMGT]iB)")
@@ -41,7 +41,6 @@ UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 <<
 MAX_MARKS = 100_000
 RECORDED = "_workbench_recorded"
 """The attribute of an error about which a snapshot was written."""
-logger = logging.getLogger(__name__)
 
 
 class MemoryRecorder:
@@ -170,8 +169,8 @@ class MemoryRecorder:
         try:
             with soft_limits_kept():
                 self.failed(error)
-        except Exception:  # the error itself matters more
-            logger.exception("no memory snapshot could be written")
+        except Exception as failure:  # noqa: BLE001  # the error itself matters more
+            note_failure(failure)
 
     def breakdown(self) -> str:
         """Return a text table of what uses the memory, from the history recorded so far."""
@@ -250,7 +249,7 @@ class MemoryRecorder:
         return self._marks
 
     def _write(self, folder: Path, snapshot: Snapshot) -> None:
-        write_bytes(folder / f"rank{RankInfo.here().rank}_memory_snapshot.pickle", pickle.dumps(snapshot, protocol=4))
+        save_bytes(folder / f"rank{RankInfo.here().rank}_memory_snapshot.pickle", pickle.dumps(snapshot, protocol=4))
 
 
 def on_cuda(model: nn.Module) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from workbench.recorders.own_files import harmless
 from workbench.recorders.startup.settings import settings
 
 if TYPE_CHECKING:
@@ -37,11 +38,8 @@ def recording() -> "Recording":
 
 
 def safely(act: Callable[[], object]) -> None:
-    """Call `act`; if it raises an exception, print the exception and let the script continue."""
-    try:
-        act()
-    except Exception as error:  # noqa: BLE001
-        print(f"workbench: not recorded: {type(error).__name__}: {error}", file=sys.stderr)
+    """Call `act`; if it raises an exception, print the exception once and let the script continue."""
+    harmless(act)()
 
 
 def patch_distributed(module: ModuleType) -> None:

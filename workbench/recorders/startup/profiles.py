@@ -8,7 +8,8 @@ from pathlib import Path
 
 from torch.profiler import ProfilerAction
 
-from workbench.recorders.files import read_json, write_json
+from workbench.recorders.files import read_json
+from workbench.recorders.own_files import harmless, save_json
 from workbench.recorders.timing.profiler_traces import TracePlan, TraceRecorder
 
 # SIGUSR2 is taken: it requests stacks.
@@ -53,6 +54,7 @@ class Profiles:
         """Whether the profiler is running, in a traced step or in a warm-up step."""
         return self._recorder is not None
 
+    @harmless
     def request(self) -> None:
         """Request a trace of a step soon after this one (the handler of SIGUSR1); all ranks trace the same step.
 
@@ -97,6 +99,5 @@ def agreed_step(folder: Path, step: int) -> int:
     chosen = read_json(path)
     if chosen and time.time() - chosen["time_s"] < REQUEST_AGE_S and chosen["step"] > step - LEAD_STEPS:
         return int(chosen["step"])
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"step": step, "time_s": time.time()})
+    save_json(path, {"step": step, "time_s": time.time()})
     return step

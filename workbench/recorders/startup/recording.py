@@ -19,10 +19,10 @@ from torch.utils.data import dataloader
 
 from workbench.recorders import automatic
 from workbench.recorders.attach import Attached, attach
-from workbench.recorders.files import RankInfo, group_position, write_json
+from workbench.recorders.files import RankInfo, group_position
 from workbench.recorders.hang.rank_exit import exit_report
 from workbench.recorders.memory import cuda_failure
-from workbench.recorders.own_files import note_failure
+from workbench.recorders.own_files import note_failure, save_json
 from workbench.recorders.startup.profiles import Profiles
 from workbench.recorders.startup.settings import Settings
 from workbench.recorders.timing.profiler_traces import TracePlan
@@ -153,7 +153,7 @@ class Recording:
             self._save_memory(error)
             rank = RankInfo.here().rank
             report = exit_report(error, rank=rank, step=self._number, phase="")
-            write_json(self._settings.folder / "dumps" / f"exit_{rank}.json", report)
+            save_json(self._settings.folder / "dumps" / f"exit_{rank}.json", report)
 
     def close(self) -> None:
         """Stop the profiler and the step recorder; the step recorder first writes steps that waited for device times.

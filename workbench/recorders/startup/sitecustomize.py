@@ -56,9 +56,18 @@ def executing(execute: "Callable[[ModuleType], None]", patch: str) -> "Callable[
         try:
             getattr(hook(), patch)(module)
         except Exception as error:  # noqa: BLE001
-            print(f"workbench: no recorders in this process: {error}", file=sys.stderr)
+            note(f"no recorders in this process: {error}")
 
     return exec_module
+
+
+def note(text: str) -> None:
+    """Print a line on stderr; do nothing where stderr is closed or cannot be written."""
+    try:
+        if sys.stderr is not None:
+            print(f"workbench: {text}", file=sys.stderr, flush=True)
+    except Exception:  # noqa: BLE001, S110
+        pass
 
 
 def prepare_torchtitan() -> None:
@@ -68,7 +77,7 @@ def prepare_torchtitan() -> None:
     try:
         hook().patch_torchtitan()
     except Exception as error:  # noqa: BLE001
-        print(f"workbench: torchtitan is not prepared for this machine: {error}", file=sys.stderr)
+        note(f"torchtitan is not prepared for this machine: {error}")
 
 
 def hook() -> "ModuleType":

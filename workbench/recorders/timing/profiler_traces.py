@@ -6,7 +6,9 @@ In any training script:
     with traces.step(n):  ...
 """
 
+import errno
 import gc
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,7 +18,10 @@ from pathlib import Path
 from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_function, schedule
 
 from workbench.recorders.files import RankInfo
+from workbench.recorders.own_files import note_failure, remove_file
 
+TRACE_END = 64
+"""The bytes at the end of a trace that are read to see whether it is complete."""
 OLDEST_GENERATION = 2
 """The generation number with which Python's garbage collector reports a full collection."""
 
@@ -47,11 +52,24 @@ def mark_garbage_collections() -> Iterator[None]:
 
 
 def export(profiler: profile, path: Path) -> None:
-    """Write the profiler's trace to `path` atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write the profiler's trace to `path`, completely or not at all; a failure is noted."""
     draft = path.with_name(f".{path.name}")
-    profiler.export_chrome_trace(str(draft))
-    draft.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        profiler.export_chrome_trace(str(draft))
+        require_whole(draft)
+        draft.replace(path)
+    except (OSError, RuntimeError) as error:
+        note_failure(error)
+        remove_file(draft)
+
+
+def require_whole(draft: Path) -> None:
+    """Raise OSError if a trace has no end; PyTorch writes it in C++, and does not say that the disk is full."""
+    with draft.open("rb") as file:
+        file.seek(-min(TRACE_END, draft.stat().st_size), os.SEEK_END)
+        if not file.read().rstrip().endswith(b"}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(draft))
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from workbench.recorders.files import RankInfo, write_json
+from workbench.recorders.files import RankInfo
 from workbench.recorders.memory.tensor_hooks import Removable, without_wrappers
+from workbench.recorders.own_files import remove_file, save_json
 from workbench.recorders.startup.settings import run_folder
 from workbench.recorders.values.operation_log import Operation, OperationLog, has_range, local_part, storage_of
 from workbench.recorders.values.origin import Range, losses, origin
@@ -96,7 +97,7 @@ class FiniteCheck:
             self.close()
             return
         if self._suspected:
-            self._path.unlink(missing_ok=True)
+            remove_file(self._path)
         self._suspected = False
         self.step += 1
         self._begin()
@@ -129,7 +130,7 @@ class FiniteCheck:
                 "operations": len(operations), "largest_parameter": self._largest_parameter(),
                 "origin": None if first is None else described(operations, ranges, first),
             }  # fmt: skip
-            write_json(self._path, content)
+            save_json(self._path, content)
 
 
 @contextmanager

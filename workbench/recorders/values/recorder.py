@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import torch
 from torch import Tensor, nn
 
 from workbench.recorders.files import RankInfo
 from workbench.recorders.memory.tensor_hooks import Removable, without_wrappers
+from workbench.recorders.own_files import OwnFile, remove_file
 from workbench.recorders.values.tensor_sums import Sums, sums_of
 
 SCHEMA = "workbench.values/1"
@@ -174,24 +174,25 @@ class ValueRecorder:
         first = next(iter(self._rows.values())).values
         # All values are copied from the device in a single transfer.
         values = torch.stack([sums.values.to(first.device) for sums in self._rows.values()]).tolist()
+        lines = []
         for ((kind, name), sums), row in zip(self._rows.items(), values, strict=True):
             line = {"step": step, "kind": kind, "name": name, "copies": sums.copies, **self._extra(kind, name, sums)}
             # JSON has no NaN.
             finite = [value if math.isfinite(value) else None for value in row]
             # Not strict: without a projection, there are only three sums.
-            self._file.write(json.dumps(line | dict(zip(SUMS, finite, strict=False))) + "\n")
-        self._file.flush()
+            lines.append(json.dumps(line | dict(zip(SUMS, finite, strict=False))) + "\n")
+        self._file.append("".join(lines).encode())
 
     def _extra(self, _kind: str, _name: str, _sums: Sums) -> dict[str, object]:
         """Return additional fields for a line, which a subclass writes besides step, kind, name, copies and sums."""
         return {}
 
 
-def open_log(folder: Path) -> IO[str]:
+def open_log(folder: Path) -> OwnFile:
     """Create `values/rank_R.jsonl` of this rank (R) below `folder`, write its header line, and return the open file."""
     info = RankInfo.here()
     path = folder / "values" / f"rank_{info.rank}.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("w", encoding="utf-8")
-    file.write(json.dumps({"schema": SCHEMA, "rank": info.rank, "world_size": info.world_size}) + "\n")
+    remove_file(path)
+    file = OwnFile(path, append=True)
+    file.append(json.dumps({"schema": SCHEMA, "rank": info.rank, "world_size": info.world_size}).encode() + b"\n")
     return file
