@@ -87,17 +87,18 @@ def run_under_agent(plan: Plan) -> Outcome:
     """
     warnings.filterwarnings("ignore")
     from torch.distributed import DistError
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+    from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    from workbench.launch.rank_output import PipedLogs
 
     silence_loggers("torch.distributed.elastic")
     accept_cut_error_files()
     asked = plan.request
     # A user's program prints for its user; our trainer's lines are shown by the display.
-    shown = Std.NONE if plan.module else Std.ALL
-    logs = DefaultLogsSpecs(log_dir=str(plan.logs), redirects=Std.ALL, tee=shown)
+    logs = PipedLogs(plan.logs, shown=plan.module is None, prefixed=plan.nproc * asked.nnodes > 1)
     config = LaunchConfig(
         min_nodes=asked.nnodes,
         max_nodes=asked.nnodes,
@@ -109,7 +110,6 @@ def run_under_agent(plan: Plan) -> Outcome:
         max_restarts=asked.max_restarts,
         monitor_interval=MONITOR_S,
         logs_specs=logs,
-        log_line_prefix_template="" if plan.nproc * asked.nnodes == 1 else "${rank}: ",
     )
     try:
         elastic_launch(config, plan.words[0])(*plan.words[1:])
@@ -125,6 +125,8 @@ def run_under_agent(plan: Plan) -> Outcome:
     # The agent's handlers of SIGTERM and SIGINT raise an exception of its own; before they are set, Ctrl-C is Python's.
     except (KeyboardInterrupt, SignalException):
         return Outcome("interrupted")
+    finally:
+        logs.close()
     return Outcome("completed")
 
 

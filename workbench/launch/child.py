@@ -14,6 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
+from workbench.console import note
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE_S = 40.0
 """The seconds that the command has to end after a signal, before it is killed; launchers give their own ranks 30 s."""
@@ -28,7 +30,7 @@ def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:
     command.
     """
     with contextlib.ExitStack() as stack:
-        files = [stack.enter_context((logs / name).open("wb")) for name in ("stdout.log", "stderr.log")]
+        files = [opened(stack, logs / name) for name in ("stdout.log", "stderr.log")]
         sinks = (sys.stdout.buffer, sys.stderr.buffer)
         (out, out_end), (err, err_end) = (channel(sink) for sink in sinks)
         # A terminal sends Ctrl-C to its whole foreground group; elsewhere the command gets a group that we can signal.
@@ -48,6 +50,16 @@ def run_child(words: tuple[str, ...], logs: Path) -> tuple[int, bool]:
         for thread in copies:
             thread.join(DRAIN_S)
         return status, bool(received)
+
+
+def opened(stack: contextlib.ExitStack, path: Path) -> BinaryIO | None:
+    """Open a log file for the lifetime of `stack`; return None if it cannot be written."""
+    try:
+        # Without a buffer: what a full disk does not take would be written again when the file is closed, and fail.
+        return stack.enter_context(path.open("wb", buffering=0))
+    except OSError as error:
+        note(f"the output is not kept in {path}: {error.strerror}")
+        return None
 
 
 def in_foreground() -> bool:
@@ -89,12 +101,12 @@ def read_chunk(source: int) -> bytes:
         return b""
 
 
-def copy(source: int, sink: BinaryIO, file: BinaryIO) -> None:
-    """Copy all bytes from the descriptor `source` to our own output `sink` and to `file`.
+def copy(source: int, sink: BinaryIO, file: BinaryIO | None) -> None:
+    """Copy all bytes from the descriptor `source` to our own output `sink` and to `file`, if there is one.
 
     If one of the two can no longer be written, continue with the other.
     """
-    sinks = [sink, file]
+    sinks = [sink] if file is None else [sink, file]
     while chunk := read_chunk(source):
         for each in list(sinks):
             try:

@@ -4,7 +4,8 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from analyzers.errors import Exit, WorkbenchError
@@ -27,6 +28,9 @@ from workbench.launch.plan import Plan, Request, plan, refuse_missing_checkpoint
 from workbench.launch.run_manifest import record_outcome, record_start
 from workbench.present import render
 from workbench.watch.follow import LiveDisplay
+
+MOST_RANKS = 4
+"""The number of ranks whose exit status is printed."""
 
 
 def run(request: Request) -> Exit:
@@ -51,7 +55,7 @@ def run(request: Request) -> Exit:
         note(f"interrupted; what was recorded is in {job.folder}")
         return Exit.INTERRUPTED
     if outcome.status == "failed":
-        diagnose(job)
+        diagnose(job, outcome)
         return Exit.FINDINGS
     for table in breakdowns(job):
         print(table)
@@ -88,22 +92,33 @@ def launch(job: Plan) -> Outcome:
     """Run the job, show its progress, record its outcome in `run.json`, and return the outcome."""
     began = time.time()
     is_command = job.request.command is not None
-    if job.earlier_files is not None:
-        set_aside_earlier_run(job.folder, job.earlier_files)
-        words = job.command if is_command else job.words
-        record_start(job.folder, words, job.nproc * job.request.nnodes if job.starts_ranks else None)
+    with in_spite_of_disk("the start of the job"):
+        if job.earlier_files is not None:
+            set_aside_earlier_run(job.folder, job.earlier_files)
+            words = job.command if is_command else job.words
+            record_start(job.folder, words, job.nproc * job.request.nnodes if job.starts_ranks else None)
+        job.logs.mkdir(parents=True, exist_ok=True)
     note(announcement(job))
-    job.logs.mkdir(parents=True, exist_ok=True)
     # A user's program prints its own steps, and a display that redraws the screen would be mixed with them.
     display = LiveDisplay(job.folder, began, trouble_only=is_command) if job.request.watch else nullcontext()
     with collecting(job) as collection:
         with display:
             outcome = start(job)
         # Before the last files are sent, among which is run.json.
-        record_outcome(job.folder, began, outcome)
+        with in_spite_of_disk("the end of the job"):
+            record_outcome(job.folder, began, outcome)
         if collection:
             collection.finish()
     return outcome
+
+
+@contextmanager
+def in_spite_of_disk(what: str) -> Iterator[None]:
+    """Return a context for what is recorded about a job: if it cannot be written, a note says so."""
+    try:
+        yield
+    except OSError as error:
+        note(f"{what} is not recorded: {error}")
 
 
 def announcement(job: Plan) -> str:
@@ -115,9 +130,21 @@ def announcement(job: Plan) -> str:
     return f"launching {quantity(count, 'process')}{why}; logs in {job.logs}"
 
 
-def diagnose(job: Plan) -> None:
+def ends(outcome: Outcome) -> str:
+    """Return how the ranks of a failed job ended; it may not have been possible to record this."""
+    codes = {f"rank {rank}": code for rank, code in sorted(outcome.exit_codes.items())}
+    codes |= {"the command": outcome.exit_code} if outcome.exit_code is not None else {}
+    texts = [
+        f", {who} with " + (f"signal {-code}" if code < 0 else f"exit status {code}") for who, code in codes.items()
+    ]
+    return "".join(texts[:MOST_RANKS])
+
+
+def diagnose(job: Plan, outcome: Outcome | None = None) -> None:
     """Analyse the files of a failed job, and print why it failed; if the analysis itself fails, print its error."""
-    note(f"the job failed; logs in {job.logs}")
+    # Where the folder of the run cannot be written, the logs are elsewhere.
+    logs = outcome.logs if outcome and outcome.logs and not outcome.logs.is_relative_to(job.logs) else job.logs
+    note(f"the job failed{ends(outcome) if outcome else ''}; logs in {logs}")
     try:
         recorded = discover(job.folder)
         report = ask(JOINED, recorded, Options())

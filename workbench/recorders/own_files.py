@@ -7,6 +7,7 @@ No file is mapped into memory. Where the disk has no room for a page of a mapped
 file, the kernel ends the process with SIGBUS; a `pwrite` returns an error instead.
 """
 
+import errno
 import fcntl
 import functools
 import json
@@ -44,10 +45,15 @@ def note(text: str) -> None:
 
 def note_failure(error: BaseException) -> None:
     """Print why something is not recorded; only once in a process for each type of error, and once for all of files."""
-    kind = "OSError" if isinstance(error, OSError) else type(error).__name__
+    kind, why = type(error).__name__, str(error)
+    if isinstance(error, OSError):
+        # Not the system's sentence, such as that of a full disk: in the log of a job that fails later it would look
+        # like the cause.
+        kind, why = "OSError", f"{error.filename}"
     if kind not in _noted:
         _noted.add(kind)
-        note(f"not recorded, and the job continues: {type(error).__name__}: {error}")
+        code = errno.errorcode.get(getattr(error, "errno", None) or 0, kind)
+        note(f"not recorded, and the job continues ({code}: {why})")
 
 
 def harmless(function: Callable[Params, Result]) -> Callable[Params, Result | None]:
@@ -72,6 +78,7 @@ def save_bytes(path: Path, content: bytes) -> bool:
     try:
         write_bytes(path, content)
     except OSError as error:
+        error.filename = str(path)
         note_failure(error)
         return False
     return True
@@ -145,7 +152,7 @@ class OwnFile:
         try:
             written = os.write(fd, lines)
         except OSError as error:
-            note_failure(error)
+            note_failure(self._named(error))
             return False
         self._is_torn = written < len(lines)
         return not self._is_torn
@@ -160,9 +167,19 @@ class OwnFile:
             if written < len(content):
                 os.pwrite(fd, bytes(written), offset)
         except OSError as error:
-            note_failure(error)
+            note_failure(self._named(error))
             return False
         return written == len(content)
+
+    def remove(self) -> None:
+        """Close and delete the file."""
+        if self.descriptor >= 0:
+            self.close()
+            remove_file(self._path)
+
+    def _named(self, error: OSError) -> OSError:
+        error.filename = str(self._path)
+        return error
 
     def close(self) -> None:
         """Close the descriptor if it is still this file."""
@@ -179,7 +196,7 @@ class OwnFile:
         is_other = self._inode >= 0 and (self._device, self._inode) != (status.st_dev, status.st_ino)
         if is_other or not stat.S_ISREG(status.st_mode):
             os.close(fd)
-            raise FileExistsError(f"{self._path} is another file")
+            raise FileExistsError(errno.EEXIST, "another file", str(self._path))
         self._fd, self._device, self._inode = high_descriptor(fd), status.st_dev, status.st_ino
 
 

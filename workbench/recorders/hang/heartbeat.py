@@ -40,7 +40,8 @@ class Heartbeat:
     def __init__(self, path: Path) -> None:
         self._file = OwnFile(path)
         # The disk gives its block now, so that later heartbeats need none.
-        self._file.put(bytes(LAYOUT.size), 0)
+        if not self._file.put(bytes(LAYOUT.size), 0):
+            self._file.remove()
         self._pid = os.getpid()
         self._beats = 0
         self._waiting: deque[tuple[int, int, int, str]] = deque(maxlen=1)

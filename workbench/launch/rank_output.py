@@ -1,0 +1,112 @@
+"""Copy the output of the ranks to the terminal and to their log files, through pipes.
+
+torchrun's agent would let each rank write its log file itself. Where the disk is full, a `print` of the script would
+then raise an exception, and end a job that does not need that disk. This process only loses the log.
+"""
+
+import contextlib
+import fcntl
+import os
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import BinaryIO
+
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, Std
+
+from workbench.console import note
+
+PIPE_BYTES = 1 << 20
+"""The output that a rank may write while this process does not run, before it has to wait."""
+DRAIN_S = 2.0
+"""The seconds to wait for the rest of the output after the end of the ranks; a daemon of theirs may keep it open."""
+
+
+def usable_folder(folder: Path) -> Path:
+    """Return `folder` after creating it; where it cannot be written, a new temporary folder, which a note names."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Also a full disk may refuse a new folder.
+        Path(tempfile.mkdtemp(prefix=".try_", dir=folder)).rmdir()
+    except OSError as error:
+        other = Path(tempfile.mkdtemp(prefix="workbench_logs_"))
+        note(f"logs are in {other}, because {folder} cannot be written: {error.strerror}")
+        return other
+    return folder
+
+
+class PipedLogs(DefaultLogsSpecs):
+    """torchrun's scheme of log files, but the ranks write to pipes, from which threads copy to the files.
+
+    With `shown`, the output is also copied to this process's own. With `prefixed`, each of these lines begins with the
+    rank.
+    """
+
+    def __init__(self, folder: Path, *, shown: bool, prefixed: bool) -> None:
+        super().__init__(log_dir=str(usable_folder(folder)), redirects=Std.ALL)
+        self._pipes = Path(tempfile.mkdtemp(prefix="wb_"))
+        self._sinks = (sys.stdout.buffer, sys.stderr.buffer) if shown else (None, None)
+        self._prefixed = prefixed
+        self._lock = threading.Lock()
+        self._copies: list[threading.Thread] = []
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Return where the ranks write, and start to copy from there; torchrun's agent calls this for each attempt."""
+        targets = super().reify(envs)
+        for paths, sink in zip((targets.stdouts, targets.stderrs), self._sinks, strict=True):
+            for local_rank, path in paths.items():
+                pipe = self._pipes / f"{len(self._copies)}"
+                os.mkfifo(pipe, 0o600)
+                prefix = f"{envs[local_rank].get('RANK', local_rank)}: ".encode() if self._prefixed else b""
+                copy = threading.Thread(target=self._copy, args=(pipe, Path(path), sink, prefix), daemon=True)
+                copy.start()
+                self._copies.append(copy)
+                paths[local_rank] = str(pipe)
+        return targets
+
+    def close(self) -> None:
+        """Wait for the rest of the output, and remove the pipes."""
+        for copy in self._copies:
+            copy.join(DRAIN_S)
+        for path in (*self._pipes.iterdir(), self._pipes):
+            with contextlib.suppress(OSError):
+                path.rmdir() if path == self._pipes else path.unlink()
+
+    def _copy(self, pipe: Path, log: Path, sink: BinaryIO | None, prefix: bytes) -> None:
+        # Both ends wait until the other one is opened.
+        source = os.open(pipe, os.O_RDONLY)
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(source, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, source)
+            file: BinaryIO | None = None
+            with contextlib.suppress(OSError):
+                file = stack.enter_context(log.open("wb", buffering=0))
+            line = b""
+            while chunk := os.read(source, 1 << 16):
+                file = self._write(file, chunk)
+                if sink is None:
+                    continue
+                whole, line = split(line + chunk) if prefix else (chunk, b"")
+                sink = self._write(sink, b"".join(prefix + each for each in whole.splitlines(keepends=True)))
+            if line:
+                self._write(sink, prefix + line + b"\n")
+
+    def _write(self, file: BinaryIO | None, content: bytes) -> BinaryIO | None:
+        """Write to one of the two outputs, and return it; None if it cannot be written any more."""
+        if file is None or not content:
+            return file
+        try:
+            with self._lock:
+                file.write(content)
+                file.flush()
+        except (OSError, ValueError):
+            return None
+        return file
+
+
+def split(text: bytes) -> tuple[bytes, bytes]:
+    """Return the complete lines of a text, and what follows them."""
+    end = text.rfind(b"\n") + 1
+    return text[:end], text[end:]
