@@ -21,6 +21,7 @@ from torch import nn
 sys.path.append({support!r})
 import small_disk
 
+sys.dont_write_bytecode = True  # with a limit of the size of files, Python leaves half a file
 disk, case, moment = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 out = disk / "out"
 if case in ("full", "read-only"):
