@@ -7,9 +7,11 @@ then raise an exception, and end a job that does not need that disk. This proces
 import contextlib
 import fcntl
 import os
+import shutil
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,16 +26,27 @@ DRAIN_S = 2.0
 
 
 def usable_folder(folder: Path) -> Path:
-    """Return `folder` after creating it; where it cannot be written, a new temporary folder, which a note names."""
+    """Return `folder` after creating it; where it cannot be written, a new temporary folder, which a note names.
+
+    Without either, return the null device, with which torchrun's agent keeps no logs.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Also a full disk may refuse a new folder.
         Path(tempfile.mkdtemp(prefix=".try_", dir=folder)).rmdir()
     except OSError as error:
-        other = Path(tempfile.mkdtemp(prefix="workbench_logs_"))
+        other = temporary_folder("workbench_logs_") or Path(os.devnull)
         note(f"logs are in {other}, because {folder} cannot be written: {error.strerror}")
         return other
     return folder
+
+
+def temporary_folder(prefix: str) -> Path | None:
+    """Create and return a temporary folder; None if there is no place for one."""
+    try:
+        return Path(tempfile.mkdtemp(prefix=prefix))
+    except OSError:
+        return None
 
 
 class PipedLogs(DefaultLogsSpecs):
@@ -45,7 +58,7 @@ class PipedLogs(DefaultLogsSpecs):
 
     def __init__(self, folder: Path, *, shown: bool, prefixed: bool) -> None:
         super().__init__(log_dir=str(usable_folder(folder)), redirects=Std.ALL)
-        self._pipes = Path(tempfile.mkdtemp(prefix="wb_"))
+        self._pipes = temporary_folder("wb_")
         self._sinks = (sys.stdout.buffer, sys.stderr.buffer) if shown else (None, None)
         self._prefixed = prefixed
         self._lock = threading.Lock()
@@ -54,6 +67,8 @@ class PipedLogs(DefaultLogsSpecs):
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Return where the ranks write, and start to copy from there; torchrun's agent calls this for each attempt."""
         targets = super().reify(envs)
+        if self._pipes is None or self.root_log_dir == os.devnull:
+            return targets
         for paths, sink in zip((targets.stdouts, targets.stderrs), self._sinks, strict=True):
             for local_rank, path in paths.items():
                 pipe = self._pipes / f"{len(self._copies)}"
@@ -67,11 +82,16 @@ class PipedLogs(DefaultLogsSpecs):
 
     def close(self) -> None:
         """Wait for the rest of the output, and remove the pipes."""
-        for copy in self._copies:
-            copy.join(DRAIN_S)
-        for path in (*self._pipes.iterdir(), self._pipes):
+        if self._pipes is None:
+            return
+        for pipe in self._pipes.iterdir():
+            # A thread waits for a rank that was never started.
             with contextlib.suppress(OSError):
-                path.rmdir() if path == self._pipes else path.unlink()
+                os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        deadline = time.monotonic() + DRAIN_S
+        for copy in self._copies:
+            copy.join(max(0.0, deadline - time.monotonic()))
+        shutil.rmtree(self._pipes, ignore_errors=True)
 
     def _copy(self, pipe: Path, log: Path, sink: BinaryIO | None, prefix: bytes) -> None:
         # Both ends wait until the other one is opened.
