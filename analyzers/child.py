@@ -25,6 +25,7 @@ import msgspec
 from analyzers.cache.entry_files import write_entry
 from analyzers.cache.entry_folders import CacheFailure
 from analyzers.errors import HostileInput, InputError, LimitExceeded, WorkbenchError
+from analyzers.files import json_bytes
 from analyzers.words import duration, size
 
 if TYPE_CHECKING:
@@ -288,7 +289,7 @@ def perform(task: Task) -> tuple[int, bytes]:
         failure = {"kind": "HostileInput", "message": "nested too deeply", "hint": "no recorder writes such a file"}
     else:
         return DONE, b""
-    return FAILED, msgspec.json.encode(failure)
+    return FAILED, json_bytes(failure)
 
 
 def prepare(reader: str) -> None:

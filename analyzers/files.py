@@ -99,3 +99,24 @@ def rank_in(text: object) -> int | None:
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 9:
         return None
     return int(digits) if int(digits) < RANKS_AT_MOST else None
+
+
+def json_bytes(value: object) -> bytes:
+    r"""Return a value as JSON in UTF-8; a byte of a file's name that is no UTF-8 becomes a text such as `\udcff`.
+
+    Python holds such a byte as half a surrogate pair, which UTF-8 does not have. A part that is JSON already
+    (`msgspec.Raw`) is decoded for this, and encoded again.
+    """
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(encodable(msgspec.to_builtins(value, enc_hook=msgspec.json.decode)))
+
+
+def encodable(value: Any) -> Any:
+    """Return a copy of plain nested values in which all texts can be encoded."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {encodable(key): encodable(inner) for key, inner in value.items()}
+    return [encodable(inner) for inner in value] if isinstance(value, list | tuple) else value

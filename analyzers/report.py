@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 from msgspec.structs import force_setattr
 
+from analyzers.files import json_bytes
 from analyzers.words import capitalised, full_sentence, rank_names
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class Report(msgspec.Struct, Generic[Data_co], frozen=True, kw_only=True):
     def json(self) -> bytes:
         """Return the report as UTF-8 JSON, indented and in a stable order."""
         # Indented: the documents are read by people and diffed by git.
-        return msgspec.json.format(msgspec.json.encode(self), indent=2)
+        return msgspec.json.format(json_bytes(self), indent=2)
 
     def lead(self) -> Finding | None:
         """Return the first finding, which matters most; None if it is absent or only worth knowing (INFO)."""

@@ -4,6 +4,7 @@ So 12.6 minutes are "12.6 min" in every user interface, and never "754 s". An un
 text.
 """
 
+import zlib
 import re
 import signal
 from collections.abc import Iterable, Sequence
@@ -327,3 +328,19 @@ def dtype_name(recorded: str) -> str:
     """Return a tensor type as PyTorch names it in Python: `bfloat16` for the `c10::BFloat16` of a recording."""
     name = recorded.removeprefix("c10::").lower()
     return DTYPES.get(name, name)
+
+
+LONGEST_TEXT = 8192
+"""The most characters that readers keep of one text of an artefact, such as the name of a function."""
+
+
+def bounded(text: str) -> str:
+    """Return a text of an artefact; of a longer one than `LONGEST_TEXT`, its beginning with a mark of what was cut.
+
+    Names of kernels in C++ have some thousands of characters. What is longer is no name, and each search in it would
+    cost time. The mark has a checksum of the whole text, so that different texts stay different.
+    """
+    if len(text) <= LONGEST_TEXT:
+        return text
+    checksum = zlib.crc32(text.encode("utf-8", "replace"))
+    return f"{text[:LONGEST_TEXT]}… (cut: {len(text):,} characters, checksum {checksum:08x})"

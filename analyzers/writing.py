@@ -15,11 +15,11 @@ from typing import IO
 
 
 @contextmanager
-def replacing(target: Path) -> Iterator[IO[bytes]]:
+def replacing(target: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """Yield a file to write to; it replaces `target` if the body of the `with` ends without an error.
 
-    Until then an existing file is not changed. A link stays a link, and the permissions of an existing file are kept.
-    A pipe or a device is written to directly.
+    Until then an existing file is not changed. A link stays a link, and the permissions of an existing file are kept; a
+    new file has the permissions `mode`, less those that the umask removes. A pipe or a device is written to directly.
 
     Raises:
         OSError: The folder cannot be written, or the disk is full; the existing file is then unchanged.
@@ -34,7 +34,7 @@ def replacing(target: Path) -> Iterator[IO[bytes]]:
     # A short name of its own: that of the target may have as many characters as a name can.
     draft = target.with_name(f".writing-{secrets.token_hex(8)}")
     # Before the `try`: a file that is there already is not ours to remove.
-    opened = draft.open("xb")
+    opened = os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb")
     try:
         with opened as file:
             yield file

@@ -19,6 +19,7 @@ from trainer.models.decoder import model_args
 from trainer.parallel.mesh import World
 from workbench.recorders.files import RankInfo, write_json
 from workbench.recorders.memory.limits import soft_limits
+from workbench.recorders.secret_text import without_secrets
 
 ARTEFACTS = ("dumps", "steps", "tb", "logs", "values", "not_finite")
 
@@ -42,7 +43,7 @@ class RunFile:
 
     def _write(self) -> None:
         if self.writes:
-            write_json(self.path, self.content)
+            write_json(self.path, self.content, private=True)
 
 
 def initial_content(config: JobConfig, world: World) -> dict[str, object]:
@@ -50,7 +51,7 @@ def initial_content(config: JobConfig, world: World) -> dict[str, object]:
     device = world.device
     return {
         "schema": "workbench.run/1",
-        "argv": sys.argv,
+        "argv": without_secrets(sys.argv),
         "config": as_dict(config),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "workbench": workbench_version()},
         "world_size": world.size,

@@ -193,7 +193,10 @@ def report(
     output: opt.OutFile = None,
     force: opt.Force = False,
     anonymise: Annotated[
-        bool, typer.Option("--anonymise", help="Replace paths, hosts, addresses and user names.", show_default=False)
+        bool,
+        typer.Option(
+            "--anonymise", help="Replace secrets, paths, hosts, addresses, accounts and user names.", show_default=False
+        ),
     ] = False,
 ) -> None:
     """Write a report on a run to one file: .html, .md or .json."""

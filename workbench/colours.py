@@ -188,7 +188,7 @@ def hue_of_phase(name: str) -> str:
 
     So a phase keeps its colour in other runs, where it may be shorter or longer than the phases beside it.
     """
-    return HUE_OF_PHASE.get(name) or SERVES[crc32(name.encode()) % len(SERVES)]
+    return HUE_OF_PHASE.get(name) or SERVES[crc32(name.encode(errors="replace")) % len(SERVES)]
 
 
 def phase_colour(name: str) -> str:

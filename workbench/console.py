@@ -20,6 +20,8 @@ They are shown by their code, such as \\u200f.
 UNSAFE: dict[int, str | None] = {
     **{code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"},
     **{ord(sign): f"\\u{ord(sign):04x}" for sign in INVISIBLE},
+    # Half a surrogate pair stands for a byte of a file's name that is no UTF-8; no face can encode it.
+    **{code: f"\\u{code:04x}" for code in range(0xD800, 0xE000)},
 }
 
 
@@ -119,6 +121,9 @@ def explain(error: Exception) -> int:
         return error.exit_code
     if isinstance(error, MemoryError) or UNMAPPED in str(error):
         complain("out of memory", "end other programs, raise `ulimit -v`, or read less with --rank and --step")
+        return Exit.INPUT
+    if isinstance(error, OSError) and error.errno == errno.EBADF:
+        complain("the answer was not written: stdout is closed", "do not close stdout, or write to a file with -o FILE")
         return Exit.INPUT
     if isinstance(error, OSError):
         complain(str(error), HINTS.get(error.errno or 0, "check the path, its permissions, and the free space"))

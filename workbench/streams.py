@@ -43,7 +43,8 @@ def prepare_streams() -> None:
     codecs.register_error(HANDLER, substitute)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if not is_open(number):
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            # Takes the lowest free number, which is this one. An answer that is written to a closed stdout must fail.
+            os.open(os.devnull, os.O_RDONLY if name == "stdout" else os.O_RDWR)
         if getattr(sys, name) is None:
             stream = open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)

@@ -17,7 +17,8 @@ import msgspec
 import numpy as np
 
 from analyzers.cache.entry_folders import ELSEWHERE, CacheFailure, DamagedEntry, discard, failure, is_trusted
-from analyzers.files import open_regular, read_whole
+from analyzers.words import bounded
+from analyzers.files import json_bytes, open_regular, read_whole
 
 CHUNK = 1 << 20
 META_BYTES = 1 << 30
@@ -129,10 +130,22 @@ def write_entry(folder: Path, columns: Mapping[str, "np.ndarray[Any, Any]"], met
                 if name not in short
             },
         }
-        body = msgspec.json.encode(meta | tables)
+        body = json_bytes(bounded_texts(meta) | tables)
         (folder / "meta.json").write_bytes(b"%08x\n%s" % (zlib.crc32(body), body))
     except OSError as error:
         raise failure(folder.parent, error) from error
+
+
+def bounded_texts(value: Any) -> Any:
+    """Return nested plain values in which no text is longer than a reader may keep; texts that are short stay as they are.
+
+    Every reader writes its texts through here, so that none can make what comes after it slow.
+    """
+    if isinstance(value, str):
+        return bounded(value)
+    if isinstance(value, dict):
+        return {bounded_texts(key): bounded_texts(inner) for key, inner in value.items()}
+    return [bounded_texts(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 PLAIN = frozenset("biufSU")

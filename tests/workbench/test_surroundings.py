@@ -17,7 +17,8 @@ from workbench.streams import escape, substitute
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 DUMPS = FIXTURES / "stuck_2ranks" / "dumps"
-COMMAND = shlex.join([sys.executable, "-m", "workbench", "hang", str(DUMPS)])
+WORKBENCH = shlex.join([sys.executable, "-m", "workbench"])
+COMMAND = f"{WORKBENCH} hang {shlex.quote(str(DUMPS))}"
 C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
@@ -34,7 +35,12 @@ def shell(line, limits=None, **environment):
         (COMMAND, C_LOCALE, 0, b"x host stuck", b""),
         (COMMAND, {"PYTHONIOENCODING": "latin-1"}, 0, b"x host stuck", b""),
         (f"{COMMAND} > /dev/full", {}, 3, b"", b"No space left on device\nhint: free space"),
-        (f"{COMMAND} <&- >&-", {}, 0, b"", b""),
+        (f"{COMMAND} <&- >&-", {}, 3, b"", b"stdout is closed\nhint: "),
+        (f"{WORKBENCH} --version >&-", {}, 3, b"", b"stdout is closed\nhint: "),
+        (f"{WORKBENCH} capabilities --json >&-", {}, 3, b"", b"stdout is closed\nhint: "),
+        (f"{WORKBENCH} doctor > /dev/full", {}, 3, b"", b"No space left on device\nhint: "),
+        (f"{COMMAND} --json -o /dev/full", {}, 3, b"", b"No space left on device\nhint: "),
+        (f"{COMMAND} -o $(mktemp -d)/a.md >&-", {}, 0, b"", b"wrote"),
         (f"{COMMAND} 2>&-", {}, 0, b"host stuck", b""),
         (f"{COMMAND} | true; exit ${{PIPESTATUS[0]}}", {}, 0, b"", b""),
         (f"{COMMAND}/nowhere 2> /dev/full", {}, 3, b"", b""),

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from analyzers.errors import Exit, InputError
+from analyzers.files import json_bytes
 from analyzers.report import Report
 from analyzers.run import Run, discover, newest_step, selected
 from analyzers.store import Options
@@ -153,7 +154,7 @@ def kept_report(report: Report[object], run: Run) -> KeptReport:
         inputs=report.inputs,
         verdict=report.verdict,
         findings=report.findings,
-        data=msgspec.Raw(msgspec.json.encode(report.data)),
+        data=msgspec.Raw(json_bytes(report.data)),
     )
     return KeptReport(with_json_data, sections(report), more(report, run))
 

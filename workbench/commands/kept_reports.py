@@ -20,7 +20,7 @@ import msgspec
 from analyzers.cache import locations, pruning
 from analyzers.cache.entry_folders import CacheFailure, discard, is_trusted, make_scratch
 from analyzers.errors import WorkbenchError
-from analyzers.files import read_whole
+from analyzers.files import json_bytes, read_whole
 from analyzers.report import Report
 from analyzers.run import Run, Unreadable, files_below
 from workbench.command_options.options import ReadOptions
@@ -132,7 +132,7 @@ def find(key: str) -> KeptReport | None:
 
 def keep(key: str, kept: KeptReport) -> None:
     """Store a report in the cache; a report that is too large, or cannot be written, is not stored."""
-    folder, body = locations.cache_folder(), msgspec.json.encode(kept)
+    folder, body = locations.cache_folder(), json_bytes(kept)
     if folder is None or folder in locations.UNUSABLE or len(body) > BYTES_AT_MOST:
         return
     try:

@@ -54,7 +54,7 @@ def refusing_to_overwrite(path: Path, *, force: bool, inputs: Run | None = None)
         InputError: The file cannot be written.
     """
     try:
-        if path.exists() and not force:
+        if path.exists() and not force and not is_device(path):
             raise UsageProblem(f"{path} exists", "choose another name, or add --force")
         if inputs and is_one_of(path, inputs):
             raise UsageProblem(f"{path} is a file of the run itself", "choose another name: it would be lost")
@@ -62,6 +62,11 @@ def refusing_to_overwrite(path: Path, *, force: bool, inputs: Run | None = None)
     except OSError as error:
         why = f"{path} was not written: {error.strerror or error}"
         raise InputError(why, "choose a folder that exists, can be written to, and has space") from error
+
+
+def is_device(path: Path) -> bool:
+    """Return whether a path leads to a device or a pipe, which writing does not overwrite."""
+    return path.is_char_device() or path.is_fifo()
 
 
 def is_one_of(path: Path, run: Run) -> bool:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from analyzers.files import read_json
+from analyzers.files import json_bytes, read_json
 from analyzers.writing import replacing
 from workbench.launch.cause import Cause, earliest, first_error, first_rank_here
+from workbench.recorders.secret_text import without_secrets
 
 if TYPE_CHECKING:
     from workbench.launch.agent import Outcome
@@ -42,8 +43,8 @@ def record_start(folder: Path, command: Sequence[str], world_size: int | None) -
     """
     manifest = {
         "schema": "workbench.run/1",
-        "argv": sys.argv,
-        "command": list(command),
+        "argv": without_secrets(sys.argv),
+        "command": without_secrets(command),
         "world_size": world_size,
         "started_ns": time.time_ns(),
         "ended_ns": None,
@@ -105,7 +106,8 @@ def write_outcome(path: Path, began: float, outcome: "Outcome") -> None:
     manifest = read_manifest(path)
     # Not by `started_ns`: the launcher of another node may have begun, and written, before this one began.
     if not manifest or path.stat().st_mtime < began:
-        manifest = {"schema": "workbench.run/1", "started_ns": int(began * 1e9), "argv": sys.argv}
+        manifest = {"schema": "workbench.run/1", "started_ns": int(began * 1e9)}
+        manifest["argv"] = without_secrets(sys.argv)
     before = launcher_part(manifest)
     manifest |= {
         "status": outcome.status,
@@ -119,10 +121,10 @@ def write_outcome(path: Path, began: float, outcome: "Outcome") -> None:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Write `run.json` atomically, so that readers never see an incomplete file."""
+    """Write `run.json` atomically, so that readers never see an incomplete file; a new one is for its owner alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as file:
-        file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
+    with replacing(path, mode=0o600) as file:
+        file.write(msgspec.json.format(json_bytes(manifest), indent=2))
 
 
 def node_part(folder: Path, began: float, outcome: "Outcome", before: LauncherPart) -> Manifest:

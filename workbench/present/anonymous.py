@@ -4,16 +4,20 @@ A name has the same stand-in everywhere, so frames and ranks can still be told a
 site-packages, Python's own library, this project's trainer, and the names of the files of a run.
 """
 
+import ipaddress
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from analyzers.files import read_json
 from analyzers.report import Data_co, Report
 from analyzers.run import Kind, Run
+from workbench.recorders.secret_text import replace_secrets, without_secrets
 
 PUBLIC_BELOW = re.compile(r"(?:site|dist)-packages|python3(?:\.\d+)?|trainer|torch|aten|c10")
 ARTEFACT = re.compile(
@@ -24,10 +28,84 @@ SUFFIXES = "py|pyx|c|cc|cpp|cu|cuh|h|hpp|so|json|jsonl|gz|toml|yaml|txt|log|bin|
 # A field of paths may hold one without a folder or a known suffix, which PATH cannot recognise in a sentence.
 PATH_FIELDS = frozenset({"path", "source", "filename", "file"})
 PATH = re.compile(
-    rf"(?<![\w.])(?:~|[A-Za-z]:)?[\\/](?:[^\s:'\"()<>,;]+)|(?:[\w.@+-]+/)*[\w@+-][\w.@+-]*\.(?:{SUFFIXES})\b"
+    rf"(?<![\w.<])(?:~|[A-Za-z]:)?[\\/](?:[^\s:'\"()<>,;]+)|(?:[\w.@+-]+/)*[\w@+-][\w.@+-]*\.(?:{SUFFIXES})\b"
 )
-# IPv4, and IPv6 with at least four groups: `12:30:05` in a log is a time, not an address.
-ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{1,4}\b", re.IGNORECASE)
+IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)")
+COLONS = re.compile(r"(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?![\w:])", re.IGNORECASE)
+"""IPv6 addresses, node GUIDs, and what looks alike: a time such as `12:30:05` is none of these (see `is_address`)."""
+MAC = re.compile(r"(?<![\w:-])(?:[0-9a-f]{2}[:-]){5,19}[0-9a-f]{2}(?![\w:-])", re.IGNORECASE)
+LOCAL = frozenset({"127.0.0.1", "0.0.0.0", "::1", "localhost", "255.255.255.255"})  # noqa: S104  # names, not a server
+MAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
+LOGIN = re.compile(r"(?<![\w.@/])(?P<user>[A-Za-z_][\w.-]*)@(?P<host>[A-Za-z][\w.-]*\w)(?=[\s:]|\Z)")
+DOMAINS = (
+    "com|org|net|edu|gov|mil|io|ai|dev|app|cloud|internal|local"
+    "|localdomain|corp|lan|intra|example|test|invalid|info|biz"
+)
+COUNTRIES = "de|fr|ch|at|uk|eu|nl|be|it|es|pt|se|fi|no|dk|pl|cz|ca|us|cn|jp|kr|tw|sg|au|nz|in|br|il|ru|ie|sa|ae"
+DOMAIN = re.compile(
+    rf"(?<![\w.@/-])(?:[A-Za-z0-9](?:[\w-]*[A-Za-z0-9])?\.)+(?:{DOMAINS})(?![\w-]|\.\w|\()"
+    rf"|(?<![\w.@/-])(?:[A-Za-z0-9](?:[\w-]*[A-Za-z0-9])?\.){{2,}}(?:{COUNTRIES})(?![\w-]|\.\w|\()"
+)
+PUBLIC_HOSTS = re.compile(
+    r"(?:[\w-]+\.)*(?:pytorch\.org|python\.org|github\.com|huggingface\.co|wandb\.ai|pypi\.org|nvidia\.com|readthedocs\.io"
+    r"|w3\.org|amazonaws\.com|core\.windows\.net|microsoft\.com|llvm\.org|ietf\.org)"
+)
+URL = re.compile(r"\b(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>[^\s\"'<>|\\]+)", re.IGNORECASE)
+KEY = r"(?<![\w./-])[\"']?"
+IS = r"[\"']?\s*[=:]\s*[\"']?"
+NAME = r"(?P<name>[A-Za-z0-9_][\w.\[\],-]*\w\]?)"
+CONTEXTS = tuple(
+    (kind, re.compile(pattern, re.IGNORECASE))
+    for kind, pattern in (
+        (
+            "user",
+            rf"{KEY}(?:user|username|user_name|login|logname|owner|slurm_job_user|sudo_user|mailto){IS}(?!arn:){NAME}",
+        ),
+        ("user", rf"\b(?:for|by|as|of) user {NAME}"),
+        ("user", rf"logged in as: {NAME}"),
+        ("account", r"logged in as: \S+ \((?P<name>[^()]+)\)"),
+        ("user", r"^(?:Author|Committer|Signed-off-by|Co-authored-by): (?P<name>[^<>\n]+?)(?= <)"),
+        (
+            "host",
+            rf"{KEY}(?:\w*_)?(?:host|hostname|host_name|node_?name|master_addr|rdzv_host|slurmd_nodename){IS}{NAME}",
+        ),
+        ("host", rf"{KEY}slurm_\w*(?:node_?list|host){IS}(?P<name>[^\s\"',;]+)"),
+        ("host", rf"--?(?:master[_-]addr|rdzv[_-](?:endpoint|host)|host|hostname|nodelist)[ =]{NAME}"),
+        ("host", rf"\b(?:running )?on (?:node|host)s?:? {NAME}"),
+        ("host", rf"\bSTEP \S+ ON {NAME}"),
+        ("host", rf"\b(?:remote peer|master_addr is) {NAME}"),
+        ("host", rf"\bsrun: error: {NAME}(?=:)"),
+        ("host", rf"(?:^|[\n\]]\s*){NAME}(?=:\d+:\d+ \[\d+\] NCCL)"),
+        ("host", r"^\[(?P<name>[A-Za-z][\w.-]*)(?=:\d+\] )"),
+        ("host", r"\(['\"]?(?P<name>[A-Za-z][\w.-]*)['\"]?(?=, \d{2,5}\))"),
+        ("account", rf"(?:#SBATCH\s+|\bsbatch\b.*?|\bsrun\b.*?)(?:--account[= ]|-A ){NAME}"),
+        ("account", rf"{KEY}slurm_\w*account{IS}{NAME}"),
+        ("job", rf"(?:--job-name[= ]|{KEY}slurm_job_name{IS}|#SBATCH\s+-J ){NAME}"),
+        ("account", rf"{KEY}(?:project_id|accountname|entity|tenant_id|subscription_id){IS}{NAME}"),
+        ("account", r"\barn:aws[\w-]*:[\w-]*:[\w-]*:(?P<name>\d{12})"),
+        ("account", r"\barn:aws[\w-]*:[\w-]*:[\w-]*:\w*:[\w-]+[/:](?P<name>[\w+=,.@/-]+)"),
+        ("account", r"(?<!\d)(?P<name>\d{12})(?=\.dkr\.ecr\.)"),
+        ("image", r"\.dkr\.ecr\.[\w-]+\.amazonaws\.com/(?P<name>[\w./-]+)"),
+        (
+            "image",
+            r"\b(?:docker|podman|apptainer|singularity|enroot)\s+(?:pull|run|push|import)\s+(?P<name>[a-z][\w.-]*/[\w./-]+)",
+        ),
+        ("name", r"\b(?:pod|namespace|experiment) (?P<name>(?=\S*[-/])[\w./-]+)"),
+        ("account", r"\b(?:cn|ou|dc|uid)=(?P<name>[A-Za-z][\w.-]*)"),
+        ("account", r"wandb\.ai/(?P<name>[^/\s]+/[^/\s]+)"),
+    )
+)
+"""(kind, what names stand after): a name is replaced where one of these says what it is, and then everywhere else."""
+HELD = re.compile("\ue100(\\d+)\ue101")
+HAS_LETTERS = re.compile(r"[A-Za-z]")
+COMMON_WORDS = (
+    "root user users admin ubuntu ec2-user nobody none null true false unknown self all any localhost cpu cuda gpu rank"
+    " ranks host node worker master main train training trainer home data model test job run default torch"
+)
+COMMON = frozenset(COMMON_WORDS.split(" "))
+"""Words that name nobody; they are not replaced outside the place where they were found."""
+BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "wasb", "wasbs", "r2", "oss", "cos", "hdfs"})
+HOME = re.compile(r"(?:/(?:home|Users|homes)/|\\\\?Users\\\\?|[A-Za-z]:\\Users\\)([A-Za-z][\w.-]{2,})(?=[/\\])")
 HIDDEN = ("inputs", "verdict", "findings", "data")
 """The fields of a report whose texts are anonymised."""
 
@@ -36,18 +114,23 @@ class StandIns:
     """Replaces names by stand-ins such as `host2`; each kind of name is numbered in the order of first use."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], str] = {}
+        self._known: dict[str, str] = {}
+        self.counts: Counter[str] = Counter()
 
     def __call__(self, kind: str, name: str) -> str:
         """Return the stand-in for `name`, always the same for the same name; `kind` is its prefix, such as `host`."""
-        number = 1 + sum(known == kind for known, _ in self._known)
-        return self._known.setdefault((kind, name), f"{kind}{number}")
+        if name not in self._known:
+            self.counts[kind] += 1
+            self._known[name] = f"{kind}{self.counts[kind]}"
+        return self._known[name]
 
 
 def anonymised(report: Report[Data_co], run: Run) -> tuple[Report[Data_co], Run]:
     """Return the report and its run with paths, hosts and addresses replaced in all texts; numbers and ids stay."""
     anonymiser = Anonymiser(hosts(run), texts(msgspec.to_builtins(report)))
-    hidden = {name: replaced(getattr(report, name), anonymiser, name) for name in HIDDEN}
+    hidden: dict[str, Any] = {name: replaced(getattr(report, name), anonymiser, name) for name in HIDDEN}
+    verdict = hidden["verdict"]
+    hidden["verdict"] = msgspec.structs.replace(verdict, missing=[*verdict.missing, anonymiser.statement()])
     anonymous = msgspec.structs.replace(report, **hidden)
     # The files stay, as charts are drawn from them; their names stand in no document.
     return anonymous, Run(Path(anonymiser.path(str(run.root))), run.artefacts)
@@ -88,8 +171,14 @@ def replaced(value: object, anonymiser: "Anonymiser", field: str) -> object:
             value, **{name: replaced(getattr(value, name), anonymiser, name) for name in names}
         )
     if isinstance(value, dict):
-        return {key: replaced(inner, anonymiser, str(key)) for key, inner in value.items()}
+        return {
+            anonymiser.key(key) if isinstance(key, str) else key: replaced(inner, anonymiser, str(key))
+            for key, inner in value.items()
+        }
     if isinstance(value, list | tuple):
+        if any(isinstance(word, str) and word.startswith("--") for word in value):
+            # An option and its value are two words of a command line.
+            value = type(value)(without_secrets(value)) if all(isinstance(word, str) for word in value) else value
         return type(value)(replaced(inner, anonymiser, field) for inner in value)
     return value
 
@@ -104,17 +193,111 @@ class Anonymiser:
 
     def __init__(self, hosts: Iterable[str], seen: Iterable[str]) -> None:
         self._stand_ins = StandIns()
+        self._held: list[str] = []
+        self._names: dict[str, str] = {}
+        seen = list(seen)
+        self._learn("host", hosts)
+        for text in seen:
+            self._learn("user", (match for match in HOME.findall(text)))
+            for kind, pattern in CONTEXTS:
+                if kind in ("host", "user", "account"):
+                    self._learn(
+                        kind, (match["name"] for match in pattern.finditer(text) if names_somebody(match["name"]))
+                    )
         # The longest first: `node1` must not replace the beginning of `node1.cluster`.
-        longest_first = sorted(hosts, key=len, reverse=True)
-        self._hosts = re.compile("|".join(rf"\b{re.escape(host)}\b" for host in longest_first) or r"(?!)")
+        longest_first = sorted(self._names, key=len, reverse=True)
+        known = "|".join(map(re.escape, longest_first))
+        self._known = re.compile(rf"(?<![\w-])(?:{known})(?![\w-])" if known else r"(?!)")
         self._public = {short for text in seen for path in PATH.findall(text) for short in public_forms(path)}
 
+    def _learn(self, kind: str, names: Iterable[str]) -> None:
+        self._names |= {name: kind for name in names if name not in self._names}
+
     def __call__(self, text: str) -> str:
-        """Return a text with its paths, hosts and addresses replaced."""
-        # Paths first: a host name inside a path must become part of a folder, not a host.
-        text = PATH.sub(lambda match: self.path(match[0]), text)
-        text = self._hosts.sub(lambda match: self._stand_ins("host", match[0]), text)
-        return ADDRESS.sub(lambda match: self._stand_ins("address", match[0]), text)
+        """Return a text with its secrets, addresses, names and paths replaced."""
+        text = self._without_strong(text)
+        for kind, pattern in CONTEXTS:
+            text = pattern.sub(lambda match, kind=kind: self._context(kind, match), text)  # type: ignore[misc]
+        text = PATH.sub(lambda match: self._hold_text(self.path(match[0])), text)
+        text = self._known.sub(lambda match: self._hold(self._names[match[0]], match[0]), text)
+        text = DOMAIN.sub(lambda match: self._domain(match[0]), text)
+        text = MAC.sub(lambda match: self._hold("address", match[0]), text)
+        text = COLONS.sub(lambda match: self._hold("address", match[0]) if is_address(match[0]) else match[0], text)
+        text = IPV4.sub(lambda match: match[0] if match[0] in LOCAL else self._hold("address", match[0]), text)
+        return self._shown(text)
+
+    def key(self, text: str) -> str:
+        """Return the key of a mapping; only secrets, addresses and known names in it are replaced."""
+        text = self._known.sub(lambda match: self._hold(self._names[match[0]], match[0]), self._without_strong(text))
+        return self._shown(text)
+
+    def statement(self) -> str:
+        """Return a sentence that says what was replaced, and what cannot be."""
+        counts = ", ".join(f"{number} of {kind}s" for kind, number in sorted(self._stand_ins.counts.items()))
+        return (
+            f"names: this report is anonymised (stand-ins: {counts or 'none were needed'}). Names that no rule knows,"
+            " such as those of modules, functions, phases and data sets, are still there: read it before you share it"
+        )
+
+    def _without_strong(self, text: str) -> str:
+        """Return a text without secrets, e-mail addresses, logins and the private parts of URLs."""
+        text = URL.sub(self._url, text)
+        text = replace_secrets(text, lambda secret: secret if HELD.fullmatch(secret) else self._hold("secret", secret))
+        text = MAIL.sub(lambda match: self._hold("email", match[0]), text)
+        return LOGIN.sub(lambda match: f"{self._hold('user', match['user'])}@{self._hold('host', match['host'])}", text)
+
+    def _url(self, match: "re.Match[str]") -> str:
+        scheme, rest = match["scheme"], match["rest"]
+        trailing = rest[len(rest.rstrip(".,;:)]}")) :]
+        rest = rest[: len(rest) - len(trailing)]
+        place, query_sign, query = rest.partition("?")
+        authority, slash, path = place.partition("/")
+        login, at, server = authority.rpartition("@")
+        login = ":".join(self._stand_ins("secret", part) if part else "" for part in login.split(":")) if at else ""
+        host, colon, port = (server, "", "") if server.startswith("[") else server.partition(":")
+        is_public = bool(PUBLIC_HOSTS.fullmatch(host)) and not at
+        is_local = host.strip("[]") in LOCAL
+        if host and not is_public and not is_local:
+            host = self._shown(self._stand_ins("bucket" if scheme in BUCKETS else "host", host))
+        if is_public and host == "wandb.ai":
+            path = "/".join(self._stand_ins("account", part) if part != "runs" else part for part in path.split("/"))
+        elif path and not is_public:
+            parts = [self._part(part, last=False) for part in path.split("/")]
+            path = "/".join(parts)
+        query = "&".join(self._parameter(part) for part in query.split("&")) if query else ""
+        return self._hold_text(f"{scheme}://{login}{at}{host}{colon}{port}{slash}{path}{query_sign}{query}") + trailing
+
+    def _parameter(self, part: str) -> str:
+        name, sign, value = part.partition("=")
+        return f"{name}{sign}{self._stand_ins('secret', value)}" if value and not value.isdecimal() else part
+
+    def _context(self, kind: str, match: "re.Match[str]") -> str:
+        name = match["name"]
+        if (
+            HELD.search(name)
+            or (not names_somebody(name) and kind != "account")
+            or name in LOCAL
+            or (is_number(name) and kind != "account")
+        ):
+            return match[0]
+        start, end = match.start("name") - match.start(), match.end("name") - match.start()
+        return match[0][:start] + self._hold(kind, name) + match[0][end:]
+
+    def _domain(self, name: str) -> str:
+        return name if PUBLIC_HOSTS.fullmatch(name) else self._hold("host", name)
+
+    def _hold(self, kind: str, name: str) -> str:
+        return self._hold_text(self._stand_ins(kind, name))
+
+    def _hold_text(self, text: str) -> str:
+        """Return a mark that stands for a finished text, so that no later rule changes it again."""
+        self._held.append(text)
+        return f"\ue100{len(self._held) - 1}\ue101"
+
+    def _shown(self, text: str) -> str:
+        while HELD.search(text):
+            text = HELD.sub(lambda match: self._held[int(match[1])], text)
+        return text
 
     def path(self, path: str) -> str:
         """Return `path` with a stand-in for each folder and file name that may differ between machines."""
@@ -127,12 +310,34 @@ class Anonymiser:
 
     def _part(self, part: str, *, last: bool) -> str:
         # Names of artefacts tell rank and step, which the reader of the report needs, and nothing about its owner.
-        if ARTEFACT.fullmatch(part):
+        if ARTEFACT.fullmatch(part) or HELD.search(part):
             return part
         stem, dot, suffix = part.rpartition(".")
         if last and dot and stem:
             return f"{self._stand_ins('file', stem)}.{suffix}"
         return self._stand_ins("folder", part)
+
+
+def names_somebody(name: str) -> bool:
+    """Return whether a name that a rule found can be that of a host or person, and is no common word or number."""
+    return len(name) > 1 and bool(HAS_LETTERS.search(name)) and name.casefold() not in COMMON
+
+
+def is_number(text: str) -> bool:
+    return not HAS_LETTERS.search(text)
+
+
+def is_address(text: str) -> bool:
+    """Return whether a text with colons is an IPv6 address or a GUID, and no time and no C++ name."""
+    if text in LOCAL or not any(character.isdecimal() for character in text) or len(text) < 6:
+        return False
+    if re.fullmatch(r"(?:[0-9a-f]{4}:){3}[0-9a-f]{4}", text, re.IGNORECASE):
+        return True
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def parts_of(path: str) -> list[str]:

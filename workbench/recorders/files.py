@@ -57,12 +57,18 @@ def group_position() -> tuple[int, int] | None:
     return dist.get_rank(), dist.get_world_size()
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file atomically: readers never see a part of it; its folder is created if needed."""
+def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Write a file atomically: readers never see a part of it; its folder is created if needed.
+
+    If `private`, a new file can be read by its owner alone; an existing one keeps its permissions.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     # With the process id, because two processes that write the same file must not share a draft.
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        if private:
+            draft.touch(mode=0o600)
+            draft.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o600)
         draft.write_bytes(content)
         # A rename is atomic: a reader, or a run that is killed here, never leaves half a file.
         draft.replace(path)
@@ -72,9 +78,9 @@ def write_bytes(path: Path, content: bytes) -> None:
         raise
 
 
-def write_json(path: Path, value: object) -> None:
-    """Write `value` as indented JSON, atomically."""
-    write_bytes(path, json.dumps(value, indent=1).encode() + b"\n")
+def write_json(path: Path, value: object, *, private: bool = False) -> None:
+    """Write `value` as indented JSON, atomically, with the permissions that `write_bytes` describes."""
+    write_bytes(path, json.dumps(value, indent=1).encode() + b"\n", private=private)
 
 
 def read_json(path: Path) -> Any:

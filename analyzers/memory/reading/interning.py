@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from analyzers.columns import Column
+from analyzers.words import bounded
 
 RawFrames = list[Any]
 """A list of frame dicts from the snapshot file; `StackTable.number` replaces its elements by a single `StackNumber`."""
@@ -41,7 +42,7 @@ class TextTable:
         """
         if not isinstance(text, str):
             raise TypeError(f"a text is expected where {type(text).__name__} stands")
-        return self.known.setdefault(text, len(self.known))
+        return self.known.setdefault(bounded(text), len(self.known))
 
     def columns(self) -> dict[str, Column]:
         """Return two columns: all texts in UTF-8, one after the other, and the position at which each text ends."""

@@ -10,6 +10,7 @@ from analyzers.memory.reading.incremental import CHUNK
 from analyzers.memory.reading.interning import InternTables, frame_type
 from analyzers.memory.reading.schema import ACTION_OF, CATEGORY_OF, STATE_OF, UNTAGGED, Action, BlockState, Category
 from analyzers.native_readers import native_module
+from analyzers.words import bounded
 
 VOCABULARY = {
     "actions": {name: int(number) for name, number in ACTION_OF.items()},
@@ -37,7 +38,7 @@ class NativeTables(InternTables):
 
     def __init__(self, content: dict[str, Any]) -> None:
         super().__init__()
-        self.texts.known = {text: number for number, text in enumerate(content["texts"])}
+        self.texts.known = {bounded(text): number for number, text in enumerate(content["texts"])}
         arenas = np.frombuffer(content["arenas"], np.int64).reshape(-1, 3)
         self.arenas.known = {(row[0], row[1], row[2]): number for number, row in enumerate(arenas.tolist())}
         frames = np.frombuffer(content["frames"], np.int64).reshape(-1, 3)

@@ -73,7 +73,25 @@ def numbers(value):
 
 
 SECRETS = {"/job": "/home/alice/moonshot", '"vm"': '"gpu-secret-17.corp"'}
-PLANTED = ("alice", "moonshot", "secret", "corp", "hunter", "10.1.2.3")
+PLANTED = (
+    "alice",
+    "moonshot",
+    "gpu-secret",
+    "corp",
+    "hunter",
+    "10.1.2.3",
+    "hf_qpx",
+    "sk-proj",
+    "r3dis",
+    "@uni",
+    "jdoe",
+    "lake9",
+)
+LOG = """Traceback (most recent call last):
+  File "/home/alice/moonshot/train.py", line 3, in step
+RuntimeError: user=jdoe on host=lake9 could not reach https://alice:r3disPass@cache.corp.internal/x?token=abcdefgh \
+for hf_QpXzRtYuIoPaSdFgHjKlZxCv and sk-proj-4fJ8sK2lQ9xZ7vB1nM3c, mail jdoe@uni-x.example
+"""
 
 
 def planted(value):
@@ -115,6 +133,10 @@ def telling(request, tmp_path_factory):
     manifest["hosts"] = {"0": "gpu-secret-17.corp", "1": "10.1.2.3"}
     manifest["argv"] += ["--job.description", "hunter of /home/alice"]
     (home / "run.json").write_text(json.dumps(manifest))
+    logs = home / "logs" / "launch"
+    logs.mkdir(parents=True, exist_ok=True)
+    with (logs / "rank_1.log").open("a") as log:
+        log.write(LOG)
     run = discover(home)
     return run, ask(room_for(run), run, Options())
 
@@ -128,6 +150,7 @@ def test_planted_secrets_do_not_get_out(telling, form):
     hidden, nowhere = anonymised(report, run)
     document = render(hidden, form, nowhere)
     assert [name for name in PLANTED if name in document.casefold()] == []
+    assert "read it before you share it" in " ".join(document.split())
 
 
 def test_an_anonymous_page_keeps_its_charts(telling):

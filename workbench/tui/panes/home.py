@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-import msgspec
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -15,6 +14,7 @@ from textual.widget import Widget
 from textual.widgets import DataTable, OptionList, Static
 from textual.widgets.option_list import Option
 
+from analyzers.files import json_bytes
 from analyzers.report import Finding, Report
 from analyzers.run import Run
 from analyzers.words import percent, rank_names
@@ -89,7 +89,7 @@ class HomePane(Vertical):
     def text_at_cursor(self) -> str:
         """Return the selected finding as JSON."""
         selected = next((findings.highlighted for findings in self.query(OptionList)), None)
-        return "" if selected is None else msgspec.json.encode(self._report.findings[selected]).decode()
+        return "" if selected is None else json_bytes(self._report.findings[selected]).decode()
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         """Show the highlighted finding in full, and draw its line in the list without colours.

@@ -42,7 +42,7 @@ def is_named(served: ServedRun, at: str) -> bool:
         return False
     path = match[1]
     # The report is in memory; the artefacts are opened only where it does not mention the file.
-    return at.encode() in served.report.json() or any(
+    return at.encode(errors="replace") in served.report.json() or any(
         file == path or file.replace("\\", "/").endswith(f"/{path}") for file in mentioned_files(served)
     )
 

@@ -1,0 +1,42 @@
+"""What a job's command line keeps secret is not written into its run.json, which its owner alone can read."""
+
+import json
+
+import pytest
+
+from workbench.launch.run_manifest import record_start, write_manifest
+from workbench.recorders.files import write_json
+from workbench.recorders.secret_text import REMOVED, without_secrets
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        (["--wandb-key", "abc", "--lr", "1"], ["--wandb-key", REMOVED, "--lr", "1"]),
+        (["--token=abc"], [f"--token={REMOVED}"]),
+        (["env", "HF_TOKEN=abcd", "python"], ["env", f"HF_TOKEN={REMOVED}", "python"]),
+        (["--data", "https://me:pw@host/x"], ["--data", f"https://{REMOVED}:{REMOVED}@host/x"]),
+        (["--logger.api_key", "x y"], ["--logger.api_key", REMOVED]),
+        (["--x", "hf_QpXzRtYuIoPaSdFgHjKlZxCv"], ["--x", REMOVED]),
+        (["--max_tokens", "12", "--pad_token", "<s>", "--token", "7"], None),
+        (["--tokenizer", "model/", "--training.seq_len", "8"], None),
+        (["--password", "--lr", "1"], None),
+    ],
+)
+def test_secrets_are_left_out_and_nothing_else(words, kept):
+    assert without_secrets(words) == (words if kept is None else kept)
+
+
+def test_run_json_has_no_secret_and_is_private(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["workbench", "launch", "--", "train.py", "--api-key", "hunter2"])
+    record_start(tmp_path, ["train.py", "--api-key", "hunter2"], 2)
+    path = tmp_path / "run.json"
+    assert "hunter2" not in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)  # a group may share it: that is the user's choice, and stays
+    write_manifest(path, json.loads(path.read_text()))
+    assert path.stat().st_mode & 0o777 == 0o640
+    write_json(path, {}, private=True)
+    assert path.stat().st_mode & 0o777 == 0o640
+    write_json(tmp_path / "new.json", {}, private=True)
+    assert (tmp_path / "new.json").stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,82 @@
+"""Find secrets in texts and command lines: passwords, keys and tokens, by their form or by the name before them.
+
+The forms are those that the services document for their keys: GitHub, GitLab, Slack, Hugging Face, OpenAI, Anthropic,
+AWS, Google, npm, and JSON Web Tokens (RFC 7519). This module uses only the standard library, because a training job
+writes its command line with it.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+
+REMOVED = "<secret-removed>"
+TOKEN = re.compile(
+    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{16,}|api_org_[A-Za-z0-9]{16,}|sk-(?:[a-z]+-)*[A-Za-z0-9_-]{16,}|gh[opusr]_[A-Za-z0-9]{16,}"
+    r"|github_pat_\w{16,}|gl(?:pat|dt|rt|ptt|cbt)-[\w-]{16,}|xox[abeoprs]-[\w-]{8,}|xapp-[\w-]{8,}"
+    r"|(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[A-Z0-9]{12,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|npm_[A-Za-z0-9]{20,}|pypi-[\w-]{20,}"
+    r"|r8_[A-Za-z0-9]{20,}|nvapi-[\w-]{20,}|dop_v1_[a-f0-9]{32,}|wandb_v\d_\w{20,}|lin_api_\w{20,}|dapi[a-f0-9]{32}"
+    r"|eyJ[\w-]{6,}\.[\w-]+(?:\.[\w-]*)?)"
+)
+PRIVATE_KEY = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.{0,20000}?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
+)
+OF_TEXT = r"(?:bos|eos|pad|unk|sep|cls|mask|image|special|start|end|stop|next)[_-]?token"
+"""The names of tokens of text, which are no secrets."""
+PREFIX = rf"(?<![A-Za-z0-9_])(?!\w*{OF_TEXT})(?:[A-Za-z0-9]+[_.-])*"
+WORD = (
+    r"(?:[a-z0-9]*passw(?:or)?d|passphrase|pwd|[a-z0-9]*secret|credentials?|api[_-]?key|(?:secret[_-]?)?access[_-]?key(?:[_-]?id)?"
+    r"|(?:secret|private|account|auth|wandb|hub|ssh|signing|encryption|license|shared)[_-]?key(?:[_-]?id)?"
+    r"|[a-z0-9]*(?<!bos)(?<!eos)(?<!pad)(?<!unk)token|pat|sas|signature|authkey)"
+)
+VALUE = r"(?:\"(?P<double>[^\"]*)\"|'(?P<single>[^']*)'|(?P<bare>[^\s,;&\"'}\])]+))"
+NAMED = re.compile(rf"{PREFIX}{WORD}(?![\w-])[\"']?\s*[=:]\s*{VALUE}", re.IGNORECASE)
+OPTION = re.compile(rf"(?<![\w-])--?(?:[A-Za-z0-9]+[_.-])*{WORD}(?![\w-])(?:\s+|=){VALUE}", re.IGNORECASE)
+OPTION_NAME = re.compile(rf"--?(?:[A-Za-z0-9]+[_.-])*{WORD}", re.IGNORECASE)
+TEXT_TOKEN = re.compile(OF_TEXT, re.IGNORECASE)
+HEADER = re.compile(
+    rf"(?:(?:proxy-)?authorization[\"']?\s*[:=]\s*[\"']?(?:(?:bearer|basic|token|digest)\s+)?|x-[\w-]*(?:key|token)\s*:\s*"
+    rf"|\b(?:bearer|basic)\s+(?=[\w+/.=-]{{12,}})){VALUE}",
+    re.IGNORECASE,
+)
+# Keys of Weights & Biases before 2025 are 40 hexadecimal digits, as the hashes of commits are: the name must be near.
+WANDB = re.compile(r"wandb\b[^\n]{0,80}?(?<![0-9a-f])(?P<bare>[0-9a-f]{40})(?![0-9a-f])", re.IGNORECASE)
+CREDENTIALS = re.compile(r"(?<=://)(?P<user>[^\s/:@\"']*)(?::(?P<bare>[^\s/@\"']*))?(?=@)")
+PLAIN = re.compile(r"[+-]?\d{1,15}(?:\.\d+)?|none|null|true|false|<s>|</s>", re.IGNORECASE)
+"""Values that are no secret, whatever the name before them says."""
+
+
+def replace_secrets(text: str, stand_in: Callable[[str], str]) -> str:
+    """Return a text in which each secret is replaced by `stand_in(secret)`; names, options and quotes stay."""
+
+    def value(match: "re.Match[str]") -> str:
+        group = next((name for name in ("double", "single", "bare") if match.groupdict().get(name)), None)
+        if group is None or PLAIN.fullmatch(match[group]):
+            return match[0]
+        start, end = match.start(group) - match.start(), match.end(group) - match.start()
+        return match[0][:start] + stand_in(match[group]) + match[0][end:]
+
+    text = PRIVATE_KEY.sub(lambda match: stand_in(match[0]), text)
+    text = CREDENTIALS.sub(
+        lambda match: (
+            (stand_in(match["user"]) if match["user"] else "")
+            + (f":{stand_in(match['bare'])}" if match["bare"] else "")
+        ),
+        text,
+    )
+    text = TOKEN.sub(lambda match: stand_in(match[0]), text)
+    for pattern in (HEADER, WANDB, OPTION, NAMED):
+        text = pattern.sub(value, text)
+    return text
+
+
+def without_secrets(words: Iterable[str]) -> list[str]:
+    """Return the words of a command line; `<secret-removed>` is in place of the secrets that its options hold."""
+    result: list[str] = []
+    expects_secret = False
+    for word in words:
+        if expects_secret and not word.startswith("--") and not PLAIN.fullmatch(word):
+            result.append(REMOVED)
+            expects_secret = False
+            continue
+        result.append(replace_secrets(word, lambda _: REMOVED))
+        expects_secret = bool(OPTION_NAME.fullmatch(word)) and not TEXT_TOKEN.search(word)
+    return result
