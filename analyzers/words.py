@@ -4,9 +4,9 @@ So 12.6 minutes are "12.6 min" in every user interface, and never "754 s". An un
 text.
 """
 
-import zlib
 import re
 import signal
+import zlib
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import floor, isfinite, log10

@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from analyzers.cache.entry_folders import ELSEWHERE, CacheFailure, DamagedEntry, discard, failure, is_trusted
-from analyzers.words import bounded
 from analyzers.files import json_bytes, open_regular, read_whole
+from analyzers.words import bounded
 
 CHUNK = 1 << 20
 META_BYTES = 1 << 30
@@ -137,7 +137,7 @@ def write_entry(folder: Path, columns: Mapping[str, "np.ndarray[Any, Any]"], met
 
 
 def bounded_texts(value: Any) -> Any:
-    """Return nested plain values in which no text is longer than a reader may keep; texts that are short stay as they are.
+    """Return nested plain values in which no text is longer than a reader may keep; short ones stay.
 
     Every reader writes its texts through here, so that none can make what comes after it slow.
     """

@@ -6,9 +6,12 @@ import os
 import resource
 import socket
 import stat
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,8 @@ from workbench.web.uploads import MOST_BYTES
 THREADS = 8
 MOST_CONNECTIONS = 512
 """The most open connections: a browser holds six, and other clients may connect without sending anything."""
+REQUEST_S = 20
+"""The seconds in which a connection without the token must send a whole request, header and body."""
 SILENCE_S = 30
 """The seconds without a byte after which a connection is closed; a request that is being answered may take longer."""
 HEADER_BYTES = 64 << 10
@@ -138,7 +143,7 @@ def started(app: AccessControl, **place: Any) -> Server:
             map=waited_for,
             **place,
             threads=THREADS,
-            connection_limit=most_connections(),
+            connection_limit=most_connections() + 8,  # `make_room` keeps their number lower
             channel_timeout=SILENCE_S,
             max_request_header_size=HEADER_BYTES,
             max_request_body_size=MOST_BYTES,
@@ -162,17 +167,62 @@ def most_connections() -> int:
 
 
 def channel_for(admits: Callable[[str], bool]) -> type[HTTPChannel]:
-    """Return a connection class for waitress; long request bodies need cookies that `admits` accepts."""
+    """Return a connection class for waitress that serves holders of the token first; `admits` knows their cookies.
+
+    Long request bodies need the token. A connection that has not shown it must send each request within `REQUEST_S`,
+    however often it sends a byte. If there are too many connections, a new one takes the place of the oldest one that
+    has not shown the token, of the peer that has most of these: strangers can only push out each other.
+    """
 
     class Parser(HTTPRequestParser):
+        def __init__(self, adj: Any, channel: "Channel") -> None:
+            super().__init__(adj)
+            self.channel = channel
+
         def parse_header(self, header_plus: bytes) -> None:
             super().parse_header(header_plus)
-            if not admits(self.headers.get("COOKIE", "")):
-                # All connections share this object: a change in place would limit admitted requests, too.
-                self.adj = copy.copy(self.adj)
-                self.adj.max_request_body_size = STRANGER_BYTES
+            if admits(self.headers.get("COOKIE", "")):
+                self.channel.is_admitted = True
+                return
+            # All connections share this object: a change in place would limit admitted requests, too.
+            self.adj = copy.copy(self.adj)
+            self.adj.max_request_body_size = STRANGER_BYTES
 
     class Channel(HTTPChannel):
-        parser_class = Parser
+        def __init__(self, server: Any, *arguments: Any, **named: Any) -> None:
+            # Before waitress's own code, which lets the loop see the connection.
+            self.is_admitted = False
+            self.began: float | None = None
+            self.parser_class = partial(Parser, channel=self)  # type: ignore[assignment]  # waitress calls it
+            super().__init__(server, *arguments, **named)
+            make_room(server, self)
+
+        def received(self, data: bytes) -> Any:
+            if self.began is None:
+                self.began = time.monotonic()
+            result = super().received(data)
+            if self.request is None:
+                self.began = None
+            elif not self.is_admitted and time.monotonic() - self.began > REQUEST_S:
+                self.will_close = True
+            return result
 
     return Channel
+
+
+def make_room(server: Any, newest: HTTPChannel) -> None:
+    """Close a connection if `newest` is one too many: of those without the token, the oldest of the busiest peer."""
+    channels = list(server.active_channels.values())
+    if len(channels) <= most_connections():
+        return
+    strangers = [c for c in channels if c is not newest and not getattr(c, "is_admitted", True) and not c.requests]
+    peers = Counter(peer_of(channel) for channel in strangers)
+    if strangers:
+        busiest = peers.most_common(1)[0][0]
+        oldest = min((c for c in strangers if peer_of(c) == busiest), key=lambda channel: channel.creation_time)
+        oldest.handle_close()
+
+
+def peer_of(channel: Any) -> str:
+    """Return the address of the machine at the other end of a connection."""
+    return str(channel.addr[0] if isinstance(channel.addr, tuple) else channel.addr)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from analyzers import words
 from analyzers.columns import Column, Floats, Integers, Mask, narrowed
 from analyzers.traces.reading.problems import Problem, ProblemKind
 from analyzers.traces.reading.stream import ALLOCATION, INSTANT, Args, Events
@@ -263,7 +264,7 @@ class EventTable:
         name)).
         """
         columns = self.columns()
-        names, threads = renumber_texts(columns, list(self.texts), self.threads)
+        names, threads = renumber_texts(columns, list(map(words.bounded, self.texts)), self.threads)
         shapes = renumber(columns, "shape_text", list(self.shapes))
         occupancies = renumber(columns, "occupancy_text", list(self.occupancies))
         texts = {"names": names, "shapes": decoded_texts(shapes), "occupancies": decoded_texts(occupancies)}

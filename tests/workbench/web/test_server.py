@@ -154,6 +154,29 @@ def test_a_silent_connection_is_closed(monkeypatch):
             assert silent.recv(1) == b""
 
 
+def test_a_request_that_comes_byte_by_byte_is_given_up(monkeypatch):
+    monkeypatch.setattr(http_server, "REQUEST_S", 1)
+    with running() as server, socket.create_connection(("127.0.0.1", server.port), timeout=20) as dripping:
+        dripping.sendall(b"GET / HTTP/1.1\r\nX: ")
+        with pytest.raises(OSError, match=r"reset|[Bb]roken|aborted"):  # noqa: PT012  # the peer closes at some byte
+            for _ in range(100):
+                dripping.sendall(b"a")
+                time.sleep(0.1)
+
+
+def test_strangers_keep_nobody_out(monkeypatch):
+    """Each of them sends a byte now and then, so that none is silent; the next one to come is answered at once."""
+    monkeypatch.setattr(http_server, "MOST_CONNECTIONS", 20)
+    with running() as server, contextlib.ExitStack() as opened:
+        for _ in range(60):
+            stranger = opened.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
+            with contextlib.suppress(OSError):
+                stranger.sendall(b"GET /")
+        began = time.monotonic()
+        assert b" 403 " in status_line(server.port)
+        assert time.monotonic() - began < 10
+
+
 def test_connections_beyond_the_limit_wait_outside(monkeypatch):
     monkeypatch.setattr(http_server, "MOST_CONNECTIONS", 20)
     with running() as server, contextlib.ExitStack() as opened:
