@@ -304,34 +304,22 @@ def watch(run: opt.RunFolder, no_tui: opt.NoTui = False, _debug: opt.Debug = Fal
 
 @app.command(rich_help_panel=RUN)
 def collect(
-    folder: Annotated[Path, typer.Argument(help="The folder that the job writes to, or that gets the files.")] = Path(
-        "outputs"
-    ),
-    to: Annotated[
-        str | None, typer.Option(help="HOST:PORT of the receiver: send the files of FOLDER.", show_default=False)
-    ] = None,
-    listen: Annotated[
-        str | None, typer.Option(help="HOST:PORT of this machine: receive files of nodes.", show_default=False)
-    ] = None,
-    nodes: Annotated[
-        int, typer.Option(help="With --listen: how many nodes will send; 0 if unknown.", min=0, show_default=False)
-    ] = 0,
-    token_file: opt.TokenFile = None,
+    to: Annotated[str, typer.Option(help="The URL where the files of all nodes come together.")],
+    folder: Annotated[Path, typer.Argument(help="The folder that the job writes to.")] = Path("outputs"),
+    nodes: Annotated[int, typer.Option(help="How many nodes will write there; 0 if unknown.", min=0)] = 0,
     _debug: opt.Debug = False,
 ) -> None:
-    """Bring dumps, logs and step logs from nodes without a shared disk to one folder.
+    """Write dumps, logs and step logs of this node to a URL where those of all nodes come together.
 
-    workbench collect home --listen 10.0.0.4:29501 --nodes 3
+    workbench collect outputs --to s3://bucket/run
 
-    workbench collect outputs --to 10.0.0.4:29501
-
-    The second line runs on each node. What a node sends is in home/nodes/NODE, and `workbench inspect home` answers as
-    if all had been on one disk. A sender ends with its job or at SIGTERM. `workbench launch --collect HOST:PORT` does
-    both. Checkpoints are not sent.
+    Each node runs this line beside its job; `workbench inspect s3://bucket/run` then answers as if all had been on one
+    disk. It ends with the job or at SIGTERM. `workbench launch --collect URL` does the same by itself. Checkpoints are
+    not written.
     """
-    from workbench.commands.collect import collect as bring_together
+    from workbench.commands.collect import collect as write_files
 
-    raise typer.Exit(bring_together(folder, listen, to, token_file, nodes))
+    raise typer.Exit(write_files(folder, to, nodes))
 
 
 @app.command(rich_help_panel=RUN, context_settings=PASS_ON)

@@ -1,6 +1,6 @@
-"""Read the list of nodes that sent their files to a run folder; the receiver of `workbench collect` writes this list.
+"""Read which nodes wrote their files to a run folder, or to the URL of `launch --collect` that was copied here.
 
-The files of a node are in `nodes/<node>/` below the folder, arranged as in a run folder.
+The files of a node are in `nodes/<node>/` below the folder, arranged as in a run folder, with a report of the node.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,43 +11,39 @@ import msgspec
 
 from analyzers.files import read_json
 
-NODES, LIST = "nodes", "received.json"
-SCHEMA = "workbench.nodes/1"
+NODES, NODE_FILE = "nodes", "node.json"
+SCHEMA = "workbench.node/1"
 ENDED_WELL = ("running", "completed", "interrupted", "failed")
 """The states of a run from best to worst; the whole run has the worst state of any node."""
 
 
 class Node(msgspec.Struct):
-    """A node that has sent files: its host, the times of its first and last message (Unix ns), and what it sent.
+    """The content of `node.json`: a node that writes files, and the times (Unix ns) at which it first and last did so.
 
-    `ended`: its job has ended, and all of its files arrived. `refused` has files that were not accepted, with the
-    reason. The files of a node `at_home` are in the run folder itself. `session` is a random name of the node's own run
-    folder, by which a restarted sender is recognised.
+    `ended`: its job has ended, and all of its files are there. `session` is a random name of the node's own run folder,
+    by which a restarted sender is recognised. `expected` is the number of nodes of the job (0: unknown).
     """
 
+    schema: str = SCHEMA
     session: str = ""
     host: str = ""
     first_ns: int = 0
     last_ns: int = 0
     ended: bool = False
-    at_home: bool = False
+    expected: int = 0
     files: int = 0
     bytes: int = 0
-    refused: dict[str, str] = {}
 
 
 class NodeList(msgspec.Struct):
-    """The content of `nodes/received.json`: the nodes by name, and how many were `expected` (0: unknown).
+    """The nodes by name, and how many were `expected` (0: unknown)."""
 
-    `home` is a random id of the folder; `closed_ns` is when the receiver ended (0: it runs, or was killed).
-    """
+    nodes: dict[str, Node]
 
-    schema: str = SCHEMA
-    home: str = ""
-    expected: int = 0
-    started_ns: int = 0
-    closed_ns: int = 0
-    nodes: dict[str, Node] = {}
+    @property
+    def expected(self) -> int:
+        """The number of nodes of the job; 0 if unknown."""
+        return max((node.expected for node in self.nodes.values()), default=0)
 
 
 def node_of(path: Path, root: Path) -> str | None:
@@ -57,11 +53,14 @@ def node_of(path: Path, root: Path) -> str | None:
 
 
 def read_node_list(folder: Path) -> NodeList | None:
-    """Return the list of nodes whose files are in a run folder; None if there is none, or it is damaged."""
-    try:
-        return msgspec.convert(read_json(folder / NODES / LIST), NodeList)
-    except (OSError, ValueError, msgspec.ValidationError):
-        return None
+    """Return the nodes whose files are in a run folder; None if there is none. Damaged reports are left out."""
+    nodes: dict[str, Node] = {}
+    for path in sorted((folder / NODES).glob(f"*/{NODE_FILE}")):
+        try:
+            nodes[path.parent.name] = msgspec.convert(read_json(path), Node)
+        except (OSError, ValueError, msgspec.ValidationError):
+            continue
+    return NodeList(nodes) if nodes else None
 
 
 def merged_manifest(own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

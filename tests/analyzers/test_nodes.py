@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from analyzers import hangs, incident
-from analyzers.nodes.received import NodeList, merged_manifest
+from analyzers.nodes.received import Node, merged_manifest
 from analyzers.run import discover, rank_of
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -73,22 +73,18 @@ def split_manifest(run, target, node):
         (folder / "run.json").write_text(json.dumps(content))
 
 
-def write_list(folder, nodes, *, closed=True, expected=0):
+def write_reports(folder, nodes, *, expected=0):
     now = time.time_ns()
-    described = {
-        name: {"session": name, "host": name, "last_ns": now - silent_s * SECOND_NS, "ended": ended}
-        for name, (silent_s, ended) in nodes.items()
-    }  # fmt: skip
-    content = NodeList(home="h", expected=expected, started_ns=now, closed_ns=now if closed else 0)
-    document = msgspec.to_builtins(content) | {"nodes": described}
-    (folder / "nodes").mkdir(exist_ok=True)
-    (folder / "nodes" / "received.json").write_text(json.dumps(document))
+    for name, (silent_s, ended) in nodes.items():
+        report = Node(session=name, host=name, last_ns=now - silent_s * SECOND_NS, ended=ended, expected=expected)
+        (folder / "nodes" / name).mkdir(parents=True, exist_ok=True)
+        (folder / "nodes" / name / "node.json").write_bytes(msgspec.json.encode(report))
 
 
 @pytest.mark.parametrize("name", SPLIT)
 def test_a_run_of_two_nodes_gets_the_answer_of_one_disk(name, tmp_path):
     joined = split(FIXTURES / name, tmp_path / "home")
-    write_list(joined, {"n1": (1, True)}, expected=1)
+    write_reports(joined, {"n1": (1, True)}, expected=1)
     assert rank_of(next((joined / "nodes").rglob("groups_3.json"))) == 3
     one, two = incident.analyze(FIXTURES / name), incident.analyze(joined)
     assert two.verdict == one.verdict
@@ -112,7 +108,7 @@ def lose_second_node(folder):
 
 def test_a_node_that_fell_silent_is_named(tmp_path):
     folder = lose_second_node(split(FIXTURES / "stuck_4ranks", tmp_path / "home"))
-    write_list(folder, {"n0": (0, True), "n1": (60, False)})
+    write_reports(folder, {"n0": (0, True), "n1": (60, False)})
     verdict = hangs.analyze(folder).verdict
     assert (verdict.kind, verdict.ranks) == ("dead", [2, 3])
     assert verdict.sentence.startswith("Node n1 (ranks 2-3) was lost")
@@ -125,7 +121,7 @@ def test_a_stuck_rank_is_to_blame_although_a_node_was_lost(tmp_path):
     first, second = folder / "dumps", folder / "nodes" / "n1" / "dumps"
     (second / "rank_2").unlink()
     (second / "stacks_2.txt").unlink()
-    write_list(folder, {"n1": (60, False)}, closed=True)
+    write_reports(folder, {"n0": (0, True), "n1": (60, False)})
     verdict = hangs.analyze(folder).verdict
     assert (verdict.kind, verdict.ranks) == ("host_stuck", [3])
     assert "node n1 (ranks 2-3) is silent since" in verdict.missing[0]
@@ -135,26 +131,26 @@ def test_a_stuck_rank_is_to_blame_although_a_node_was_lost(tmp_path):
 def test_a_node_that_never_sent_anything_is_missing(tmp_path):
     folder = split(FIXTURES / "stuck_4ranks", tmp_path / "home")
     shutil.rmtree(folder / "nodes" / "n1")
-    write_list(folder, {"n0": (0, True)}, expected=2)
+    write_reports(folder, {"n0": (0, True)}, expected=2)
     verdict = hangs.analyze(folder).verdict
     assert verdict.kind == "unknown"
     assert verdict.missing[0] == "1 node sent nothing: no file of ranks 2-3"
 
 
 @pytest.mark.parametrize(
-    ("closed", "missing"), [(True, ["node n1 (ranks 2-3) had not sent all of its files"]), (False, [])]
+    ("ended", "missing"), [(True, ["node n1 (ranks 2-3) had not sent all of its files"]), (False, [])]
 )
-def test_a_node_that_still_sends_is_not_lost(tmp_path, closed, missing):
+def test_a_node_that_still_sends_is_not_lost(tmp_path, ended, missing):
     folder = split(FIXTURES / "stuck_4ranks", tmp_path / "home")
-    write_list(folder, {"n0": (0, True), "n1": (5, False)}, closed=closed)
+    write_reports(folder, {"n0": (0, ended), "n1": (5, False)})
     verdict = hangs.analyze(folder).verdict
     assert (verdict.kind, verdict.ranks, verdict.missing) == ("host_stuck", [3], missing)
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"nodes": 3}', '{"nodes": {"n1": {"last_ns": "x"}}}', "\x00" * 99])
+@pytest.mark.parametrize("content", ["", "[]", '{"last_ns": "x"}', "\x00" * 99])
 def test_a_damaged_list_of_nodes_changes_no_answer(tmp_path, content):
     folder = split(FIXTURES / "stuck_4ranks", tmp_path / "home")
-    (folder / "nodes" / "received.json").write_text(content)
+    (folder / "nodes" / "n1" / "node.json").write_text(content)
     verdict = hangs.analyze(folder).verdict
     assert (verdict.kind, verdict.ranks) == ("host_stuck", [3])
 

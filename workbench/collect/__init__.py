@@ -1,10 +1,6 @@
-"""Collect the files of a run from nodes without a shared disk in one folder, over HTTP with a token.
+"""Bring the files of nodes without a shared disk together: each node writes its own to one URL while the job runs.
 
-A sender on each node reads the node's run folder. A receiver writes what it gets to `nodes/NODE/` below the home
-folder, where the analyzers find the files:
-
-    token, parcel      the secret, and the messages that are signed with it
-    artefact_names     which files are sent and accepted
-    outgoing, sender   read what is new on a node, and send it
-    node_folder, receiver, service    write what comes, answer requests, listen
+The URL is anything that fsspec can write to: `s3://`, `gs://`, `abfs://`, `sftp://`, `file://` on a shared disk. The
+files of a node are at `URL/nodes/NODE/`, laid out as in its run folder, beside `node.json`, which says when the node
+was last there. `workbench inspect URL` answers as if all had been on one disk.
 """

@@ -1,7 +1,12 @@
-"""Decide by the name of a file in a run folder whether it is sent to the home folder, and accepted there."""
+"""Find the files of a run folder that are brought together: artefacts, no checkpoints, nothing hidden, no links."""
 
+import os
 import re
-from pathlib import PurePosixPath
+import stat
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from analyzers.run import SKIPPED_FOLDERS
 
 FOLDERS = (
     *("dumps", "steps", "logs", "health", "values", "not_finite", "tb", "profile_traces", "memory_snapshot"),
@@ -11,8 +16,7 @@ FOLDERS = (
 LOOSE = re.compile(r"run\.json|[^/]*\.(?:log|out|err|jsonl)|slurm-\d[^/]*")
 """Matches the names of artefacts that are directly in the run folder."""
 WEIGHTS = (".safetensors", ".distcp", ".pt", ".pth", ".ckpt")
-GROWING = (".jsonl", ".log", ".out", ".err")
-"""The suffixes of files that are written by appending."""
+MOST_FILES = 50_000
 DEEPEST, NAME_BYTES, PATH_BYTES = 8, 200, 1000
 
 
@@ -28,15 +32,42 @@ def is_artefact(path: str) -> bool:
 
 def is_plain(name: str) -> bool:
     """Return whether a name is a single visible file name that is safe to print: not `..`, no control characters."""
-    return name.isprintable() and not name.startswith(".") and 0 < len(name.encode(errors="replace")) <= NAME_BYTES
-
-
-def only_grows(path: str) -> bool:
-    """Return whether a file is written by appending, so that parts that were already sent stay valid."""
-    return path.endswith(GROWING) or path.rpartition("/")[2].startswith("slurm-")
+    return (
+        name.isprintable()
+        and "/" not in name
+        and not name.startswith(".")
+        and 0 < len(name.encode(errors="replace")) <= NAME_BYTES
+    )
 
 
 def urgency(path: str) -> tuple[int, str]:
     """Return a sort key for files by their use for a verdict: dumps first, then steps and logs, then large files."""
     first = path.split("/", 1)[0]
     return (FOLDERS.index(first) + 1 if first in FOLDERS else 0), path
+
+
+def artefacts_below(folder: Path) -> Iterator[str]:
+    """Yield the relative paths of the artefacts below a run folder; links are left out."""
+    seen = 0
+    for here, folders, names in os.walk(folder):
+        below = Path(here).relative_to(folder)
+        folders[:] = sorted(name for name in folders if _is_wanted(below / name))
+        for path in (str(below / name) for name in sorted(names)):
+            seen += 1
+            if seen > MOST_FILES:
+                return
+            if is_artefact(path) and _is_file(folder / path):
+                yield path
+
+
+def _is_wanted(folder: Path) -> bool:
+    """Return whether a folder, relative to the run folder, may contain artefacts."""
+    return folder.name not in SKIPPED_FOLDERS and len(folder.parts) < DEEPEST and is_artefact(str(folder / "x"))
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether a path is a regular file and not a link."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False

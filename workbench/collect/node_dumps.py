@@ -14,7 +14,14 @@ import msgspec
 from analyzers.files import read_json
 from analyzers.hangs.reading.side_formats import GroupsFile, read_side
 from analyzers.writing import write_whole
-from workbench.collect.parcel import Incident
+
+
+class Incident(msgspec.Struct, frozen=True):
+    """Why a node took dumps by itself, with a detail as text, and when (Unix ns)."""
+
+    reason: str
+    detail: str
+    asked_ns: int
 
 
 class Claim(msgspec.Struct):

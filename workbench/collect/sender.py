@@ -1,63 +1,197 @@
-"""Send what is new in a node's run folder to the receiver, repeatedly, until the job has ended.
+"""Write what is new in a node's run folder to a URL, repeatedly, until the job has ended.
 
-If the receiver cannot be reached, the sender tries again; parts that have arrived are not sent twice. The sender also
-reports to the receiver that the node's collector has begun to take dumps. If another node has reported dumps, the
-sender lets its own collector take some too.
+    URL/nodes/NODE/...            the files of a node, as in its run folder
+    URL/nodes/NODE/node.json      which node this is, and when it last wrote (`analyzers.nodes.received.Node`)
+    URL/incidents/NODE.json       why and when this node last took dumps by itself
+
+If a node takes dumps by itself, because its ranks stalled, died or raised, every other node sees it in `incidents/` and
+lets its own collector take dumps, too.
 """
 
+import contextlib
+import hashlib
+import os
 import secrets
+import shutil
 import socket
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from analyzers.errors import InputError
-from analyzers.files import read_json, read_whole
-from analyzers.nodes.received import read_node_list
+from analyzers.errors import InputError, WorkbenchError
+from analyzers.files import open_regular, read_json, read_whole
+from analyzers.nodes.received import NODE_FILE, NODES, Node
 from analyzers.writing import write_whole
-from workbench.collect.link import Link, Rejected, Unreachable
-from workbench.collect.node_dumps import last_incident, request_dumps
-from workbench.collect.outgoing import Outgoing, State
-from workbench.collect.parcel import FULL_BYTES, FULL_PARTS, Incident, Parcel, Part, Reply
+from workbench.collect.artefact_names import artefacts_below, is_plain, urgency
+from workbench.collect.node_dumps import Incident, last_incident, request_dumps
 from workbench.console import note
+from workbench.errors import UsageProblem
+from workbench.remote.file_system import asking, open_file_system
+from workbench.remote.urls import without_credentials
 
+NODE = "WORKBENCH_NODE"
+"""The environment variable with the name of this node, where host names are not unique."""
+INCIDENTS = "incidents"
+PAUSE_S = 5.0
+"""The seconds between two looks at the run folder and at the incidents of other nodes."""
 LOOK_S = 0.25
-"""The seconds between two checks of whether the node's collector takes dumps."""
-RETRY_S, LONGEST_RETRY_S = 1.0, 15.0
-LONGEST_PAUSE_S = 60.0
+"""The seconds between two checks of whether this node's collector takes dumps, or the job is over."""
+PATIENCE = 10
+"""A file that changes all the time is written again only after this many times what its last writing took."""
+SMALL_BYTES = 4096
+"""Files up to this size are compared by content: a heartbeat need not change the time of its file."""
+INCIDENT_BYTES = 1 << 16
+OTHER_JOB_S = 600.0
+"""A node at the URL that was silent for longer is of an earlier job, with which this one is not mixed."""
+LAST_TRIES_S = 60.0
+"""The seconds for which a sender that was told to end still tries to write."""
+LONGEST_RETRY_S = 15.0
 QUIET_S = 5.0
 """The seconds without a changed file after which a job whose end is recorded has ended.
 
 Launchers still write after their ranks have ended.
 """
-LAST_TRIES_S = 60.0
-"""The seconds for which a sender that was told to end still tries to reach the receiver."""
 ENDED = ("completed", "failed", "interrupted")
+RENAMED = ("file", "local", "sftp", "ssh", "smb", "ftp", "hdfs", "arrow_hdfs")
+"""Protocols by which a file appears before it is whole; with them it is written under a hidden name, and renamed.
+
+In object stores a file appears when it is whole, and renaming would copy it.
+"""
+State = tuple[object, ...]
+"""The values that distinguish the present content of a file from an earlier one."""
+
+
+def node_name() -> str:
+    """Return the name of this node, under which it writes its files.
+
+    Raises:
+        UsageProblem: The name cannot be that of a folder.
+    """
+    name = os.environ.get(NODE) or socket.gethostname()
+    if not is_plain(name):
+        raise UsageProblem(f"{NODE}={name!r} cannot be the name of a folder", "give a short name without slashes")
+    return name
+
+
+class Store:
+    """A folder at a URL: files are written to it whole, and small files are read from it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = without_credentials(url)
+        self._full_url = url
+        self._files: Any
+        self._files, self._root = open_file_system(url)
+        self._folders = set[str]()
+        protocol = self._files.protocol
+        self._is_renamed = not {protocol, *(protocol if isinstance(protocol, tuple | list) else ())}.isdisjoint(RENAMED)
+
+    def put(self, source: Path, name: str) -> None:
+        """Write a file of this machine as `name`, a path in the folder.
+
+        Raises:
+            InputError: It cannot be written.
+        """
+        asking(self._full_url, lambda: self._put(source, name))
+
+    def _put(self, source: Path, name: str) -> None:
+        target = f"{self._root.rstrip('/')}/{name}"
+        folder, _, last = target.rpartition("/")
+        if folder not in self._folders:
+            self._files.makedirs(folder, exist_ok=True)
+            self._folders.add(folder)
+        try:
+            if not self._is_renamed:
+                self._files.put_file(str(source), target)
+                return
+            draft = f"{folder}/.{last}.{secrets.token_hex(4)}"
+            self._files.put_file(str(source), draft)
+            self._files.mv(draft, target)
+        except FileNotFoundError:
+            self._folders.discard(folder)  # somebody removed it
+            raise
+
+    def put_struct(self, content: msgspec.Struct, name: str) -> None:
+        """Write a struct as a JSON file.
+
+        Raises:
+            InputError: It cannot be written.
+        """
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(msgspec.json.encode(content))
+            file.flush()
+            self.put(Path(file.name), name)
+
+    def read(self, folder: str, kind: type[Any], file: str = "") -> dict[str, Any]:
+        """Return {name: content} of the JSON files in a folder, or of `NAME/file` in it; damaged ones are left out.
+
+        Raises:
+            InputError: The folder cannot be listed.
+        """
+        return asking(self._full_url, lambda: dict(self._read(folder, kind, file)))
+
+    def _read(self, folder: str, kind: type[Any], file: str) -> Iterator[tuple[str, Any]]:
+        self._files.invalidate_cache()
+        try:
+            names = self._files.ls(f"{self._root.rstrip('/')}/{folder}", detail=False)
+        except FileNotFoundError:
+            return
+        for name in names:
+            last = str(name).rstrip("/").rpartition("/")[2]
+            if not is_plain(last):
+                continue
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                content = self._files.cat_file(f"{name}/{file}".rstrip("/"), 0, INCIDENT_BYTES)
+                yield last.removesuffix(".json"), msgspec.json.decode(content, type=kind)
 
 
 class Sender:
-    """Sends the files of the run folder `folder` under the name `node`."""
+    """Writes the files of the run folder `folder` to a URL under the name `node`; `expected` nodes will do so.
 
-    def __init__(self, folder: Path, link: Link, node: str) -> None:
-        self._folder, self._link, self._node = folder, link, node
-        self._outgoing = Outgoing(folder)
+    Raises:
+        InputError: The URL cannot be used, or has the files of an earlier job.
+    """
+
+    def __init__(self, folder: Path, url: str, node: str, expected: int = 0) -> None:
+        self._folder, self._store = folder, Store(url)
         self._session = session_of(folder, node)
-        # Larger than those of an earlier sender of this session.
-        self._number = time.time_ns()
-        self._home = ""
-        self._at_home = False
-        self._pause_s = RETRY_S
+        self._node = self._free_name(node)
+        now = time.time_ns()
+        self._report = Node(
+            session=self._session, host=socket.gethostname(), first_ns=now, last_ns=now, expected=expected
+        )
+        self._sent: dict[str, State] = {}
+        self._next_at: dict[str, float] = {}
         self._incident: Incident | None = None
-        self._asked: Incident | None = None
-        self._said: set[str] = set()
+        self._asked: dict[str, int] = {}
+        self._began_ns = now
+        self._said = set[str]()
 
-    def run(self, is_over: Callable[[], bool]) -> None:
-        """Send what is new until `is_over` returns True, and then send the rest.
+    def _free_name(self, node: str) -> str:
+        """Return the name of this node at the URL: another one, if another machine writes there under the same name.
 
         Raises:
-            InputError: The receiver does not accept this sender, or cannot be reached at the end.
+            InputError: The URL has the files of an earlier job.
+        """
+        nodes: dict[str, Node] = self._store.read(NODES, Node, NODE_FILE)
+        silent_s = {name: time.time() - one.last_ns / 1e9 for name, one in nodes.items()}
+        old = [name for name, one in nodes.items() if one.session != self._session and silent_s[name] > OTHER_JOB_S]
+        if old:
+            raise InputError(
+                f"{self._store.url} has the files of an earlier job (node {old[0]})",
+                "give each job a folder of its own",
+            )
+        taken = node in nodes and nodes[node].session != self._session
+        return f"{node}-{self._session[:6]}" if taken else node
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        """Write what is new until `is_over` returns True, and then write the rest.
+
+        Raises:
+            InputError: The rest could not be written.
         """
         failures, give_up_at = 0, float("inf")
         while True:
@@ -65,81 +199,72 @@ class Sender:
             if ends:
                 give_up_at = min(give_up_at, time.monotonic() + LAST_TRIES_S)
             try:
-                self.send_all(ended=ends)
-            except Unreachable as error:
+                self.send_new(ended=ends)
+            except (WorkbenchError, OSError) as error:
                 failures += 1
-                self._say(f"{self._link.url} cannot be reached ({error}); trying again")
+                self._say(f"{error}; trying again")
                 if time.monotonic() > give_up_at:
-                    raise self._given_up(error) from error
+                    hint = f"write the rest later: workbench collect {self._folder} --to {self._store.url}"
+                    raise InputError(f"not all files of {self._folder} were written: {error}", hint) from error
             else:
                 if ends:
                     return
                 failures = 0
-            pause_s = min(RETRY_S * 2.0 ** min(failures, 8), LONGEST_RETRY_S) if failures else self._pause_s
+            pause_s = min(2.0 ** min(failures, 8), LONGEST_RETRY_S) if failures else PAUSE_S
             self._wait(pause_s, is_over)
 
-    def send_all(self, *, ended: bool) -> None:
-        """Send everything that is new now; `ended` says that nothing will follow.
+    def send_new(self, *, ended: bool) -> None:
+        """Write every file that has changed, and report this node; `ended` says that nothing will follow.
 
         Raises:
-            Unreachable: The receiver does not answer.
-            InputError: The receiver does not accept this sender.
+            InputError: The URL cannot be written or read.
         """
-        try:
-            while self._send_some():
-                pass
-            if ended:
-                self._exchange([], ended=True)
-        except Rejected as error:
-            hint = "give the same --token-file, or WORKBENCH_TOKEN, to the receiver and to all nodes"
-            raise InputError(f"{self._link.url} does not accept this node: {error}", hint) from error
-        for path, reason in self._outgoing.refused().items():
-            self._say(f"{path} was not accepted: {reason}")
+        self._exchange_incidents()
+        for path in sorted(artefacts_below(self._folder), key=urgency):
+            if not ended and time.monotonic() < self._next_at.get(path, 0.0):
+                continue
+            self._send(path)
+            if last_incident(self._folder / "dumps") != self._incident:
+                self._exchange_incidents()
+        self._report.last_ns, self._report.ended = time.time_ns(), ended
+        self._report.files = len(self._sent)
+        self._store.put_struct(self._report, f"{NODES}/{self._node}/{NODE_FILE}")
 
-    def _send_some(self) -> bool:
-        """Send one parcel, which may be empty, and return whether there is more to send."""
-        outgoing = self._outgoing
-        # Nothing before the first answer, which says whether both share a disk.
-        parts = next_parcel(outgoing) if self._home and not self._at_home else []
-        reply = self._exchange([part for part, _ in parts], ended=False)
-        # The reply came from another folder than before, where everything must be sent again.
-        if self._outgoing is not outgoing:
-            return True
-        has_rest = is_full([part for part, _ in parts])
-        for (part, state), result in zip(parts, reply.results, strict=True):
-            has_rest = outgoing.note(part, state, result) or has_rest
-        return has_rest
+    def _send(self, path: str) -> None:
+        """Write a file if it has changed since it was written; one that is gone by now is left out."""
+        with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
+            try:
+                file = stack.enter_context(open_regular(self._folder / path))
+                status = os.fstat(file.fileno())
+                state: State = (status.st_ino, status.st_size, status.st_mtime_ns)
+                if status.st_size <= SMALL_BYTES:
+                    state = (status.st_size, file.read(SMALL_BYTES))
+                    file.seek(0)
+                if state == self._sent.get(path):
+                    return
+                # A copy of what is open here: the path may be another file by now, or a link.
+                copy = Path(scratch, "copy")
+                with copy.open("wb") as target:
+                    shutil.copyfileobj(file, target)
+            except OSError:
+                return
+            began = time.monotonic()
+            self._store.put(copy, f"{NODES}/{self._node}/{path}")
+            self._next_at[path] = time.monotonic() + PATIENCE * (time.monotonic() - began)
+            self._sent[path] = state
+            self._report.bytes += status.st_size
 
-    def _exchange(self, parts: list[Part], *, ended: bool) -> Reply:
-        """Send a parcel and return the reply; if the reply asks for dumps, request them from the node's collector.
-
-        Raises:
-            Unreachable: There is no reply.
-            Rejected: The receiver does not accept the parcel.
-        """
-        self._number += 1
-        self._incident = last_incident(self._folder / "dumps")
-        host = socket.gethostname()
-        parcel = Parcel(self._node, self._session, self._number, host, ended, self._at_home, self._incident, parts)
-        try:
-            reply = msgspec.msgpack.decode(self._link.post(msgspec.msgpack.encode(parcel)), type=Reply)
-        except msgspec.DecodeError as error:
-            raise Unreachable(str(error)) from error
-        if reply.number != self._number or len(reply.results) != len(parts):
-            raise Unreachable("the answer to another message")
-        self._pause_s = min(max(reply.next_s, RETRY_S), LONGEST_PAUSE_S)
-        if reply.home != self._home:
-            # Nothing of what was sent is in another folder.
-            self._home, self._outgoing = reply.home, Outgoing(self._folder)
-            here = read_node_list(self._folder)
-            self._at_home = here is not None and here.home == reply.home
-        if reply.ask and reply.ask != self._asked and request_dumps(self._folder / "dumps", reply.ask):
-            self._asked = reply.ask
-        return reply
-
-    def _given_up(self, error: Unreachable) -> InputError:
-        message = f"{self._link.url} cannot be reached ({error}): not all files of {self._folder} were sent"
-        return InputError(message, f"send the rest later: workbench collect {self._folder} --to {self._link.url}")
+    def _exchange_incidents(self) -> None:
+        """Report dumps that this node began to take; if another node reported some, request dumps from this one."""
+        own = last_incident(self._folder / "dumps")
+        if own and own != self._incident:
+            self._store.put_struct(own, f"{INCIDENTS}/{self._node}.json")
+        self._incident = own
+        reported: dict[str, Incident] = self._store.read(INCIDENTS, Incident)
+        for node, incident in reported.items():
+            is_new = incident.asked_ns > max(self._asked.get(node, 0), self._began_ns)
+            if node != self._node and is_new and request_dumps(self._folder / "dumps", incident):
+                self._asked[node] = incident.asked_ns
 
     def _say(self, text: str) -> None:
         """Print a note; the same text is printed only once."""
@@ -148,7 +273,7 @@ class Sender:
             note(f"collect: {text}")
 
     def _wait(self, seconds: float, is_over: Callable[[], bool]) -> None:
-        """Wait until the next parcel is due, the collector begins to take dumps, or the job is over."""
+        """Wait until the next look is due, this node's collector begins to take dumps, or the job is over."""
         deadline, before = time.monotonic() + seconds, is_over()
         while time.monotonic() < deadline and is_over() == before:
             time.sleep(LOOK_S)
@@ -156,24 +281,9 @@ class Sender:
                 return
 
 
-def next_parcel(outgoing: Outgoing) -> list[tuple[Part, State]]:
-    """Return the next parts to send, as many as fit into one parcel."""
-    parts: list[tuple[Part, State]] = []
-    for part, state in outgoing.parts():
-        parts.append((part, state))
-        if is_full([part for part, _ in parts]):
-            break
-    return parts
-
-
-def is_full(parts: Sequence[Part]) -> bool:
-    """Return whether a parcel with these parts is full."""
-    return len(parts) >= FULL_PARTS or sum(len(part.data) for part in parts) >= FULL_BYTES
-
-
 def session_of(folder: Path, node: str) -> str:
     """Return the random name of this node's run in a folder; it is stored there, for a sender that is started again."""
-    path = folder / f".collect_{node}"
+    path = folder / f".collect_{hashlib.sha256(node.encode()).hexdigest()[:8]}"
     try:
         return read_whole(path, 100).decode()
     except (OSError, ValueError):

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from workbench.command_options.command_after_dashes import CommandAfterDashes
-from workbench.command_options.options import Scheduler, TokenFile
+from workbench.command_options.options import Scheduler
 from workbench.command_options.value_names import one_of
 from workbench.errors import UsageProblem
 
@@ -28,12 +28,10 @@ class ProcessOptions:
     collect: Annotated[
         str | None,
         typer.Option(
-            help="[HOST]:PORT where the files of nodes without a shared disk come together: the node with that address"
-            " receives them, the others send. Without HOST it is the host of --rdzv-endpoint.",
+            help="A URL where the files of nodes without a shared disk come together: s3://, gs://, sftp://, ...",
             show_default=False,
         ),
     ] = None
-    token_file: TokenFile = None
     trainer: Annotated[
         str,
         typer.Option(

@@ -182,13 +182,6 @@ Module = Annotated[
         autocompletion=one_of(*MODELS),
     ),
 ]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        help="File with the secret that nodes share to send files; else WORKBENCH_TOKEN in the environment has it.",
-        show_default=False,
-    ),
-]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 

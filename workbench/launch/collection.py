@@ -1,157 +1,102 @@
-"""Collect the files of all nodes of a running job in one folder: each node runs a sender, and one node a receiver."""
+"""Bring the files of all nodes of a running job together: beside each launcher runs a sender, which writes to a URL."""
 
 import contextlib
-import os
-import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from analyzers.nodes.received import NODES, NodeList, read_node_list
-from workbench.collect.addresses import Address, parse_address
-from workbench.collect.running import DONE
-from workbench.collect.token import VARIABLE, read_token
+from analyzers.errors import WorkbenchError
+from analyzers.nodes.received import NODE_FILE, NODES, Node
+from workbench.collect.beside import DONE, URL
+from workbench.collect.sender import Store
 from workbench.console import note
-from workbench.launch.earlier_run import set_aside_earlier_run, start_stamp
-from workbench.launch.plan import Plan, Request
-from workbench.launch.run_manifest import read_manifest
+from workbench.launch.plan import Plan
 from workbench.python_path import command, environment
+from workbench.remote.local_paths import local_path
+from workbench.remote.urls import without_credentials
 
-LISTENING_S = 10.0
-"""The seconds within which a receiver must begin to listen."""
-SILENT_S = 15.0
-"""The seconds of silence after which a node is not waited for at the end of the job."""
 WAIT_S = 60.0
-"""The seconds for which the launcher of the home folder waits for the files of other nodes at the end of the job."""
+"""The seconds for which the launcher of rank 0 waits for the files of other nodes at the end of the job."""
 SENDER_S = 90.0
-LOOK_S = 0.5
-ENDED = ("completed", "failed", "interrupted")
-OF_THE_TRAINER = ("tb", "values", "not_finite")
-Process = subprocess.Popen[bytes]
+LOOK_S = 1.0
 
 
 class Collection:
-    """The processes that collect a job's files while it runs: this node's sender, and on the home node the receiver.
+    """The files of a job's nodes at the URL of `--collect`, and the process that writes those of this node there."""
 
-    The home node is the node whose run folder gets the files of all nodes.
-    """
-
-    def __init__(self, folder: Path, sender: Process, receiver: Process | None) -> None:
-        self._folder, self._sender, self._receiver = folder, sender, receiver
+    def __init__(self, job: Plan, url: str) -> None:
+        self.url, self._nodes = url, job.request.nnodes
+        # An error of the URL is one of the launch, before the job starts.
+        self._store = Store(url)
+        self._sender = subprocess.Popen(
+            command("workbench.collect.beside", str(job.folder), str(self._nodes)),
+            env=environment() | {URL: url},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # a Ctrl-C at the launcher must not end it before the last files are written
+        )
 
     def finish(self) -> None:
-        """Send the remaining files of this node; on the home node, also wait for the files of the other nodes."""
-        end(self._sender, SENDER_S)
-        if self._receiver:
-            wait_for_nodes(self._folder)
-            end(self._receiver, LISTENING_S)
+        """Write the remaining files of this node, and end the process that does so."""
+        if self._sender.poll() is not None:
+            return
+        try:
+            self._sender.communicate(DONE, SENDER_S)
+        except (OSError, subprocess.TimeoutExpired):
+            self._sender.kill()
+            self._sender.wait()
 
+    def of_all_nodes(self) -> Path:
+        """Return a local folder with the files of all nodes, after all have written theirs, or `WAIT_S` seconds.
 
-def address_of(request: Request) -> Address | None:
-    """Return the address to which the nodes send their files (option `--collect`); None if files are not collected.
+        Raises:
+            WorkbenchError: The URL cannot be read.
+        """
+        deadline, is_said = time.monotonic() + WAIT_S, False
+        while (late := self._late()) and time.monotonic() < deadline:
+            if not is_said:
+                note(f"waiting for the files of {late}")
+                is_said = True
+            time.sleep(LOOK_S)
+        return local_path(self.url)
 
-    Raises:
-        UsageProblem: The address is wrong.
-    """
-    if request.collect is None:
-        return None
-    return parse_address(request.collect, request.rdzv_endpoint.rpartition(":")[0])
+    def _late(self) -> str:
+        """Return the nodes that have not yet written all of their files as text; empty if there is none."""
+        nodes: dict[str, Node] = self._store.read(NODES, Node, NODE_FILE)
+        late = [name for name, node in nodes.items() if not node.ended]
+        if not late and len(nodes) < self._nodes:
+            return f"{self._nodes - len(nodes)} more nodes"
+        return ", ".join(late)
 
 
 @contextlib.contextmanager
 def collecting(job: Plan) -> Iterator[Collection | None]:
-    """Yield the `Collection` of a job that starts now; None if the files of its nodes are not collected.
-
-    Inside this context, the collection token is removed from the environment, so that the ranks do not get it.
+    """Yield the `Collection` of a job that starts now; None without `--collect`.
 
     Raises:
-        WorkbenchError: The address is wrong, or there is no token.
+        WorkbenchError: The URL cannot be used.
     """
-    address = address_of(job.request)
-    if address is None:
-        yield None
-        return
-    token = read_token(job.request.token_file)
-    # The ranks need no token.
-    before = os.environ.pop(VARIABLE, None)
+    collection = Collection(job, job.request.collect) if job.request.collect else None
     try:
-        yield started(job, address, token)
+        yield collection
     finally:
-        if before is not None:
-            os.environ[VARIABLE] = before
+        if collection:
+            collection.finish()
 
 
-def started(job: Plan, address: Address, token: bytes) -> Collection:
-    """Start the sender of this node, and the receiver if `address` is on this machine and still free.
+def folder_to_explain(job: Plan, collection: Collection | None, first_rank: int | None) -> Path:
+    """Return the folder whose files explain a failed job.
 
-    Sender and receiver prove with `token` that they belong to the same job. First the files of an earlier run are moved
-    away; our trainer itself does this only on the node of rank 0.
+    On the node of rank 0 it has the files of all nodes. `first_rank` is the lowest rank of this node, None if unknown.
     """
-    folder, receiver = job.folder, None
-    if job.earlier_files is None and read_manifest(folder / "run.json").get("status") in ENDED:
-        set_aside_earlier_run(folder, OF_THE_TRAINER)
-    if address.is_free_here():
-        set_aside_nodes(folder)
-        receiver = beside(token, "listen", str(folder), address.url, str(job.request.nnodes))
-        wait_until_listening(address)
-    return Collection(folder, beside(token, "send", str(folder), address.url), receiver)
-
-
-def set_aside_nodes(folder: Path) -> None:
-    """Move the files that nodes sent to `folder` in an earlier run to the subfolder `previous/`."""
-    nodes = read_node_list(folder)
-    if nodes:
-        target = folder / "previous" / start_stamp({"started_ns": nodes.started_ns}) / NODES
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(folder / NODES, target)
-
-
-def beside(token: bytes, mode: str, *arguments: str) -> Process:
-    """Start a receiver (`mode` is `listen`) or a sender (`send`) as a process; `arguments` go to its command line.
-
-    The token is passed in the environment of the process, which only the same user can read.
-    """
-    return subprocess.Popen(
-        command("workbench.collect.running", mode, *arguments),
-        env=environment() | {VARIABLE: token.decode()},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,  # a Ctrl-C at the launcher must not end it before the last files are sent
-    )
-
-
-def wait_until_listening(address: Address) -> None:
-    """Wait until the receiver at `address` accepts connections, at most `LISTENING_S` seconds."""
-    deadline = time.monotonic() + LISTENING_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.create_connection((address.host, address.port), 1.0):
-            return
-        time.sleep(LOOK_S / 5)
-
-
-def wait_for_nodes(folder: Path) -> None:
-    """Wait until each node has sent all of its files to `folder` or has gone silent, at most `WAIT_S` seconds."""
-    deadline, is_said = time.monotonic() + WAIT_S, False
-    while (late := late_nodes(read_node_list(folder))) and time.monotonic() < deadline:
-        if not is_said:
-            note(f"waiting for the files of {', '.join(late)}")
-            is_said = True
-        time.sleep(LOOK_S)
-
-
-def late_nodes(nodes: NodeList | None) -> list[str]:
-    """Return the names of the nodes that have recently sent something, but not yet all of their files."""
-    known = nodes.nodes if nodes else {}
-    recent_ns = time.time_ns() - int(SILENT_S * 1e9)
-    return [name for name, node in known.items() if not node.ended and node.last_ns > recent_ns]
-
-
-def end(process: Process, patience_s: float) -> None:
-    """Ask a sender or receiver on its stdin to end, and wait until it has; kill it after `patience_s` seconds."""
+    if collection is None:
+        return job.folder
+    note(f"the files of all nodes: workbench inspect {without_credentials(collection.url)}")
+    if first_rank:
+        return job.folder
     try:
-        process.communicate(DONE, patience_s)
-    except (OSError, subprocess.TimeoutExpired):
-        process.kill()
-        process.wait()
+        return collection.of_all_nodes()
+    except WorkbenchError as error:
+        note(f"{error.message}: this is the answer of this node alone")
+        return job.folder

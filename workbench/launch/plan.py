@@ -57,7 +57,6 @@ class Request:
     max_restarts: int = 0
     collect: str | None = None
     """The address HOST:PORT of the receiver of all nodes' files; without a host, it is that of the rendezvous."""
-    token_file: Path | None = None
     image: str | None = None
     """The container image of a job for Kubernetes."""
     trainer: str = OWN_TRAINER

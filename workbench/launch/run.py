@@ -21,7 +21,7 @@ from workbench.errors import UsageProblem
 from workbench.launch import scheduler
 from workbench.launch.agent import Outcome, start
 from workbench.launch.breakdowns import breakdowns
-from workbench.launch.collection import collecting
+from workbench.launch.collection import Collection, collecting, folder_to_explain
 from workbench.launch.earlier_run import set_aside_earlier_run
 from workbench.launch.environment import from_environment
 from workbench.launch.plan import Plan, Request, plan, refuse_missing_checkpoint
@@ -50,12 +50,13 @@ def run(request: Request) -> Exit:
         return dry_run(job)
     refuse_missing_checkpoint(job)
     warn_of_clashes()
-    outcome = launch(job)
+    with collecting(job) as collection:
+        outcome = launch(job, collection)
     if outcome.status == "interrupted":
         note(f"interrupted; what was recorded is in {job.folder}")
         return Exit.INTERRUPTED
     if outcome.status == "failed":
-        diagnose(job, outcome)
+        diagnose(job, outcome, folder_to_explain(job, collection, outcome.first_rank))
         return Exit.FINDINGS
     for table in breakdowns(job):
         print(table)
@@ -88,8 +89,11 @@ def give_to_scheduler(job: Plan) -> Exit:
     return Exit.OK
 
 
-def launch(job: Plan) -> Outcome:
-    """Run the job, show its progress, record its outcome in `run.json`, and return the outcome."""
+def launch(job: Plan, collection: Collection | None = None) -> Outcome:
+    """Run the job, show its progress, record its outcome in `run.json`, and return the outcome.
+
+    `collection` brings the files of the job's nodes together; None if they are not collected.
+    """
     began = time.time()
     is_command = job.request.command is not None
     with in_spite_of_disk("the start of the job"):
@@ -101,14 +105,13 @@ def launch(job: Plan) -> Outcome:
     note(announcement(job))
     # A user's program prints its own steps, and a display that redraws the screen would be mixed with them.
     display = LiveDisplay(job.folder, began, trouble_only=is_command) if job.request.watch else nullcontext()
-    with collecting(job) as collection:
-        with display:
-            outcome = start(job)
-        # Before the last files are sent, among which is run.json.
-        with in_spite_of_disk("the end of the job"):
-            record_outcome(job.folder, began, outcome)
-        if collection:
-            collection.finish()
+    with display:
+        outcome = start(job)
+    # Before the last files are written to the URL, among which is run.json.
+    with in_spite_of_disk("the end of the job"):
+        record_outcome(job.folder, began, outcome)
+    if collection:
+        collection.finish()
     return outcome
 
 
@@ -140,13 +143,16 @@ def ends(outcome: Outcome) -> str:
     return "".join(texts[:MOST_RANKS])
 
 
-def diagnose(job: Plan, outcome: Outcome | None = None) -> None:
-    """Analyse the files of a failed job, and print why it failed; if the analysis itself fails, print its error."""
+def diagnose(job: Plan, outcome: Outcome | None = None, folder: Path | None = None) -> None:
+    """Analyse the files of a failed job, and print why it failed; if the analysis itself fails, print its error.
+
+    `folder` has the files; None means the folder of the job.
+    """
     # Where the folder of the run cannot be written, the logs are elsewhere.
     logs = outcome.logs if outcome and outcome.logs and not outcome.logs.is_relative_to(job.logs) else job.logs
     note(f"the job failed{ends(outcome) if outcome else ''}; logs in {logs}")
     try:
-        recorded = discover(job.folder)
+        recorded = discover(folder or job.folder)
         report = ask(JOINED, recorded, Options())
     except WorkbenchError as error:
         complain(error.message, error.hint)

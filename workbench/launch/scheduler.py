@@ -10,12 +10,12 @@ import sys
 from collections.abc import Sequence
 
 from analyzers.errors import MissingExtra
-from workbench.collect.token import VARIABLE
 from workbench.command_options.options import Scheduler
 from workbench.console import note
 from workbench.errors import UsageProblem
 from workbench.launch import kubernetes
 from workbench.launch.plan import Plan, Request
+from workbench.remote.urls import without_credentials
 
 
 def shell(job: Plan) -> str:
@@ -37,7 +37,7 @@ def submit(job: Plan) -> None:
         note(f"submitted as job {answer.partition(';')[0]}; follow it with: workbench watch {job.folder}")
     elif job.request.scheduler == Scheduler.KUBERNETES:
         note(run_submission(["kubectl", "apply", "-f", "-"], shell(job)))
-        note("the pod that ends in -home gets all files; ask it: kubectl exec NAME-home -- workbench inspect /home")
+        note(f"the files of all nodes come to: workbench inspect {without_credentials(job.request.collect or '')}")
     else:
         note(run_submission(shlex.split(torchx_command(job))))
 
@@ -71,20 +71,10 @@ def sbatch_script(job: Plan) -> str:
 # sbatch takes partition, account, time and devices from SBATCH_PARTITION, SBATCH_ACCOUNT, SBATCH_TIMELIMIT
 # and SBATCH_GPUS_PER_NODE.
 set -euo pipefail
-{token_line(job.request)}head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 rendezvous=$head:$((20000 + SLURM_JOB_ID % 10000))  # two jobs may share a head node
 srun {shlex.join(launcher(job.request))} --rdzv-endpoint "$rendezvous" {shlex.join(job_arguments(job.request))}
 """
-
-
-def token_line(request: Request) -> str:
-    """Return the line of a Slurm script that makes a random collection token; `srun` passes it to all nodes.
-
-    The line is empty if the nodes send no files, or if the user has given a file with a token.
-    """
-    if request.collect is None or request.token_file:
-        return ""
-    return f"export {VARIABLE}=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')  # srun passes it to the nodes\n"
 
 
 def launcher(request: Request) -> list[str]:
@@ -108,7 +98,6 @@ def options(request: Request) -> list[str]:
         "--timeout": request.timeout,
         "--profile-step": request.profile_step,
         "--collect": request.collect,
-        "--token-file": request.token_file and request.token_file.resolve(),
     }
     words = [word for name, value in values.items() if value is not None for word in (name, str(value))]
     switches = {"--no-recorders": not request.recorders, "--no-watch": not request.watch}

@@ -1,5 +1,6 @@
 """Open the file system of a URL with fsspec, and convert errors of its libraries to errors with a hint."""
 
+import importlib
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -90,7 +91,7 @@ def web_options(url: str) -> dict[str, dict[str, Any]]:
         raise PermissionError(f"redirects to another host ({there.hostname})")
 
     async def client(**options: Any) -> Any:
-        import aiohttp
+        aiohttp = importlib.import_module("aiohttp")
 
         watch = aiohttp.TraceConfig()
         watch.on_request_redirect.append(check)

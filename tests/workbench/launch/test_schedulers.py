@@ -37,42 +37,26 @@ def test_torchx_starts_the_trainer():
     assert told.rstrip().endswith("-m trainer -- --module llama3 --config llama3_debugmodel --training.steps 7")
 
 
-def test_nodes_of_slurm_get_a_token_of_their_own_to_send_files():
-    script = launch("--nnodes", "4", "--scheduler", "slurm", "--collect", ":29501", "--dry-run").stdout
+def test_nodes_of_slurm_write_their_files_to_one_url():
+    script = launch("--nnodes", "4", "--scheduler", "slurm", "--collect", "s3://bucket/run", "--dry-run").stdout
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
-    [line] = [line for line in script.splitlines() if line.startswith("export WORKBENCH_TOKEN=")]
-    made = subprocess.run(["bash", "-c", f"{line}\nenv"], capture_output=True, text=True, check=True).stdout
-    [token] = [line.partition("=")[2] for line in made.splitlines() if line.startswith("WORKBENCH_TOKEN=")]
-    assert len(token) == 64
-    assert script.index(line) < script.index("\nsrun ")
-    assert "--collect :29501" in script
-    given = launch(
-        "--nnodes", "4", "--scheduler", "slurm", "--collect", ":29501", "--token-file", "t", "--dry-run"
-    ).stdout
-    assert "WORKBENCH_TOKEN" not in given
-    assert f"--token-file {Path.cwd() / 't'}" in given
+    assert "--collect s3://bucket/run" in script
 
 
-def manifest(*words):
+def test_a_job_for_kubernetes_writes_the_files_of_its_pods_to_a_url():
     yaml = pytest.importorskip("yaml")
-    asked = ["--scheduler", "kubernetes", "--image", "reg.example.com/train:1", "--nnodes", "4", "--dry-run"]
-    command = [sys.executable, "-m", "workbench", "launch", *asked, *words]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
-    assert printed.stderr == ""
-    documents = list(yaml.safe_load_all(printed.stdout))
-    return {(document["kind"], document["metadata"]["name"].endswith("-home")): document for document in documents}
-
-
-def test_a_job_for_kubernetes_has_a_pod_for_the_files_of_all_nodes():
     words = ["-c", "import os; print('a: #b $(HOME) \u00e9')"]
-    objects = manifest("--nproc", "8", "--", sys.executable, *words)
-    assert set(objects) == {
-        *(("PersistentVolumeClaim", True), ("Pod", True), ("Service", True), ("Service", False), ("Job", False))
-    }
-    job, pod, network = objects["Job", False], objects["Pod", True], objects["Service", False]
-    name = job["metadata"]["name"]
-    assert (job["apiVersion"], pod["apiVersion"], network["apiVersion"]) == ("batch/v1", "v1", "v1")
-    spec = job["spec"]
+    asked = ["--scheduler", "kubernetes", "--image", "reg.example.com/train:1", "--nnodes", "4", "--dry-run"]
+    command = [*asked, "--nproc", "8", "--collect", "s3://bucket/run", "--", sys.executable, *words]
+    printed = subprocess.run(
+        [sys.executable, "-m", "workbench", "launch", *command],
+        capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert printed.stderr == ""
+    network, job = yaml.safe_load_all(printed.stdout)
+    assert (network["kind"], job["kind"]) == ("Service", "Job")
+    name, spec = job["metadata"]["name"], job["spec"]
+    assert (job["apiVersion"], network["apiVersion"]) == ("batch/v1", "v1")
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 4, 4)
     assert (spec["backoffLimit"], spec["template"]["spec"]["restartPolicy"]) == (0, "Never")
     assert spec["template"]["spec"]["subdomain"] == network["metadata"]["name"] == name
@@ -82,24 +66,16 @@ def test_a_job_for_kubernetes_has_a_pod_for_the_files_of_all_nodes():
     [node] = spec["template"]["spec"]["containers"]
     launched = node["command"]
     assert launched[:4] == ["workbench", "launch", "--rdzv-endpoint", f"{name}-0.{name}:29500"]
-    home = objects["Service", True]
-    assert launched[4:6] == ["--collect", f"{home['metadata']['name']}:{home['spec']['ports'][0]['port']}"]
+    assert launched[launched.index("--collect") + 1] == "s3://bucket/run"
     assert launched[launched.index("--") + 1 :] == [sys.executable, "-c", words[1].replace("$(", "$$(")]
-    assert home["spec"]["selector"] == pod["metadata"]["labels"]
-    [receiver] = pod["spec"]["containers"]
-    assert receiver["command"] == ["workbench", "collect", "/home", "--listen", "0.0.0.0:29501", "--nodes", "4"]
-    claim = pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"]
-    assert claim == objects["PersistentVolumeClaim", True]["metadata"]["name"]
-    assert receiver["volumeMounts"] == [{"name": "home", "mountPath": "/home"}]
-    secret = {"valueFrom": {"secretKeyRef": {"name": "workbench-token", "key": "token"}}, "name": "WORKBENCH_TOKEN"}
-    assert receiver["env"] == node["env"] == [secret]
-    names = [document["metadata"]["name"] for document in objects.values()]
-    assert all(len(each) <= 63 and each.replace("-", "").isalnum() and each.islower() for each in names)
+    assert len(name) <= 63
+    assert name.replace("-", "").isalnum()
+    assert name.islower()
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [([], "no image"), (["--image", "x", "--collect", ":1"], "has a receiver of its own")],
+    [([], "no image"), (["--image", "x"], "the disk of a pod is gone")],
 )
 def test_what_kubernetes_needs_is_said(options, says):
     ended = launch("--scheduler", "kubernetes", "--dry-run", *options)
