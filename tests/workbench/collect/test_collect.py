@@ -199,8 +199,13 @@ def start_node(name, folder, rendezvous, home, output):
 def test_two_launchers_bring_their_files_together(tmp_path):
     home, says, port = tmp_path / "home", [tmp_path / "n0.txt", tmp_path / "n1.txt"], free_port()
     with says[0].open("wb") as first, says[1].open("wb") as second:
-        nodes = [start_node(f"n{i}", tmp_path / f"n{i}", port, home, to) for i, to in enumerate((first, second))]
-        assert [node.wait(300) for node in nodes] == [1, 1]
+        head = start_node("n0", tmp_path / "n0", port, home, first)
+        # The first node has the rendezvous and rank 0: when its rank gives up, the other launcher ends, too.
+        deadline = time.monotonic() + 60
+        while not (home / "nodes" / "n0" / "node.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        other = start_node("n1", tmp_path / "n1", port, home, second)
+        assert (head.wait(300), other.wait(300)) == (1, 1)
     report = incident.analyze(home)
     assert (report.verdict.kind, report.verdict.missing) == ("host_stuck", [])
     [stuck] = report.verdict.ranks
