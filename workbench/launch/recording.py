@@ -75,6 +75,4 @@ def recorder_settings(recorded: dict[str, object]) -> dict[str, str]:
     given = os.environ.get("PYTHONPATH")
     # First, because Python imports only one `sitecustomize`.
     entries = [str(START_UP), *([given] if given else [])]
-    hook = {"PYTHONPATH": os.pathsep.join(entries), VARIABLE: json.dumps(recorded | {"root": str(PACKAGE_ROOT)})}
-    # Otherwise Kineto prints two lines for each profile.
-    return hook | ({} if "KINETO_LOG_LEVEL" in os.environ else {"KINETO_LOG_LEVEL": "6"})
+    return {"PYTHONPATH": os.pathsep.join(entries), VARIABLE: json.dumps(recorded | {"root": str(PACKAGE_ROOT)})}

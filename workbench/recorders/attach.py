@@ -23,11 +23,12 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from workbench.recorders.files import RankInfo
+from workbench.recorders.files import RankInfo, require_descriptors
 from workbench.recorders.hang.flight_recorder import FlightRecorder
 from workbench.recorders.hang.heartbeat import DONE, NO_GROUP, Heartbeat
 from workbench.recorders.hang.rank_exit import remember_stack
-from workbench.recorders.startup.hook import note_errors, safely
+from workbench.recorders.own_files import note_failure
+from workbench.recorders.startup.hook import hide_our_frames, note_errors, safely
 from workbench.recorders.startup.settings import is_recorded_by_launcher
 from workbench.recorders.timing.step_log import StepRecorder
 
@@ -119,7 +120,10 @@ def attach(
 def default_timeout() -> float:
     """Return the timeout of collectives in the default process group, in seconds."""
     group = dist.distributed_c10d._get_default_group()  # noqa: SLF001
-    return float(group._get_backend(group._device_types[0]).options._timeout.total_seconds())  # noqa: SLF001
+    try:
+        return float(group._get_backend(group._device_types[0]).options._timeout.total_seconds())  # noqa: SLF001
+    except (AttributeError, IndexError, RuntimeError):  # a backend without options, or of the script
+        return float(dist.constants.default_pg_timeout.total_seconds())
 
 
 class Attached:
@@ -139,7 +143,9 @@ class Attached:
         *,
         train_timeout_s: float | None = None,
     ) -> None:
+        require_descriptors()
         warn_without_ring()
+        self._pid = os.getpid()
         FlightRecorder.prepare(folder)
         self._steps, self._on_error = steps, on_error
         path = folder / "steps" / f"heartbeat_{RankInfo.here().rank}.bin"
@@ -147,7 +153,11 @@ class Attached:
         self._beat()
         train_s = train_timeout_s or timeout_s
         self.flight = FlightRecorder(folder, init_timeout_s=timeout_s, train_timeout_s=train_s)
-        self.flight.start()
+        try:
+            self.flight.start()
+        except Exception:
+            self.flight.close()
+            raise
         self._beat()  # starting takes seconds on a busy host, in which this rank does not stall
         self._check_interval_s = min(LONGEST_CHECK_INTERVAL_S, min(timeout_s, train_s) / CHECKS_PER_TIMEOUT)
         self._ended = threading.Event()
@@ -167,10 +177,14 @@ class Attached:
     def close(self) -> None:
         """Record how the rank ended: without an error, or with an exception or a failing call of `sys.exit`.
 
-        This method is called when the interpreter exits, but not after `os._exit`.
+        This method is called when the interpreter exits, but not after `os._exit`. It does nothing in a forked child,
+        whose end says nothing about the rank.
         """
-        if self._ended.is_set():
+        if self._ended.is_set() or os.getpid() != self._pid:
             return
+        safely(self._close)
+
+    def _close(self) -> None:
         sys.exit = self._previous_exit
         if error := self._exit or self._hidden_error():
             self._record(error)
@@ -187,7 +201,8 @@ class Attached:
         Python keeps such an exception in `sys.last_value`. Return None if there is no exception, or if this object's
         hook is still installed.
         """
-        return None if sys.excepthook == self._uncaught else getattr(sys, "last_value", None)
+        hook = getattr(sys, "excepthook", None)
+        return None if hook == self._uncaught else getattr(sys, "last_value", None)
 
     def _exiting(self, status: str | int | None = None) -> NoReturn:
         """Exit like `sys.exit`, which this method replaces; remember the SystemExit if its status means a failure.
@@ -245,7 +260,12 @@ class Attached:
                     self._beat_unless_ended(NO_GROUP)
                     before = now
                     continue
+                if now:
+                    self.flight.refresh()  # the script may have taken the signal that requests stacks
             except (RuntimeError, KeyError, ValueError):  # groups come and go on the main thread
+                continue
+            except OSError as error:  # the folder was removed, or its disk is full
+                note_failure(error)
                 continue
             if now != before:
                 self._beat_unless_ended()
@@ -267,16 +287,19 @@ class Attached:
 
         This method replaces `sys.excepthook` and has the same arguments.
         """
-        self._previous_hook(kind, error, trace)
-        self._record(error.with_traceback(trace))
+        error.__traceback__ = trace
+        hide_our_frames(error)
+        self._previous_hook(kind, error, error.__traceback__)
+        if os.getpid() == self._pid:
+            safely(lambda: self._record(error))
 
     def _record(self, error: BaseException) -> None:
         self._ended.set()
         self._heartbeat.flush()
         step, phase = self._position
-        if self._on_error:
-            self._on_error(error)
-        self.flight.failed(error, step=step, phase=phase)
+        if on_error := self._on_error:
+            safely(lambda: on_error(error))
+        safely(lambda: self.flight.failed(error, step=step, phase=phase))
         self.flight.stop_serving()
 
 

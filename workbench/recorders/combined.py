@@ -1,6 +1,5 @@
 """All recorders in one class, for a training loop that calls them itself."""
 
-import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -59,7 +58,6 @@ class Recorders:
     @staticmethod
     def prepare(options: RecorderOptions) -> None:
         """Set the environment variables that PyTorch reads when the process group is created."""
-        os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # otherwise Kineto prints two lines per profiler session
         FlightRecorder.prepare(options.folder, options.trace_buf_size)
 
     @contextmanager

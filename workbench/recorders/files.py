@@ -1,13 +1,18 @@
 """The rank of this process, and functions that write a file completely or not at all."""
 
+import errno
 import json
 import os
+import resource
 import socket
+import stat
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+SPARE_DESCRIPTORS = 32
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,7 @@ def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # With the process id, because two processes that write the same file must not share a draft.
     draft = path.with_name(f".{path.name}.{os.getpid()}")
+    remove_other(draft)
     try:
         if private:
             draft.touch(mode=0o600)
@@ -78,6 +84,28 @@ def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
         raise
 
 
+def remove_other(path: Path) -> None:
+    """Remove what stands in place of a file of ours but is no regular file of its own: a link or a pipe.
+
+    To write through a link would change a file that is not ours, and to open a pipe would wait for a reader.
+    """
+    with suppress(FileNotFoundError):
+        mode = path.lstat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            path.unlink()
+
+
+def require_descriptors() -> None:
+    """Raise OSError if so few file descriptors are left that the recorders could take those that the script needs."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    except FileNotFoundError:  # no Linux
+        used = 0
+    if limit - used < SPARE_DESCRIPTORS:
+        raise OSError(errno.EMFILE, f"only {limit - used} more open files are permitted")
+
+
 def write_json(path: Path, value: object, *, private: bool = False) -> None:
     """Write `value` as indented JSON, atomically, with the permissions that `write_bytes` describes."""
     write_bytes(path, json.dumps(value, indent=1).encode() + b"\n", private=private)
@@ -86,6 +114,19 @@ def write_json(path: Path, value: object, *, private: bool = False) -> None:
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file; None if it does not exist or is not valid JSON."""
     try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return json.loads(read_regular(path))
+    except (OSError, ValueError, RecursionError):
         return None
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the content of a regular file.
+
+    Raises:
+        OSError: It cannot be read, or it is a link, a pipe or a device, which would lead elsewhere or never end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return file.read()

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 from weakref import ref
 
-from workbench.recorders.files import write_bytes
+from workbench.recorders.files import remove_other, write_bytes
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -33,7 +33,7 @@ HIGHEST_DESCRIPTOR = 1024
 DESCRIPTORS = 128
 """The number of descriptors below the highest one that recorders use."""
 CATCH_UP_S = 0.1
-_noted: set[str] = set()
+_noted: list[str] = []
 
 
 def note(text: str) -> None:
@@ -44,14 +44,14 @@ def note(text: str) -> None:
 
 
 def note_failure(error: BaseException) -> None:
-    """Print why something is not recorded; only once in a process for each type of error, and once for all of files."""
+    """Print why something is not recorded, unless this process has printed such a line before."""
     kind, why = type(error).__name__, str(error)
     if isinstance(error, OSError):
         # Not the system's sentence, such as that of a full disk: in the log of a job that fails later it would look
         # like the cause.
         kind, why = "OSError", f"{error.filename}"
-    if kind not in _noted:
-        _noted.add(kind)
+    _noted.append(kind)
+    if len(_noted) == 1:
         code = errno.errorcode.get(getattr(error, "errno", None) or 0, kind)
         note(f"not recorded, and the job continues ({code}: {why})")
 
@@ -120,6 +120,7 @@ class OwnFile:
         self._is_torn = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            remove_other(path)
             self._open(os.O_CREAT | (0 if append else os.O_TRUNC))
         except OSError as error:
             note_failure(error)
@@ -191,7 +192,7 @@ class OwnFile:
 
     def _open(self, flags: int) -> None:
         # Without O_NONBLOCK, a pipe that nobody reads from would keep the job waiting.
-        fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | self._flags | flags, 0o666)
+        fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | self._flags | flags, 0o666)
         status = os.fstat(fd)
         is_other = self._inode >= 0 and (self._device, self._inode) != (status.st_dev, status.st_ino)
         if is_other or not stat.S_ISREG(status.st_mode):

@@ -9,8 +9,8 @@ uses the standard library only. `FlightRecorder.start` starts it; by hand, for a
 import argparse
 import contextlib
 import os
-import shutil
 import socket
+import stat
 import sys
 import threading
 import time
@@ -21,7 +21,7 @@ from pathlib import Path
 from workbench.recorders.files import read_json, write_json
 from workbench.recorders.hang.dump_round import take_round
 from workbench.recorders.hang.node_health import save_in_background
-from workbench.recorders.hang.rank_process import RankProcess, is_running
+from workbench.recorders.hang.rank_process import RankProcess, is_running, read_side_file
 from workbench.recorders.own_files import note, remove_file
 
 POLL_S = 0.2
@@ -37,6 +37,8 @@ SETTLE_S = 3.0  # how long the other ranks get to reach that state
 MAX_SETS = 8  # each set interrupts the ranks: a job that stalls again and again must still train
 HEALTH_S = 20.0  # how long the end of the collector waits for what the node says
 BY_HAND = "by hand"
+SOCKET_FOLDER, SOCKET_NAME = "wb_", "rank"
+"""How `FlightRecorder` names the Unix socket of a rank, and how its folder's name begins."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ class Cause:
 class Plan:
     """The arguments of a collector: run folder, global ranks of this node, number of restarts so far, and timeouts.
 
-    `init_timeout_s` is the timeout of collectives, in seconds, until a rank has finished its first step; afterwards
-    `train_timeout_s` applies.
+    `started_by` is the id of the process that started the collector, 0 if that is no rank. `init_timeout_s` is the
+    timeout of collectives, in seconds, until a rank has finished its first step; afterwards `train_timeout_s` applies.
     """
 
     folder: Path
@@ -81,6 +83,7 @@ class Plan:
     attempt: int
     init_timeout_s: float
     train_timeout_s: float
+    started_by: int = 0
 
 
 class Collector:
@@ -89,8 +92,8 @@ class Collector:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.dumps = plan.folder / "dumps"
-        self.workers = [RankProcess(plan.folder, rank, plan.attempt) for rank in plan.ranks]
-        self._started_by = os.getppid()
+        is_of_the_job = plan.started_by != 0
+        self.workers = [RankProcess(plan.folder, rank, plan.attempt, trusted=is_of_the_job) for rank in plan.ranks]
         self._reported_dead: set[int] = set()
         self._last_dump_ns = 0
         self._sets = 0
@@ -112,8 +115,8 @@ class Collector:
         if self._health:
             self._health.join(HEALTH_S)
         for worker in self.workers:
-            if worker.side_file and worker.side_file["server"].startswith("/"):
-                shutil.rmtree(Path(worker.side_file["server"]).parent, ignore_errors=True)
+            if worker.side_file:
+                remove_socket(Path(worker.side_file["server"]))
 
     def _collect_if_possible(self, cause: Cause) -> None:
         """Take dumps; where they cannot be written, write why to the log of this process, and let the ranks go on."""
@@ -158,7 +161,7 @@ class Collector:
         known = [worker for worker in self.workers if worker.side_file]
         if not known:
             # The rank that started this process ended before it had written its side file.
-            return os.getppid() != self._started_by
+            return not is_running(self.plan.started_by)
         return all(worker.has_exited or worker.ended_cleanly for worker in known)
 
     def _cause(self) -> Cause | None:
@@ -246,7 +249,7 @@ class Collector:
 
     def _requests(self) -> list[Path]:
         ranks = set(self.plan.ranks)
-        return [path for path in self.dumps.glob(".ask_*.json") if int(path.stem.rpartition("_")[2]) in ranks]
+        return [path for rank in ranks if (path := self.dumps / f".ask_{rank}.json").exists()]
 
     def _answer_requests(self) -> None:
         """Delete the ranks' request files if all requested dumps are taken, or if no more dumps will be taken.
@@ -256,6 +259,16 @@ class Collector:
         if not self._any_moved() or self._sets >= MAX_SETS:
             for path in self._requests():
                 remove_file(path)
+
+
+def remove_socket(path: Path) -> None:
+    """Remove the Unix socket of a rank and its folder, if these are what `FlightRecorder` makes, and nothing else."""
+    if path.name != SOCKET_NAME or not path.parent.name.startswith(SOCKET_FOLDER):
+        return
+    with contextlib.suppress(OSError):
+        if stat.S_ISSOCK(path.lstat().st_mode) and path.lstat().st_uid == os.geteuid():
+            path.unlink()
+            path.parent.rmdir()
 
 
 def is_deleted(folder: Path) -> bool:
@@ -307,14 +320,15 @@ def claim_set(dumps: Path) -> Path:
 
 
 def ranks_on_this_host(folder: Path) -> tuple[list[int], int]:
-    """Return (ranks of the run whose process runs on this host, ascending; number of restarts).
+    """Return (ranks of the run whose process provably runs on this host, ascending; number of restarts).
 
     Both are read from the files `groups_R.json`, which each rank R has written.
     """
-    found = [side for path in (folder / "dumps").glob("groups_*.json") if (side := read_json(path))]
-    attempt = max((int(side["attempt"]) for side in found), default=0)
-    here = (s for s in found if s["attempt"] == attempt and s["host"] == socket.gethostname() and is_running(s["pid"]))
-    return sorted(int(side["rank"]) for side in here), attempt
+    names = (path.stem.partition("_")[2] for path in (folder / "dumps").glob("groups_*.json"))
+    found = [side for name in names if name.isdecimal() and (side := read_side_file(folder, int(name)))]
+    attempt = max((side["attempt"] for side in found), default=0)
+    here = [side["rank"] for side in found if side["host"] == socket.gethostname()]
+    return sorted(rank for rank in here if RankProcess(folder, rank, attempt).process is not None), attempt
 
 
 def once(folder: Path) -> Path | None:
@@ -338,6 +352,7 @@ def main() -> None:
     parser.add_argument("--attempt", type=int, default=0)
     parser.add_argument("--init-timeout", type=float, default=300.0)
     parser.add_argument("--train-timeout", type=float, default=100.0)
+    parser.add_argument("--started-by", type=int, default=os.getppid())
     asked = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
         if asked.once:
@@ -347,7 +362,8 @@ def main() -> None:
             print(set_folder)
             return
         ranks = range(asked.first_rank, asked.first_rank + asked.ranks)
-        Collector(Plan(asked.folder, ranks, asked.attempt, asked.init_timeout, asked.train_timeout)).run()
+        timeouts = (asked.init_timeout, asked.train_timeout)
+        Collector(Plan(asked.folder, ranks, asked.attempt, *timeouts, asked.started_by)).run()
 
 
 if __name__ == "__main__":

@@ -64,7 +64,8 @@ def ask_all(
 def unanswered(worker: RankProcess) -> Answer:
     """Return a rank's entry for `collection.json` as it is before any dump is requested.
 
-    The entry has the state of the rank's process and the last heartbeat. Functions that request dumps fill in the rest.
+    The entry has the state of the rank's process, the signal by which it can be asked for stacks (None if the script
+    has taken it) and the last heartbeat. Functions that request dumps fill in the rest.
     """
     beat = worker.heartbeat
     return {
@@ -74,6 +75,7 @@ def unanswered(worker: RankProcess) -> Answer:
         "answered_ns": None,
         "file": None,
         "stacks": None,
+        "stack_signal": worker.stack_signal,
         "exit_code": None,
         "process": worker.blocked_by,
         "heartbeat": None if beat is None else {key: asdict(beat)[key] for key in ("step", "phase", "time_ns")},
@@ -155,10 +157,11 @@ def stacks_by_py_spy(worker: RankProcess, answer: Answer, folder: Path) -> None:
     `answer` says that there are stacks already; otherwise the outcome is recorded in `answer`.
     """
     tool = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
-    if not needs_stacks(worker, answer) or worker.side_file is None or not tool:
+    pid = worker.process
+    if not needs_stacks(worker, answer) or pid is None or not tool:
         return
     # By default py-spy pauses the process while it reads, which would delay a rank that is only slow.
-    command = [tool, "dump", "--nonblocking", "--full-filenames", "--pid", str(worker.side_file["pid"])]
+    command = [tool, "dump", "--nonblocking", "--full-filenames", "--pid", str(pid)]
     try:
         done = subprocess.run(command, capture_output=True, timeout=PY_SPY_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):

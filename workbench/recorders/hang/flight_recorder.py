@@ -12,10 +12,10 @@ heartbeat. In an `except` block call `failed(error)` before you raise the error 
 
 import contextlib
 import ctypes
-import faulthandler
 import importlib
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,12 +28,14 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
-from workbench.recorders import automatic
-from workbench.recorders.files import RankInfo
+from workbench.recorders import automatic, signals
+from workbench.recorders.files import RankInfo, remove_other
 from workbench.recorders.hang.new_groups import NewGroups
 from workbench.recorders.hang.rank_exit import FatalSignalFile, TerminationDelay, ThreadErrorFile, exit_report
+from workbench.recorders.hang.rank_process import PROC_IS_THERE, listens, start_ticks
 from workbench.recorders.hang.send_recv_counts import SendRecvCounts
-from workbench.recorders.own_files import OwnFile, make_folder, remove_file, save_bytes, save_json
+from workbench.recorders.own_files import OwnFile, high_descriptor, make_folder, remove_file, save_bytes, save_json
+from workbench.recorders.quiet import torch_warnings_hidden
 
 COLLECTOR_TIMEOUT_S = 15.0
 SPARE_DESCRIPTORS = 4
@@ -41,6 +43,8 @@ c10d: Any = _distributed_c10d  # its type stubs lag behind
 world: Any = dist.distributed_c10d._world  # noqa: SLF001
 sequence_number = c10d.ProcessGroup._get_sequence_number_for_group  # noqa: SLF001
 logger = logging.getLogger(__name__)
+ORPHAN = "import os, sys; os.fork() and os._exit(0); os.execv(sys.argv[1], sys.argv[1:])"
+"""A program that starts the command in its arguments as a process whose parent has ended."""
 CHECKPOINT_GROUP = "checkpoint"
 """The description of a process group that saves checkpoints on a thread of its own, beside the training."""
 
@@ -90,7 +94,14 @@ class FlightRecorder:
         self._request = self._dumps / f".ask_{self._rank_info.rank}.json"
         # Not in the run's folder, whose path may be long: that of a Unix socket has at most 107 bytes.
         self._socket_home = tempfile.mkdtemp(prefix="wb_")
-        self._groups = 0
+        self._written: tuple[int, int | None] | None = None
+        self._stack_signal: int | None = None
+        self._server: Any = None
+        self._messages: SendRecvCounts | None = None
+        self._new_groups: NewGroups | None = None
+        self._fatal_signal: FatalSignalFile | None = None
+        self._thread_error: ThreadErrorFile | None = None
+        self._spare: list[int] = []
         self._termination_delay = TerminationDelay(lambda: self.ask("asked", "terminated by SIGTERM"))
 
     @staticmethod
@@ -121,9 +132,13 @@ class FlightRecorder:
         remove_file(self._request)
         self._stacks = OwnFile(self._dumps / f".stacks_{self._rank_info.rank}.txt")
         if self._stacks.descriptor >= 0:
-            faulthandler.register(signal.SIGUSR2, file=self._stacks.descriptor, all_threads=True)
+            self._stack_signal = signals.free_signal()
+        if self._stack_signal is not None:
+            signals.write_stack_on(self._stack_signal, self._stacks.descriptor, all_threads=True)
         rank = self._rank_info.rank
-        self._spare = [os.open(os.devnull, os.O_RDONLY) for _ in range(SPARE_DESCRIPTORS)]
+        for name in (f"new_groups_{rank}.jsonl", f".p2p_{rank}.bin", ".collector.log"):
+            remove_other(self._dumps / name)
+        self._spare = [high_descriptor(os.open(os.devnull, os.O_RDONLY)) for _ in range(SPARE_DESCRIPTORS)]
         self._fatal_signal = FatalSignalFile(self._dumps / f"crash_{rank}.txt")
         self._thread_error = ThreadErrorFile(self._dumps / f"thread_{rank}.json", rank)
         importlib.import_module("torch._dynamo")  # otherwise the first dump with frames imports it, in seconds
@@ -131,7 +146,7 @@ class FlightRecorder:
             c10d._register_handler("workbench_fr_trace", answer_trace)  # noqa: SLF001
             # PyTorch frees the function after Python's end, which aborts the process if this was the last reference.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(answer_trace))
-        self._server = c10d._WorkerServer(f"{self._socket_home}/rank")  # noqa: SLF001
+        self._start_server()
         self.refresh()
         self._termination_delay.install()
         self._messages = SendRecvCounts(self._dumps / f".p2p_{self._rank_info.rank}.bin")
@@ -143,13 +158,29 @@ class FlightRecorder:
         if self._rank_info.local_rank == 0:
             self._start_collector()
 
-    def refresh(self) -> None:
-        """Write `groups_R.json` of this rank (R) again if the number of process groups has changed; else do nothing.
+    def _start_server(self) -> None:
+        """Start PyTorch's worker server, an HTTP server on a thread of this process.
 
-        The file has the process groups of the rank, its process id, and the address of its HTTP server.
+        It makes the process ignore SIGPIPE. A script that wants to end by SIGPIPE has no server, because that would
+        end it, too, when a client closes a connection.
         """
-        count = len(dist.distributed_c10d._world.pg_names)  # noqa: SLF001
-        if count == self._groups:
+        if signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL:
+            return
+        with torch_warnings_hidden(), signals.kept(signal.SIGPIPE):
+            self._server = c10d._WorkerServer(f"{self._socket_home}/rank")  # noqa: SLF001
+        # A forked child must not free it at its end: that would stop the server of its parent.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._server))
+
+    def refresh(self) -> None:
+        """Write `groups_R.json` of this rank (R) again if what it says has changed; else do nothing.
+
+        The file has the process groups of the rank, its process id and start time, the address of its HTTP server, and
+        the signal after which it writes its stacks: none if the script has taken that signal.
+        """
+        if self._stack_signal is not None and signal.getsignal(self._stack_signal) != signal.SIG_DFL:
+            self._stack_signal = None
+        state = (len(dist.distributed_c10d._world.pg_names), self._stack_signal)  # noqa: SLF001
+        if state == self._written:
             return
         rank_info = self._rank_info
         is_written = save_json(
@@ -161,16 +192,18 @@ class FlightRecorder:
                 "local_rank": rank_info.local_rank,
                 "host": rank_info.host,
                 "pid": rank_info.pid,
+                "start_ticks": start_ticks(rank_info.pid),
+                "stack_signal": self._stack_signal,
                 "attempt": rank_info.attempt,
                 "error_file": os.environ.get("TORCHELASTIC_ERROR_FILE"),
                 "torch": torch.__version__,
                 "backend": dist.get_backend(),
-                "server": f"{self._socket_home}/rank",
+                "server": f"{self._socket_home}/rank" if self._server is not None else "",
                 "written_ns": time.time_ns(),
                 "groups": process_groups(),
             },
         )
-        self._groups = count if is_written else 0
+        self._written = state if is_written else None
 
     def sequences(self) -> dict[str, int]:
         """Return {group name: sequence number of the last collective that this rank issued in the group}.
@@ -184,7 +217,7 @@ class FlightRecorder:
         found: dict[str, int] = {}
         # A copy, because the main thread may create groups meanwhile.
         groups = list(world.pg_names.items())
-        if groups and len(groups) != self._groups:
+        if groups and self._written is not None and len(groups) != self._written[0]:
             self.refresh()
         for group, name in groups:
             try:
@@ -210,7 +243,8 @@ class FlightRecorder:
     def _free_descriptors(self) -> None:
         """Close the file descriptors opened in reserve, so that a process at its limit of open files can write."""
         while self._spare:
-            os.close(self._spare.pop())
+            with contextlib.suppress(OSError):  # the script has closed it
+                os.close(self._spare.pop())
 
     def ask(self, reason: str, detail: str) -> bool:
         """Request dumps of this node's ranks from the node's collector; return whether they were taken in time.
@@ -232,27 +266,46 @@ class FlightRecorder:
 
         Otherwise the process would abort if it ended while a thread of the server waits for the GIL.
         """
-        self._server.shutdown()
+        # If the script has closed the server's socket, the server would never notice that it shall stop.
+        is_open = not PROC_IS_THERE or listens(os.getpid(), f"{self._socket_home}/rank")
+        if self._server is not None and is_open:
+            with torch_warnings_hidden():
+                self._server.shutdown()
 
     def close(self) -> None:
-        """Stop the HTTP server and remove all hooks at a clean end, before the process group is destroyed."""
+        """Stop the HTTP server and remove all hooks at a clean end, before the process group is destroyed.
+
+        Hooks that could not be installed are left out.
+        """
         self._free_descriptors()
         self._termination_delay.remove()
-        self._messages.remove()
-        self._new_groups.remove()
-        self._server.shutdown()
-        faulthandler.unregister(signal.SIGUSR2)
-        self._stacks.close()
-        self._fatal_signal.close()
-        self._thread_error.close()
+        if self._messages:
+            self._messages.remove()
+        if self._new_groups:
+            self._new_groups.remove()
+        self.stop_serving()
+        # Not closed: faulthandler keeps the descriptor, which a file of the script could get, if the script has taken
+        # the signal with faulthandler itself.
+        if self._stack_signal is not None:
+            signals.release(self._stack_signal)
+        if self._fatal_signal:
+            self._fatal_signal.close()
+        if self._thread_error:
+            self._thread_error.close()
+        shutil.rmtree(self._socket_home, ignore_errors=True)
 
     def _start_collector(self) -> None:
         info, (init, train) = self._rank_info, self._timeouts
         command = [
             *(sys.executable, "-P", "-m", "workbench.recorders.hang.collector", str(self._folder)),
             *("--first-rank", str(info.rank), "--ranks", str(info.local_world_size), "--attempt", str(info.attempt)),
-            *("--init-timeout", str(init), "--train-timeout", str(train)),
+            *("--init-timeout", str(init), "--train-timeout", str(train), "--started-by", str(info.pid)),
         ]
+        # A script that waits for "any child" must not meet the collector, so it becomes a child of init. But a script
+        # with a handler of SIGCHLD would be told of the process in between.
+        is_orphan = signal.getsignal(signal.SIGCHLD) in (signal.SIG_DFL, signal.SIG_IGN)
+        if is_orphan:
+            command = [sys.executable, "-I", "-S", "-c", ORPHAN, *command]
         # With -P and our folder first, no module in the user's folder is imported in place of ours.
         root = str(Path(__file__).resolve().parents[3])
         search = os.pathsep.join([root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
@@ -260,7 +313,7 @@ class FlightRecorder:
             log: Any = subprocess.DEVNULL
             with contextlib.suppress(OSError):
                 log = stack.enter_context((self._dumps / ".collector.log").open("ab"))
-            subprocess.Popen(
+            process = subprocess.Popen(
                 command,
                 env={**os.environ, "PYTHONPATH": search},
                 stdin=subprocess.DEVNULL,
@@ -269,3 +322,7 @@ class FlightRecorder:
                 # torchrun ends a worker together with its process group, which must not include the collector.
                 start_new_session=True,
             )
+        if is_orphan:
+            process.wait()
+        else:
+            process.returncode = 0  # otherwise `Popen` warns that it still runs

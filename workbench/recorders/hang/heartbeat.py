@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from workbench.recorders.files import read_regular
 from workbench.recorders.own_files import Backlog, OwnFile
 
 INTERVAL_S = 0.008
@@ -73,7 +74,7 @@ class Heartbeat:
 def read_beat(path: Path) -> Beat | None:
     """Return the content of a heartbeat file; None if the rank has not written to it yet."""
     try:
-        time_ns, step, pid, beats, phase = LAYOUT.unpack(path.read_bytes())
+        time_ns, step, pid, beats, phase = LAYOUT.unpack(read_regular(path))
     except (OSError, struct.error):
         return None
     return Beat(time_ns, step, pid, beats, phase.rstrip(b"\0").decode(errors="replace")) if beats else None

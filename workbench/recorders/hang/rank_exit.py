@@ -3,7 +3,7 @@
 After SIGTERM, the end is delayed until dumps have been taken.
 """
 
-import ctypes
+import contextlib
 import faulthandler
 import os
 import signal
@@ -13,10 +13,13 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from workbench.recorders import signals
 from workbench.recorders.memory.snapshot import Frame
-from workbench.recorders.own_files import OwnFile, remove_file, save_json
+from workbench.recorders.own_files import OwnFile, high_descriptor, remove_file, save_json
 
 EXIT_FRAMES = "workbench_frames"
+_open_files: list[OwnFile] = []
+"""The files to which faulthandler writes; it keeps only their descriptors, which another file could get."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -60,11 +63,19 @@ def exit_report(error: BaseException, *, rank: int, step: int, phase: str) -> di
         "step": step,
         "phase": phase,
         "error": type(error).__name__,
-        "message": str(error),
+        "message": message_of(error),
         "out_of_memory": is_out_of_memory(error),
         "traceback": error_frames(error),
         "time_ns": time.time_ns(),
     }
+
+
+def message_of(error: BaseException) -> str:
+    """Return the text of an exception, which is code of the script and may fail itself."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001
+        return "<exception str() failed>"
 
 
 class FatalSignalFile:
@@ -84,11 +95,13 @@ class FatalSignalFile:
             faulthandler.enable(self._file.descriptor, all_threads=True)
 
     def close(self) -> None:
-        """Turn off faulthandler at a clean end of the rank, and delete the file, which is still empty."""
+        """Delete the file, which is still empty, at a clean end of the rank.
+
+        faulthandler stays enabled, because the script may have enabled it for a file of its own meanwhile.
+        """
         if self._enabled:
-            faulthandler.disable()
-            self._file.close()
             remove_file(self._path)
+            _open_files.append(self._file)
 
 
 class ThreadErrorFile:
@@ -98,7 +111,7 @@ class ThreadErrorFile:
     """
 
     def __init__(self, path: Path, rank: int) -> None:
-        self._path, self._rank = path, rank
+        self._path, self._rank, self._pid = path, rank, os.getpid()
         remove_file(path)
         self._previous_hook = threading.excepthook
         threading.excepthook = self._uncaught
@@ -111,7 +124,7 @@ class ThreadErrorFile:
     def _uncaught(self, ended: threading.ExceptHookArgs) -> None:
         self._previous_hook(ended)
         # A SystemExit ends a thread on purpose.
-        if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit):
+        if ended.exc_value and not isinstance(ended.exc_value, SystemExit) and os.getpid() == self._pid:
             report = exit_report(ended.exc_value, rank=self._rank, step=0, phase="")
             name = ended.thread.name if ended.thread else ""
             save_json(self._path, report | {"schema": "workbench.thread/1", "thread": name})
@@ -126,58 +139,49 @@ class TerminationDelay:
     def __init__(self, last_act: Callable[[], object]) -> None:
         self._last_act = last_act
         self._pipe = (-1, -1)
-        self._previous_fd = -1
-        self._handler = lambda *_: None
 
     def install(self) -> None:
-        """Install the handler for SIGTERM; do nothing outside the main thread, or if SIGTERM already has a handler."""
-        if (
-            threading.current_thread() is not threading.main_thread()
-            or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
-        ):
+        """Install the handler for SIGTERM; do nothing if the process does not end by SIGTERM, such as with a handler.
+
+        A handler that the script installs later replaces it, and decides itself when the process ends.
+        """
+        if not signals.is_free(signal.SIGTERM):
             return
-        self._pipe = os.pipe()
-        # `set_wakeup_fd` refuses a blocking descriptor, because a full pipe would block the signal handler.
+        ends = os.pipe()
+        self._pipe = (high_descriptor(ends[0]), high_descriptor(ends[1]))
+        # A full pipe must not block the signal handler.
         os.set_blocking(self._pipe[1], False)
-        self._previous_fd = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
-        # Python writes to the wakeup descriptor only for signals that have a Python handler, even an empty one.
-        signal.signal(signal.SIGTERM, self._handler)
-        os.register_at_fork(after_in_child=self._forget_in_child)
+        signals.write_stack_on(signal.SIGTERM, self._pipe[1], all_threads=False)
+        signals.reset_in_children(signal.SIGTERM, self._forget_in_child)
         threading.Thread(target=self._wait, name="termination-delay", daemon=True).start()
 
     def remove(self) -> None:
         """Restore the default effect of SIGTERM."""
         if self._pipe[1] >= 0:
-            if self._is_installed():
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.set_wakeup_fd(self._previous_fd)
+            signals.release(signal.SIGTERM)
             # The thread that reads the other end then gets an end of file, and stops.
-            os.close(self._pipe[1])
+            with contextlib.suppress(OSError):
+                os.close(self._pipe[1])
             self._pipe = (-1, -1)
 
-    def _is_installed(self) -> bool:
-        return signal.getsignal(signal.SIGTERM) is self._handler
-
     def _forget_in_child(self) -> None:
-        """Restore the default effect of SIGTERM in a forked child, so that the signal ends the child.
-
-        A child shares a pipe with its parent. Otherwise Python would write the signal's number to this pipe, and the
-        parent would end instead of the child.
-        """
+        """Restore the default effect of SIGTERM in a forked child, which shares the pipe with its parent."""
         if self._pipe[1] >= 0:
-            signal.set_wakeup_fd(-1)
-            if self._is_installed():
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signals.release(signal.SIGTERM)
+            self._pipe = (-1, -1)
 
     def _wait(self) -> None:
         """Wait for SIGTERM on a separate thread; when it comes, call `last_act` and then end the process.
 
         A Python signal handler would not be enough: it runs on the main thread, which may be in C code for minutes.
         """
-        pipe = self._pipe[0]
-        while received := os.read(pipe, 1):
-            # A script that has a handler of its own by now, to save a checkpoint, decides itself when it ends.
-            if received[0] == signal.SIGTERM and self._is_installed():
+        received = b""
+        with contextlib.suppress(OSError):  # the script has closed our descriptors
+            received = os.read(self._pipe[0], 1)
+        if received:
+            with contextlib.suppress(Exception):
                 self._last_act()
-                ctypes.CDLL(None).signal(signal.SIGTERM, None)  # Python sets handlers on the main thread only
-                os.kill(os.getpid(), signal.SIGTERM)
+        if received or self._pipe[1] >= 0:
+            signals.release(signal.SIGTERM)
+        if received:
+            os.kill(os.getpid(), signal.SIGTERM)

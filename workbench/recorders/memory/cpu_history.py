@@ -15,6 +15,7 @@ from workbench.recorders.memory.live_blocks import LiveBlocks, blocks_before_tra
 from workbench.recorders.memory.profiler_events import FrameTable, ProfilerSession, Span
 from workbench.recorders.memory.snapshot import Details, Snapshot
 from workbench.recorders.memory.tensor_hooks import TensorHooks
+from workbench.recorders.quiet import profiler_messages_hidden, torch_warnings_hidden
 from workbench.recorders.timing.profiler_traces import TracePlan, activities, export
 
 
@@ -42,7 +43,7 @@ class CpuHistory:
         self._hooks, self._traces = hooks, traces
         self._blocks, self._frames = LiveBlocks(window + 1), FrameTable()
         self._session: profile | None = None
-        self._step_span = ExitStack()
+        self._step_span, self._quiet = ExitStack(), ExitStack()
         self._step = 0
         self._first = True
 
@@ -61,7 +62,10 @@ class CpuHistory:
             activities=activities("cpu"), record_shapes=traced, profile_memory=True, with_stack=not self._first
         )
         self._first = False
-        self._session.start()
+        # It warns of each block that is older than the session, and such blocks are known from the hooks.
+        self._quiet.enter_context(torch_warnings_hidden())
+        with profiler_messages_hidden():
+            self._session.start()
         # PyTorch 2.13 would stop the session after the end of the interpreter, and crash.
         atexit.register(self.end)
         self._step_span.enter_context(record_function(f"ProfilerStep#{step}"))
@@ -83,6 +87,7 @@ class CpuHistory:
         self._step_span.close()
         with garbage_collection_paused():
             stopped = self._stop(self._session)
+            self._quiet.close()
             if stopped:
                 # While the hooks still take notes: what a script replaced in this step got none.
                 self._hooks.note_long_lived_tensors()
@@ -103,7 +108,8 @@ class CpuHistory:
     def _stop(self, session: profile) -> bool:
         """Stop a profiler session; if this fails, discard the recorded history and print a message on stderr."""
         try:
-            session.stop()
+            with profiler_messages_hidden():
+                session.stop()
         # With Python stacks, PyTorch 2.13 raises an IndexError at times. A recorder must not end the job.
         except Exception as error:  # noqa: BLE001
             why = f"PyTorch's profiler failed ({type(error).__name__}: {error})"

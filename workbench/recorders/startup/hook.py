@@ -9,6 +9,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from workbench.recorders.startup.settings import settings
 if TYPE_CHECKING:
     from workbench.recorders.startup.recording import Recording
 
+RECORDERS = str(Path(__file__).resolve().parents[1]) + os.sep
 TIMEOUT_POSITION = 2
 """The index of the timeout among the positional arguments of `init_process_group`."""
 
@@ -38,8 +40,31 @@ def recording() -> "Recording":
 
 
 def safely(act: Callable[[], object]) -> None:
-    """Call `act`; if it raises an exception, print the exception once and let the script continue."""
+    """Call `act`; if it raises an exception, say so once in this process, and let the script continue."""
     harmless(act)()
+
+
+def hide_our_frames(error: BaseException) -> None:
+    """Remove the recorders' own frames from the tracebacks of an exception that is about to be printed."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        waiting += [each.__cause__, each.__context__]
+        each.__traceback__ = trace = _after_our_frames(each.__traceback__)
+        while trace is not None:
+            following = _after_our_frames(trace.tb_next)
+            trace.tb_next = following
+            trace = following
+
+
+def _after_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(RECORDERS):
+        trace = trace.tb_next
+    return trace
 
 
 def patch_distributed(module: ModuleType) -> None:
@@ -72,8 +97,10 @@ def note_errors(recording: "Callable[[], Recording]") -> None:
     previous = sys.excepthook
 
     def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        previous(kind, error, trace)
-        safely(lambda: recording().failed(error.with_traceback(trace)))
+        error.__traceback__ = trace
+        hide_our_frames(error)
+        previous(kind, error, error.__traceback__)
+        safely(lambda: recording().failed(error))
 
     sys.excepthook = note
 

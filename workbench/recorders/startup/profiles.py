@@ -10,9 +10,9 @@ from torch.profiler import ProfilerAction
 
 from workbench.recorders.files import read_json
 from workbench.recorders.own_files import harmless, save_json
+from workbench.recorders.signals import is_free, reset_in_children
 from workbench.recorders.timing.profiler_traces import TracePlan, TraceRecorder
 
-# SIGUSR2 is taken: it requests stacks.
 SIGNAL = signal.SIGUSR1
 LEAD_STEPS = 3
 """The number of steps from the signal to the step to profile, because ranks get the signal in different steps."""
@@ -45,9 +45,19 @@ class Profiles:
         self._recorder = TraceRecorder(plan=regular, device=device) if regular else None
         self._step = 0
         on_main_thread = threading.current_thread() is threading.main_thread()
-        # A framework's own handler, such as that of a Slurm requeue, stays.
-        if on_main_thread and signal.getsignal(SIGNAL) == signal.SIG_DFL:
-            signal.signal(SIGNAL, lambda *_: self.request())
+        self._handler = lambda *_: self.request()
+        # A handler of the script, or of its framework, stays: such as that of a Slurm requeue.
+        if on_main_thread and is_free(SIGNAL):
+            signal.signal(SIGNAL, self._handler)
+            reset_in_children(SIGNAL, self._reset_signal)
+
+    def _reset_signal(self) -> None:
+        if signal.getsignal(SIGNAL) is self._handler and threading.current_thread() is threading.main_thread():
+            signal.signal(SIGNAL, signal.SIG_DFL)
+
+    def abandon(self) -> None:
+        """Stop profiling in a forked child, without closing the session of the parent."""
+        self._recorder, self._wanted, self._regular = None, None, None
 
     @property
     def active(self) -> bool:

@@ -19,7 +19,7 @@ from torch.utils.data import dataloader
 
 from workbench.recorders import automatic
 from workbench.recorders.attach import Attached, attach
-from workbench.recorders.files import RankInfo, group_position
+from workbench.recorders.files import RankInfo, group_position, remove_other, require_descriptors
 from workbench.recorders.hang.rank_exit import exit_report
 from workbench.recorders.memory import cuda_failure
 from workbench.recorders.own_files import note_failure, save_json
@@ -47,6 +47,7 @@ class Recording:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._pid = os.getpid()
         self._steps: StepRecorder | None = None
         self._profiles: Profiles | None = None
         self._attached: Attached | None = None
@@ -58,6 +59,7 @@ class Recording:
         self._others_steps = 0
         self._idle = False
         self._failed = self._is_asked = False
+        self._has_refused = False  # starting has failed, and is not tried again at every step
 
     def start(self) -> None:
         """Start the recorders because the script asks for them, with a process group or without one.
@@ -88,8 +90,10 @@ class Recording:
         group since it called `recorders.start`, the recorders of hangs start too.
         """
         try:
-            if self._attached is None and not self._idle:
+            if self._attached is None and not self._idle and not self._has_refused:
+                self._has_refused = True
                 self._start_if_possible()
+                self._has_refused = False
             steps = self._steps
             if steps is not None and self._in_step:
                 steps.begin_phase("optim")
@@ -141,12 +145,16 @@ class Recording:
 
     def abandon(self) -> None:
         """Drop all recorders in a forked child without closing them, because they belong to the parent process."""
-        self._idle, self._steps, self._attached = True, None, None
+        self._idle, self._steps, self._attached, self._in_step = True, None, None, False
+        if self._profiles:
+            self._profiles.abandon()
         Attached.now = None
         automatic.forget()
 
     def failed(self, error: BaseException) -> None:
         """Record an exception that ends the process; do nothing if a hang recorder runs, which records it itself."""
+        if os.getpid() != self._pid:
+            return
         self._failed = True
         is_recorded = self._steps or "RANK" in os.environ or (self._is_asked and not self._idle)
         if is_recorded and self._attached is None and Attached.now is None:
@@ -161,6 +169,8 @@ class Recording:
         A clean end is recorded if no error was recorded and no hang recorder runs. A hang recorder records the end
         itself.
         """
+        if os.getpid() != self._pid:
+            return
         if self._profiles:
             self._profiles.close()
         steps, self._steps, self._idle = self._steps, None, True
@@ -189,6 +199,7 @@ class Recording:
     def _is_only_one(self) -> bool:
         path = self._settings.folder / "steps" / ".only_process"
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_other(path)
         self._lock = path.open("w")  # it holds until the process ends
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -197,6 +208,7 @@ class Recording:
         return True
 
     def _start_steps(self) -> StepRecorder:
+        require_descriptors()
         asked = self._settings
         device = "cuda" if uses_cuda() else "cpu"
         self._steps = StepRecorder(asked.folder, device=device, reset_peaks=False)
@@ -253,7 +265,9 @@ class Recording:
 
         Only a single number on the CPU is read: reading it from a device would wait for all queued work.
         """
-        if self._in_step and isinstance(root, torch.Tensor) and root.numel() == 1 and root.is_cpu:
+        # A dispatch mode of the script would see our operation.
+        is_seen = torch._C._len_torch_dispatch_stack() > 0  # noqa: SLF001
+        if self._in_step and isinstance(root, torch.Tensor) and not is_seen and root.numel() == 1 and root.is_cpu:
             self._line.local_loss = float(root.item())
 
     def _begin_step(self) -> None:

@@ -19,6 +19,7 @@ from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_fun
 
 from workbench.recorders.files import RankInfo
 from workbench.recorders.own_files import note_failure, remove_file
+from workbench.recorders.quiet import profiler_messages_hidden
 
 TRACE_END = 64
 """The bytes at the end of a trace that are read to see whether it is complete."""
@@ -138,7 +139,7 @@ class TraceRecorder:
     def end(self) -> None:
         """End the step in the profiler, and write the trace if it is complete."""
         if self._profiler:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), profiler_messages_hidden():
                 # Each cycle is saved before the next one begins, so nothing is lost.
                 warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
                 self._profiler.step()
@@ -147,7 +148,8 @@ class TraceRecorder:
         """Stop the profiler; an incomplete trace is discarded."""
         if self._profiler:
             self._profiler.on_trace_ready = None
-            self._profiler.stop()
+            with profiler_messages_hidden():
+                self._profiler.stop()
             self._profiler = None
 
     def _start(self, step: int) -> profile:
@@ -160,7 +162,8 @@ class TraceRecorder:
         # The profiler counts from 0, so that `ProfilerStep#n` would name another step than the step log.
         profiler.step_num = step
         profiler.current_action = self.plan.action(step)  # type: ignore[assignment]
-        profiler.start()
+        with profiler_messages_hidden():
+            profiler.start()
         return profiler
 
     def _save(self, profiler: profile) -> None:

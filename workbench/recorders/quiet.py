@@ -1,0 +1,54 @@
+"""Keep torch from printing log lines about what only the recorders do, such as starting an HTTP server in the rank.
+
+The levels are changed for the time of our own call and then restored, so that the script's own log lines are printed as
+without recorders.
+"""
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+_LIBRARIES = Path(torch.__file__).parent / "lib"
+VARIABLE = "KINETO_LOG_LEVEL"
+_ERROR, _SILENT = 2, 6
+
+
+@contextlib.contextmanager
+def torch_warnings_hidden() -> Iterator[None]:
+    """Hide warnings that torch's C++ code logs inside this context; errors are still printed."""
+    try:
+        level = ctypes.c_int.in_dll(ctypes.CDLL(str(_LIBRARIES / "libc10.so")), "FLAGS_caffe2_log_level")
+    except (OSError, ValueError):  # a build of torch with another logger
+        yield
+        return
+    before = level.value
+    level.value = max(before, _ERROR)
+    try:
+        yield
+    finally:
+        level.value = before
+
+
+@contextlib.contextmanager
+def profiler_messages_hidden() -> Iterator[None]:
+    """Hide the lines that the profiler's library, Kineto, logs inside this context."""
+    try:
+        library = ctypes.CDLL(str(_LIBRARIES / "libtorch_cpu.so"))
+        level = ctypes.c_int.in_dll(library, "_ZN10libkineto6Logger14severityLevel_E")
+    except (OSError, ValueError):
+        yield
+        return
+    before, is_set = level.value, VARIABLE in os.environ
+    level.value = max(before, _SILENT)
+    # Kineto reads it at the start of the first session.
+    os.environ.setdefault(VARIABLE, str(_SILENT))
+    try:
+        yield
+    finally:
+        level.value = before
+        if not is_set:
+            os.environ.pop(VARIABLE, None)

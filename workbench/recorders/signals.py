@@ -1,0 +1,98 @@
+"""Use signals of the process that nobody else uses, so that those of the script keep their effect.
+
+The handlers are installed by faulthandler, in C: Python's table of handlers, which frameworks ask before they install
+their own, does not show them, and they run while the main thread is stuck or the GIL is held. A handler that the script
+installs later replaces ours.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import functools
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+_UNUSED_RT_SIGNALS = 6
+"""The number of the highest and lowest realtime signals that are left to others: debuggers and runtimes take these."""
+_ACTION_BYTES = 512
+"""More than the size of C's `struct sigaction` on any system."""
+_masks: dict[int, set[int]] = {}
+"""The signals that a thread which is about to fork had blocked before, by the thread's identifier."""
+_held: dict[int, Callable[[], None]] = {}
+
+
+def is_free(number: int) -> bool:
+    """Return whether a signal has its default effect: no handler, of Python or C, and neither ignored nor blocked."""
+    if signal.getsignal(number) != signal.SIG_DFL:
+        return False
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:  # no Linux
+        return True
+    masks = [line.split()[1] for line in lines if line.startswith(("SigBlk:", "SigIgn:", "SigCgt:"))]
+    return not any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
+
+
+def free_signal() -> int | None:
+    """Return a realtime signal that has its default effect in this process; None without one, as on macOS."""
+    first, last = getattr(signal, "SIGRTMIN", 0), getattr(signal, "SIGRTMAX", -1)
+    candidates = range(last - _UNUSED_RT_SIGNALS, first + _UNUSED_RT_SIGNALS, -1)
+    return next((number for number in candidates if is_free(number)), None)
+
+
+@contextlib.contextmanager
+def kept(number: int) -> Iterator[None]:
+    """Restore the effect of the signal `number` after this context, in which a library of C++ may change it."""
+    sigaction, before = ctypes.CDLL(None).sigaction, ctypes.create_string_buffer(_ACTION_BYTES)
+    sigaction(number, None, before)
+    try:
+        yield
+    finally:
+        sigaction(number, before, None)
+
+
+def write_stack_on(number: int, file: IO[str] | int, *, all_threads: bool) -> None:
+    """Let faulthandler write the stack to `file` when this process gets the signal `number`."""
+    faulthandler.register(number, file=file, all_threads=all_threads)
+
+
+def release(number: int) -> None:
+    """Restore the effect of the signal `number` before `write_stack_on`, unless the script has taken it meanwhile."""
+    if signal.getsignal(number) == signal.SIG_DFL:
+        faulthandler.unregister(number)
+
+
+def reset_in_children(number: int, reset: Callable[[], None]) -> None:
+    """Call `reset` in each forked child, before the child can get the signal `number`.
+
+    A child inherits our handler, and would not end by the signal. Worse, the handler may write to a pipe of the parent.
+    """
+    _register_once()
+    _held[number] = reset
+
+
+@functools.cache
+def _register_once() -> None:
+    os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_reset)
+
+
+def _block() -> None:
+    _masks[threading.get_ident()] = set(signal.pthread_sigmask(signal.SIG_BLOCK, _held))
+
+
+def _unblock() -> None:
+    mask = _masks.pop(threading.get_ident(), None)
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _reset() -> None:
+    for reset in _held.values():
+        reset()
+    _unblock()
+    _held.clear()
+    _masks.clear()
