@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 from weakref import ref
 
-from workbench.recorders.files import remove_other, write_bytes
+from workbench.recorders.files import write_bytes
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -120,7 +120,6 @@ class OwnFile:
         self._is_torn = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            remove_other(path)
             self._open(os.O_CREAT | (0 if append else os.O_TRUNC))
         except OSError as error:
             note_failure(error)
