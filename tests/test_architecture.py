@@ -4,10 +4,7 @@ import ast
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"torch", "numpy", "pandas", "textual", "dash", "plotly"}
@@ -83,17 +80,3 @@ def test_no_string_is_left_outside_of_its_expression():
 
 def test_tests_keep_away_from_the_users_cache(tmp_path_factory):
     assert Path(os.environ["WORKBENCH_CACHE"]).is_relative_to(tmp_path_factory.getbasetemp())
-
-
-@pytest.mark.parametrize("house", ["analyzers", "trainer", "workbench"])
-def test_no_folder_has_more_than_twenty_modules(house):
-    modules = [path for path in (ROOT / house).rglob("*.py") if path.name != "__init__.py"]
-    crowded = {folder: count for folder, count in Counter(path.parent for path in modules).items() if count > 20}
-    assert not crowded
-
-
-@pytest.mark.parametrize("house", ["analyzers", "trainer", "workbench"])
-def test_no_function_is_longer_than_fifty_lines(house):
-    nodes = ((path, node) for path in (ROOT / house).rglob("*.py") for node in ast.walk(ast.parse(path.read_text())))
-    functions = ((path, node) for path, node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    assert not [f"{path}: {node.name}" for path, node in functions if node.end_lineno - node.lineno >= 50]
