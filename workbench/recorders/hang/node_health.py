@@ -91,9 +91,10 @@ def gpu_errors(since_s: float) -> bytes:
 
 
 def kernel_records(path: Path) -> Iterator[tuple[float, str]]:
-    """Yield (seconds since boot, message) of each record in the kernel log, oldest first.
+    """Yield (seconds since boot, message) of each record in the kernel log, in the order in which they were written.
 
-    `path` is the device file of the log, `/dev/kmsg`.
+    Times need not ascend: each processor takes them from a clock of its own. `path` is the device file of the log,
+    `/dev/kmsg`, of which each read returns one record.
     """
     log = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
