@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ranks import free_port
 from workbench.commands.running_job.stacks import py_spy
 
 ROOT = Path(__file__).parents[3]
@@ -29,7 +30,7 @@ def evaluate():
 
 def train(rank=-1):
     if rank >= 0:
-        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", "29588"
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", sys.argv[2]
     dist.init_process_group("gloo", rank=rank, world_size=2 if rank >= 0 else -1)
     rank = dist.get_rank()
     model = nn.parallel.DistributedDataParallel(nn.Linear(8, 8))
@@ -59,7 +60,7 @@ def test_the_ranks_are_found_and_their_stacks_judged(tmp_path, kind):
     script = tmp_path / "job.py"
     script.write_text(JOB)
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "3"] if kind == "branch" else []
-    command = [sys.executable, *launcher, str(script), kind]
+    command = [sys.executable, *launcher, str(script), kind, str(free_port())]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, start_new_session=True) as job:
         try:
             assert all(job.stdout.readline() for _ in range(3 if kind == "branch" else 2))

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from ranks import free_port
+
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
 PROBE = """
@@ -37,7 +39,7 @@ DEEPSPEED = """#!/bin/bash
 # As DeepSpeed's launcher on one node: it starts each rank with its place in the environment, and waits for all.
 shift 2
 for rank in 0 1 2 3; do
-  RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=4 LOCAL_WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 python "$@" &
+  RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=4 LOCAL_WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=$PORT python "$@" &
 done
 wait
 """
@@ -53,7 +55,7 @@ def home(tmp_path) -> Path:
         (tmp_path / name).write_text(text)
     deepspeed = tmp_path / "bin" / "deepspeed"
     deepspeed.parent.mkdir()
-    deepspeed.write_text(DEEPSPEED)
+    deepspeed.write_text(DEEPSPEED.replace("$PORT", str(free_port())))
     deepspeed.chmod(deepspeed.stat().st_mode | stat.S_IXUSR)
     return tmp_path
 
