@@ -1,18 +1,19 @@
 """Small plain PyTorch scripts with one fault each, or none, and the answers that the workbench gives about them.
 
-    python -m benchmarks.jobs                          every case, with recorders and without
-    python -m benchmarks.jobs --only killed plain      some cases
-    python -m benchmarks.jobs --part tuned second      without the cases that are or were kept back
-    python -m benchmarks.jobs --keep /tmp/zoo          leaves the run folders there
-    python -m benchmarks.jobs --again --keep /tmp/zoo  asks once more about the folders that were left
+    python -m benchmarks.zoo                           every case, with recorders and without
+    python -m benchmarks.zoo --only killed crashes     some cases, by name or cause
+    python -m benchmarks.zoo --part first second       two collections, without what was kept back of them
+    python -m benchmarks.zoo --keep /tmp/zoo           leaves the run folders there
+    python -m benchmarks.zoo --again --keep /tmp/zoo   asks once more about the folders that were left
 
 The scripts use nothing of this project but the two lines of the recorders. In the form `recorders` a script runs
 unchanged, in the form `bare` without these lines, so that only torchrun's logs exist. In the form `launch` it runs
 without them under `workbench launch --`. In the form `stacks` nothing is recorded and `workbench hang --pid` reads the
-processes, which is useful only for jobs that hang. There are ten collections of scripts. A third of each is kept back
-by chance, the sixth, ninth and tenth as a whole: rules must never be tuned on the part `kept`. What was kept back of
-the first six collections is now the parts whose names end in `known`, because their answers have been seen; the misses
-of the ninth and the tenth are published. The processes of a case are real ranks under gloo.
+processes, which is useful only for jobs that hang. The processes of a case are real ranks under gloo.
+
+A folder has the scripts of one cause; each script says in its header which answer is right, from which of ten
+collections it is, and whether it was kept back. Rules must never be tuned on what is kept back of the seventh and the
+eighth; answers about these scripts are not printed.
 """
 
 import argparse
@@ -30,10 +31,10 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.jobs import agent
-from benchmarks.jobs.answers import Answer, Hit, answer
-from benchmarks.jobs.cases import Case, Part, cases
-from benchmarks.jobs.live import answer_by_stacks
+from benchmarks.zoo import agent
+from benchmarks.zoo.answers import Answer, Hit, answer
+from benchmarks.zoo.cases import PARTS, UNSEEN, Case, cases
+from benchmarks.zoo.live import answer_by_stacks
 
 ROOT = Path(__file__).parents[2]
 LONGEST_S = {"launch": 240.0}
@@ -170,8 +171,8 @@ def table(rows: Sequence[tuple[Case, str, Answer]]) -> str:
     columns = ["form", "part", "cases", *Hit, "false alarms", "line named"]
     lines = [f"| {' | '.join(columns)} |", f"|---|---|{'--:|' * (len(columns) - 2)}"]
     for form in (*FORMS, STACKS):
-        for part in Part:
-            some = [(case, said) for case, where, said in rows if where == form and case.part is part]
+        for part in PARTS:
+            some = [(case, said) for case, where, said in rows if where == form and case.part == part]
             if some:
                 lines.append(score(form, part, some))
     return "\n".join(lines)
@@ -189,9 +190,9 @@ def score(form: str, part: str, some: Sequence[tuple[Case, Answer]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", help="names of cases or folders")
+    parser.add_argument("--only", nargs="*", help="names of cases or causes")
     parser.add_argument("--form", nargs="*", choices=(*FORMS, STACKS), default=["recorders", "bare"])
-    parser.add_argument("--part", nargs="*", choices=Part, type=Part, default=list(Part), help="by default all")
+    parser.add_argument("--part", nargs="*", choices=PARTS, default=PARTS, help="by default all")
     parser.add_argument("--jobs", type=int, default=4, help="cases at a time; most of them only wait")
     parser.add_argument("--keep", type=Path, help="folder for the runs, which is left")
     parser.add_argument("--again", action="store_true", help="run nothing: ask about the folders in --keep")
@@ -218,7 +219,7 @@ def main() -> None:
 def show(case: Case, form: str, said: Answer) -> None:
     """Print the answer to a case; for a kept-back case only whether it is right."""
     hit, line = said.hit(case, by_logs=form == BARE), said.names_line(case)
-    detail = "" if case.part in {Part.KEPT, Part.EIGHTH_KEPT} else f"{said.kind} {said.ranks}: {said.sentence[:200]}"
+    detail = "" if case.part in UNSEEN else f"{said.kind} {said.ranks}: {said.sentence[:200]}"
     where = {None: "", True: "line named", False: "line not named"}[line]
     print(f"{hit:10} {form:9} {case.script.parent.name}/{case.name} {where}  {detail}", flush=True)
 

@@ -12,7 +12,7 @@ from analyzers import run, store
 from analyzers.errors import WorkbenchError
 from analyzers.incident import analyze
 from analyzers.report import Finding, Severity
-from benchmarks.jobs.cases import Case
+from benchmarks.zoo.cases import Case
 
 NO_CULPRIT = {"unknown", "collective_timeout", "network", "terminated"}
 """Classes of verdicts that report a failure without a culprit."""

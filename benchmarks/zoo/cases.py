@@ -1,10 +1,12 @@
-"""Read the expected answer of a script: the header in its docstring, its marked lines, and whether it is kept back."""
+"""Read the expected answer of a script: the header in its docstring, and its marked lines.
+
+The field `collection` of the header says when the script was written, and whether it was kept back: then no rule was
+tuned on it before it was counted.
+"""
 
 import re
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -13,7 +15,6 @@ CULPRIT_LINE = "# <- culprit"
 RECORDER_LINE = "# recorders"
 UNHARMED = {"healthy", "slow"}
 """Folders of jobs with which nothing is wrong, or which are at most slow."""
-KEPT_BACK_SHARE = 3
 MORE_EXACT = {
     "crashed": {"signal", "exit_code", "dataloader_worker", "disk_full", "unused_parameters", "nonfinite_loss"},
     "dead": {"signal", "exit_code", "early_exit"},
@@ -22,64 +23,22 @@ MORE_EXACT = {
     "startup": {"crashed"},
 }
 """{class in a header: classes that are accepted in its place, because they say the same or say it more exactly}."""
+COLLECTIONS = "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"
+PARTS = [f"{collection}{kept}" for collection in COLLECTIONS for kept in ("", ", kept back")]
+"""The collections of scripts in the order in which they were written, and what was kept back of each."""
+UNSEEN = {"seventh, kept back", "eighth, kept back"}
+"""The parts whose answers nobody has looked at: no rule may be tuned on them.
 
-
-class Part(StrEnum):
-    """The part of a case: it says whether rules may be tuned on it."""
-
-    TUNED = "tuned"
-    KNOWN = "known"
-    """The third of the first collection that was kept back until rules were tuned on the second collection."""
-    SECOND = "second"
-    SECOND_KNOWN = "second, known"
-    """The third of the second collection that was kept back until rules were tuned on the third."""
-    THIRD = "third"
-    THIRD_KNOWN = "third, known"
-    """The third of the third collection that was kept back until rules were tuned on the fourth."""
-    FOURTH = "fourth"
-    FOURTH_KNOWN = "fourth, known"
-    """The third of the fourth collection that was kept back until rules were tuned on the fifth."""
-    FIFTH = "fifth"
-    FIFTH_KNOWN = "fifth, known"
-    """The third of the fifth collection that was kept back until rules were tuned on the seventh."""
-    SIXTH_KNOWN = "sixth, known"
-    """The sixth collection, which was kept back as a whole until rules were tuned on the seventh."""
-    SEVENTH = "seventh"
-    KEPT = "kept"
-    """The cases on which no rule was tuned; nobody looks at how they fail."""
-    EIGHTH = "eighth"
-    """The cases of the eighth collection whose answers have been seen; no rule was changed for them yet."""
-    EIGHTH_KEPT = "eighth, kept"
-    """The third of the eighth collection that stays kept back; nobody looks at how they fail."""
-    NINTH = "ninth"
-    """The ninth collection, which was labelled and run after the last rule; no rule changed before it was counted."""
-    TENTH = "tenth"
-    """The tenth collection, written and labelled by somebody who had not read the rules, before any run on it."""
-
-
-PARTS = {
-    "second": Part.SECOND,
-    "second, kept back": Part.SECOND_KNOWN,
-    "third": Part.THIRD,
-    "third, kept back": Part.THIRD_KNOWN,
-    "fourth": Part.FOURTH,
-    "fourth, kept back": Part.FOURTH_KNOWN,
-    "fifth": Part.FIFTH,
-    "fifth, kept back": Part.FIFTH_KNOWN,
-    "sixth, kept back": Part.SIXTH_KNOWN,
-    "seventh": Part.SEVENTH,
-    "seventh, kept back": Part.KEPT,
-    "eighth": Part.EIGHTH,
-    "eighth, kept back": Part.EIGHTH_KEPT,
-    "ninth, kept back": Part.NINTH,
-    "tenth, kept back": Part.TENTH,
-}
+What was kept back of the first to the sixth collection was looked at when the next one was written. The ninth and the
+tenth were kept back as a whole until they were counted; their misses are published.
+"""
 
 
 @dataclass(frozen=True)
 class Case:
     """A script and its expected answer.
 
+    `part` is its collection, followed by ", kept back" if no rule was tuned on the script before it was counted.
     `culprits` are the accepted sets of ranks: an empty set among them accepts an answer without ranks, and None accepts
     any ranks. `classes` has no class that the header names after `except:`, because it does not apply to the script
     although `MORE_EXACT` accepts it. `lines` are the marked source lines, empty if no line of the script causes the
@@ -92,7 +51,7 @@ class Case:
     culprits: frozenset[tuple[int, ...]] | None
     lines: frozenset[int]
     ranks: int
-    part: Part
+    part: str
     restarts: int = 0
     looked_at_after_s: float | None = None
     from_logs: frozenset[tuple[str, tuple[int, ...]]] = frozenset()
@@ -113,8 +72,8 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Yield the cases in order of collection, folder and name."""
-    for script in sorted(HERE.glob("*/*/*.py")):
+    """Yield the cases in order of cause and name."""
+    for script in sorted(HERE.glob("*/*.py")):
         yield case_of(script)
 
 
@@ -137,18 +96,11 @@ def case_of(script: Path) -> Case:
         culprits_of(fields["culprit"]),
         frozenset(n for n, line in enumerate(text.splitlines(), 1) if line.endswith(CULPRIT_LINE)),
         int(fields["ranks"]),
-        part_of(script, fields.get("collection", "first")),
+        fields["collection"],
         int(fields.get("restarts", 0)),
         float(after) if after else None,
         answers_of(fields.get("logs", "")),
     )
-
-
-def part_of(script: Path, collection: str) -> Part:
-    """Return the part of a case. A third of each collection was kept back."""
-    if collection == "first":
-        return Part.TUNED if zlib.crc32(script.stem.encode()) % KEPT_BACK_SHARE else Part.KNOWN
-    return PARTS[collection]
 
 
 def classes_of(text: str) -> frozenset[str]:

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.jobs.answers import Answer, lines_in
-from benchmarks.jobs.cases import Case
+from benchmarks.zoo.answers import Answer, lines_in
+from benchmarks.zoo.cases import Case
 
 TIMEOUT = re.compile(r"seconds=\d+")
 LONGEST_START_S, QUIET_S, QUIET_CPU_S, ASKING_S = 90.0, 5.0, 0.3, 180.0

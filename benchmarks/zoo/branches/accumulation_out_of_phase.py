@@ -3,6 +3,7 @@
 class: skipped, mismatch
 culprit: 1 | 0, 1
 ranks: 2
+collection: first, kept back
 """
 
 import contextlib

@@ -4,6 +4,7 @@ class: mismatch, skipped
 culprit: 0
 ranks: 3
 pattern: https://github.com/pytorch/pytorch/issues/54059
+collection: first
 """
 
 import os

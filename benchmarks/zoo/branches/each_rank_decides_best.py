@@ -4,6 +4,7 @@ class: mismatch, skipped
 culprit: 1
 ranks: 4
 pattern: https://github.com/pytorch/pytorch/issues/77562
+collection: first
 logs: mismatch
 """
 

@@ -4,6 +4,7 @@ class: mismatch, skipped
 culprit: 0
 ranks: 3
 pattern: https://github.com/Lightning-AI/pytorch-lightning/issues/379
+collection: first
 """
 
 import os

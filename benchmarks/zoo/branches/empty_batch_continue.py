@@ -4,6 +4,7 @@ class: skipped, mismatch
 culprit: 0
 ranks: 3
 pattern: https://github.com/Chris-hughes10/pytorch-accelerated/pull/53
+collection: first, kept back
 """
 
 import os

@@ -4,6 +4,7 @@ class: dead, skipped
 culprit: 2
 ranks: 3
 pattern: https://github.com/GestaltCogTeam/BasicTS/issues/250
+collection: first
 """
 
 import os

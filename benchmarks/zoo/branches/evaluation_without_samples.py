@@ -4,6 +4,7 @@ class: mismatch, skipped
 culprit: 3
 ranks: 4
 pattern: https://github.com/Chris-hughes10/pytorch-accelerated/pull/53
+collection: first, kept back
 """
 
 import os

@@ -4,6 +4,7 @@ class: mismatch, skipped
 culprit: 0
 ranks: 3
 pattern: https://github.com/huggingface/accelerate/issues/2733
+collection: first
 """
 
 import os

@@ -3,6 +3,7 @@
 class: skipped, mismatch
 culprit: 2
 ranks: 3
+collection: first
 """
 
 import os

@@ -3,6 +3,7 @@
 class: mismatch, skipped
 culprit: 0
 ranks: 2
+collection: first
 logs: mismatch 0,1
 """
 

@@ -4,6 +4,7 @@ class: skipped, mismatch
 culprit: 1
 ranks: 4
 pattern: https://github.com/ai2cm/ace/pull/850
+collection: first
 """
 
 import os

@@ -3,6 +3,7 @@
 class: dead, skipped
 culprit: 2
 ranks: 3
+collection: first
 """
 
 import os

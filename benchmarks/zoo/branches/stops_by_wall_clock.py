@@ -4,6 +4,7 @@ class: mismatch, skipped
 culprit: 0
 ranks: 3
 pattern: https://github.com/pytorch/pytorch/issues/22834
+collection: first, kept back
 """
 
 import os

@@ -4,6 +4,7 @@ class: dead, skipped
 culprit: 1
 ranks: 3
 pattern: https://github.com/microsoft/PyMarlin/issues/80
+collection: first, kept back
 """
 
 import os

@@ -4,6 +4,7 @@ class: mismatch, skipped
 culprit: 0
 ranks: 3
 pattern: https://discuss.pytorch.org/t/torch-distributed-barrier-hangs-in-ddp/114522
+collection: first, kept back
 """
 
 import os

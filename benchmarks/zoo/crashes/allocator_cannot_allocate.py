@@ -3,6 +3,7 @@
 class: oom
 culprit: 1
 ranks: 3
+collection: first
 """
 
 import os

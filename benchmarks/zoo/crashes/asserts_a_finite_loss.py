@@ -4,6 +4,7 @@ class: crashed, dead
 culprit: 2
 ranks: 3
 pattern: https://github.com/ai2cm/ace/pull/850
+collection: first
 """
 
 import os

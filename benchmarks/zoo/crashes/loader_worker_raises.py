@@ -3,6 +3,7 @@
 class: crashed, dead
 culprit: 2
 ranks: 3
+collection: first, kept back
 """
 
 import os

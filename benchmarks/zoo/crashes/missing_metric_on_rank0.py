@@ -3,6 +3,7 @@
 class: crashed, dead
 culprit: 0
 ranks: 3
+collection: first
 """
 
 import os

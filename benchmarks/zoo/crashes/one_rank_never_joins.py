@@ -3,6 +3,7 @@
 class: crashed, startup
 culprit: any
 ranks: 3
+collection: first
 """
 
 import os

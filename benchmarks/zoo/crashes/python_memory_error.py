@@ -3,6 +3,7 @@
 class: oom
 culprit: 0
 ranks: 2
+collection: first
 """
 
 import os

@@ -3,6 +3,7 @@
 class: crashed, dead
 culprit: any
 ranks: 2
+collection: first
 """
 
 import os

@@ -3,6 +3,7 @@
 class: crashed, dead
 culprit: any
 ranks: 3
+collection: first
 """
 
 import os

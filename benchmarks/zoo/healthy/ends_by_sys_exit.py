@@ -3,6 +3,7 @@
 class: healthy
 culprit: none
 ranks: 2
+collection: first
 """
 
 import os

@@ -3,6 +3,7 @@
 class: healthy
 culprit: none
 ranks: 3
+collection: first
 """
 
 import os

@@ -4,6 +4,7 @@ class: healthy
 culprit: none
 ranks: 2
 restarts: 1
+collection: first
 """
 
 import os

@@ -4,6 +4,7 @@ class: healthy, unknown
 culprit: none
 ranks: 2
 looked_at_after: 4
+collection: first
 """
 
 import os

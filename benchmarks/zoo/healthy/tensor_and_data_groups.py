@@ -3,6 +3,7 @@
 class: healthy
 culprit: none
 ranks: 4
+collection: first
 """
 
 import os

@@ -3,6 +3,7 @@
 class: healthy, slow
 culprit: none
 ranks: 2
+collection: first
 """
 
 import os

@@ -4,6 +4,7 @@ class: order_cycle, unmatched_p2p
 culprit: 0, 1
 ranks: 2
 pattern: https://github.com/NVIDIA/nccl/issues/479
+collection: first, kept back
 """
 
 import os

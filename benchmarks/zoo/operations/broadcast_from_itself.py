@@ -3,6 +3,7 @@
 class: mismatch, skipped, host_stuck, all_arrived
 culprit: 1 | 0, 1, 2
 ranks: 3
+collection: first, kept back
 logs: mismatch
 """
 

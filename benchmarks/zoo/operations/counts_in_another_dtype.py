@@ -3,6 +3,7 @@
 class: mismatch
 culprit: 1
 ranks: 3
+collection: first
 """
 
 import os

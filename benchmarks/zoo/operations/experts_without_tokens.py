@@ -3,6 +3,7 @@
 class: skipped, mismatch
 culprit: 2
 ranks: 4
+collection: first, kept back
 logs: mismatch 2,3
 """
 

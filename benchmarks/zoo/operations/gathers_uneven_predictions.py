@@ -3,6 +3,7 @@
 class: mismatch, crashed
 culprit: 2
 ranks: 3
+collection: first
 logs: mismatch 1,2
 """
 

@@ -4,6 +4,7 @@ class: order_cycle
 culprit: 0, 1, 2
 ranks: 3
 pattern: https://github.com/pytorch/pytorch/issues/130102
+collection: first
 logs: collective_timeout
 """
 

@@ -3,6 +3,7 @@
 class: unmatched_p2p, skipped, mismatch
 culprit: 0
 ranks: 3
+collection: first
 """
 
 import os

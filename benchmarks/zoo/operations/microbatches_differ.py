@@ -4,6 +4,7 @@ class: unmatched_p2p, skipped, mismatch
 culprit: 1
 ranks: 3
 pattern: https://github.com/pytorch/torchtitan/issues/775
+collection: first
 """
 
 import os

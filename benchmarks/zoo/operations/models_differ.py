@@ -3,6 +3,7 @@
 class: crashed, mismatch, dead
 culprit: 1
 ranks: 3
+collection: first
 """
 
 import os

@@ -4,6 +4,7 @@ class: host_stuck, slow
 culprit: 2
 ranks: 3
 pattern: https://github.com/pytorch/pytorch/pull/55010
+collection: first
 """
 
 import os

@@ -4,6 +4,7 @@ class: skipped, mismatch
 culprit: 2
 ranks: 3
 pattern: https://github.com/vllm-project/llm-compressor/pull/2869
+collection: first
 logs: mismatch
 """
 

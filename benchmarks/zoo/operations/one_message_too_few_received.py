@@ -4,6 +4,7 @@ class: unmatched_p2p, skipped, mismatch
 culprit: 1
 ranks: 3
 pattern: https://github.com/pytorch/pytorch/issues/109401
+collection: first, kept back
 """
 
 import os

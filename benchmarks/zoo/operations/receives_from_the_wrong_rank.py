@@ -4,6 +4,7 @@ class: unmatched_p2p, mismatch
 culprit: 2
 ranks: 3
 pattern: https://github.com/pytorch/PiPPy/issues/969
+collection: first, kept back
 logs: unmatched_p2p
 """
 

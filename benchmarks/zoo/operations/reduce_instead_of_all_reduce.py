@@ -4,6 +4,7 @@ class: mismatch
 culprit: 2
 ranks: 3
 pattern: https://github.com/pytorch/pytorch/issues/77562
+collection: first, kept back
 """
 
 import os

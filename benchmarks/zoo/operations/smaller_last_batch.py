@@ -4,6 +4,7 @@ class: mismatch
 culprit: 2
 ranks: 3
 pattern: https://github.com/criteo/tf-yarn/pull/79
+collection: first
 """
 
 import os

@@ -3,6 +3,7 @@
 class: mismatch, skipped, order_cycle
 culprit: 1
 ranks: 3
+collection: first
 """
 
 import os

@@ -4,6 +4,7 @@ class: crashed, dead, skipped, mismatch
 culprit: 1
 ranks: 3
 pattern: https://github.com/pytorch/pytorch/issues/43259
+collection: first, kept back
 """
 
 import os

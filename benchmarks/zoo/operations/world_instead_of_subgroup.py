@@ -3,6 +3,7 @@
 class: mismatch, skipped, order_cycle
 culprit: 3
 ranks: 4
+collection: first
 logs: mismatch
 """
 

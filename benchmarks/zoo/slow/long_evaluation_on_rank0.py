@@ -3,6 +3,7 @@
 class: healthy, slow
 culprit: none | 0
 ranks: 3
+collection: first
 """
 
 import os

@@ -3,6 +3,7 @@
 class: healthy, slow
 culprit: none | 1
 ranks: 3
+collection: first, kept back
 """
 
 import os

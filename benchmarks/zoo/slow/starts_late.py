@@ -3,6 +3,7 @@
 class: healthy, slow
 culprit: none | 2
 ranks: 3
+collection: first, kept back
 """
 
 import os

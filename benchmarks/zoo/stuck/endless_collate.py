@@ -3,6 +3,7 @@
 class: host_stuck
 culprit: 2
 ranks: 3
+collection: first, kept back
 """
 
 import os

@@ -3,6 +3,7 @@
 class: host_stuck, order_cycle
 culprit: 1, 2 | 0, 1, 2 | 1 | 2
 ranks: 3
+collection: first
 logs: collective_timeout
 """
 

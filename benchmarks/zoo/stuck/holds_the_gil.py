@@ -4,6 +4,7 @@ class: host_stuck
 culprit: 1
 ranks: 3
 pattern: https://github.com/pytorch/pytorch/issues/142178
+collection: first
 """
 
 import ctypes

@@ -4,6 +4,7 @@ class: host_stuck
 culprit: 0
 ranks: 3
 pattern: https://github.com/pytorch/pytorch/issues/1355
+collection: first, kept back
 """
 
 import os

@@ -3,6 +3,7 @@
 class: host_stuck
 culprit: 1, 2
 ranks: 3
+collection: first
 logs: collective_timeout
 """
 

@@ -4,6 +4,7 @@ class: host_stuck
 culprit: 2
 ranks: 3
 pattern: https://github.com/pytorch/pytorch/issues/7896
+collection: first
 """
 
 import multiprocessing

@@ -3,6 +3,7 @@
 class: host_stuck, slow
 culprit: 2
 ranks: 3
+collection: first
 """
 
 import logging

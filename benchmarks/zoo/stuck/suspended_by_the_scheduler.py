@@ -4,6 +4,7 @@ class: host_stuck
 culprit: 1
 ranks: 3
 pattern: https://github.com/huggingface/accelerate/issues/2912
+collection: first, kept back
 """
 
 import os

@@ -3,6 +3,7 @@
 class: host_stuck, slow
 culprit: 0
 ranks: 3
+collection: first, kept back
 """
 
 import os

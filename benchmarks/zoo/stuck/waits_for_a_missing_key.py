@@ -3,6 +3,7 @@
 class: host_stuck
 culprit: 1
 ranks: 3
+collection: first, kept back
 """
 
 import os

@@ -3,6 +3,7 @@
 class: host_stuck
 culprit: 0
 ranks: 2
+collection: first
 """
 
 import os
