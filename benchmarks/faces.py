@@ -1,4 +1,4 @@
-"""Measure the speed of the terminal app: the first paint, the longest gap while it loads, and each key.
+"""Measure the speed of the terminal app: the first paint, the longest gap while it loads, each key, and each view.
 
     python benchmarks/faces.py [--entries 1000000] [--megabytes 500]
 
@@ -14,7 +14,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from workbench.tui.subject import RunSubject
 from workbench.tui.widgets.charts.stacked_chart import StackedChart
 
 SIZE = (120, 40)
-FIRST_PAINT_S, GAP_S, KEY_S = 0.2, 0.1, 0.05
+FIRST_PAINT_S, GAP_S, KEY_S, VIEW_S = 0.2, 0.1, 0.05, 0.1
 TICK_S = 0.002
 TIMES = 3
 PAINTS = ("first paint from the cache (processor)", "answer and picture from the cache (processor)")
@@ -135,6 +136,44 @@ async def painted(app: Painted, key: str) -> float:
     return time.perf_counter() - began
 
 
+def views_of(path: Path) -> dict[str, float]:
+    """Return the processor seconds of each view of a snapshot that the faces ask for; the slower of two calls."""
+    from analyzers.memory import block_map, views
+    from analyzers.memory.categories.grouping import GROUPINGS
+    from analyzers.run import discover
+
+    [artefact] = discover(path).artefacts
+    last = len(views.timeline(artefact, buckets=1 << 30))
+    segments, state = views.segments(artefact, last // 2), views.live_blocks(artefact, last // 2)
+    questions: dict[str, Callable[[], object]] = {
+        "the whole timeline": lambda: views.timeline(artefact, buckets=1000),
+        "a window": lambda: views.timeline(artefact, buckets=1000, window=(last // 3, last // 2)),
+        "categories at an entry": lambda: views.categories(artefact, entry=last // 2),
+        "stacks at an entry": lambda: views.top_stacks(artefact, entry=last // 2),
+        **{f"a tree by {by}": partial(views.tree, artefact, by=by, entry=last // 2) for by in GROUPINGS},
+        "blocks at an entry": lambda: views.live_blocks(artefact, last // 2),
+        "segments at an entry": lambda: views.segments(artefact, last // 2),
+        "free at an entry": lambda: views.free_blocks(artefact, last // 2),
+        "a map of blocks": lambda: block_map(segments, state, cells=100),
+        "blocks at the end": lambda: views.blocks(artefact),
+        "steps": lambda: views.steps(artefact),
+        "events": lambda: views.events(artefact, first=last // 2),
+        "reserved ranges": lambda: views.reserved_ranges(artefact),
+        "bytes by pool": lambda: views.timeline_by(artefact, by="pool", buckets=1000),
+        "search in frames": lambda: views.search(artefact, "forward"),
+        "search by size": lambda: views.search(artefact, ">=1MiB"),
+        "settings": lambda: views.settings(artefact),
+        "life of an address": lambda: views.blocks_of_address(artefact, int(state["address"][0])),
+    }
+    return {name: max(timed(ask), timed(ask)) for name, ask in questions.items()}
+
+
+def timed(ask: Callable[[], object]) -> float:
+    began = time.process_time()
+    ask()
+    return time.process_time() - began
+
+
 def told(what: str, seconds: float, target: float) -> bool:
     kept = seconds < target
     print(f"{'ok  ' if kept else 'MISS'}  {what:<56} {seconds * 1e3:8.1f} ms   target {target * 1e3:.0f} ms")
@@ -163,6 +202,7 @@ def main() -> int:
         for key, (answered, longest, worked) in asyncio.run(keys(many)).items():
             kept.append(told(f"key {key}: next paint", answered, KEY_S))
             kept.append(told(f"key {key}: longest gap (event loop busy: {worked * 1e3:.0f} ms)", longest, KEY_S))
+        kept += [told(f"{what} (processor)", seconds, VIEW_S) for what, seconds in views_of(many).items()]
     return 0 if all(kept) else 1
 
 

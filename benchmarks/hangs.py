@@ -3,7 +3,6 @@
     python benchmarks/hangs.py score [--seeds 10] [--ranks 1024] [--layers 1] [--steps 3] [--official]
     python benchmarks/hangs.py zoo [--official]                     real gloo jobs of 4 to 8 processes
     python benchmarks/hangs.py states                               what the collector gets of a rank in each state
-    python benchmarks/hangs.py speed [--ranks 1024] [--entries 2000] [--official]
 
 A verdict counts only if its classes and culprit ranks are exactly the simulated ones. torchfrtrace prints a report for
 each unmatched operation, without a class: it gets the point if any of its reports names exactly these ranks.
@@ -14,11 +13,9 @@ import itertools
 import pickle
 import random
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -318,64 +315,6 @@ def channels(rank: dict[str, Any]) -> str:
     return (rank["channel"] or f"no dump: {rank['status']}") + stacks
 
 
-def speed(asked: argparse.Namespace) -> bool:
-    """Print the cost of analysing one large set; return whether it is within the target for 1024 ranks."""
-    home = Path(tempfile.mkdtemp())
-    try:
-        big_set(home / "dumps", asked.ranks, asked.entries)
-        megabytes = sum(p.stat().st_size for p in (home / "dumps").iterdir()) / 1e6
-        print(f"{asked.ranks} ranks x {asked.entries} entries, {megabytes:.0f} MB")
-        bare = measure("pickle.load", BARE, home)
-        mine = measure("ours", OURS, home)
-        print(f"ours / pickle.load: {mine[0] / bare[0]:.2f}")
-        if asked.official:
-            measure("torchfrtrace", OFFICIAL, home)
-        return mine[0] <= 6.0 * asked.ranks / 1024 and mine[1] <= max(150.0, 150.0 * asked.ranks / 1024)
-    finally:
-        shutil.rmtree(home)
-
-
-BARE = """
-import gc, pickle, sys, pathlib
-gc.disable()
-for path in pathlib.Path(sys.argv[1]).iterdir():
-    pickle.load(path.open("rb"))
-"""
-OURS = """
-import sys
-from pathlib import Path
-from analyzers import run, store
-from analyzers.hangs import analyze
-print(analyze(run.discover(Path(sys.argv[1])), store.Options(cache=False)).verdict.sentence[:160])
-"""
-OFFICIAL = """
-import sys, torch.distributed.flight_recorder.fr_trace as tool
-tool.main([sys.argv[1], "-p", "rank_", "--mismatch_cap", "1000000"])
-"""
-PEAK = """
-import resource, subprocess, sys
-try:
-    done = subprocess.run([sys.executable, "-c", sys.argv[1], sys.argv[2]], capture_output=True, text=True, timeout=300)
-    said = done.stdout[-200:].strip() or done.stderr[-200:]
-except subprocess.TimeoutExpired:
-    said = "stopped unfinished"
-used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, said)
-"""
-
-
-def measure(name: str, code: str, home: Path) -> tuple[float, float]:
-    """Return the CPU seconds of a code snippet with its child processes, and the peak resident MB of a process."""
-    started = time.monotonic()
-    told = subprocess.run(
-        [sys.executable, "-c", PEAK, code, str(home / "dumps")], capture_output=True, text=True, check=True
-    ).stdout
-    seconds, peak, said = told.split(" ", 2)
-    wall = time.monotonic() - started
-    print(f"{name:14} {float(seconds):7.2f} CPU s {float(peak):7.0f} MB {wall:7.1f} s  {said.strip()[:110]}")
-    return float(seconds), float(peak)
-
-
 def big_set(folder: Path, ranks: int, entries: int) -> None:
     """Write dumps with full ring buffers; rank 643 never joins an operation of its dp group in the last step."""
     mesh, style = Mesh(8, ranks // 16, 2), Style(layers=4, steps=2)
@@ -408,11 +347,7 @@ def main() -> None:
     every = what.add_parser("states")
     every.add_argument("--only", nargs="*")
     every.set_defaults(ask=states)
-    timing = what.add_parser("speed")
-    timing.add_argument("--ranks", type=int, default=1024)
-    timing.add_argument("--entries", type=int, default=2000)
-    timing.set_defaults(ask=speed)
-    for one in (scoring, real, timing):
+    for one in (scoring, real):
         one.add_argument("--official", action="store_true", help="torchfrtrace too")
     asked = parser.parse_args()
     sys.exit(not asked.ask(asked))

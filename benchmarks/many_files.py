@@ -2,6 +2,8 @@
 
     python -m benchmarks.many_files [--only traces] [--ranks 64 256 1024] [--jobs 2]
     python -m benchmarks.many_files --only dumps --ranks 256 1024 4096 16384      the cost curve of a hang
+    python -m benchmarks.many_files --only steps --ranks 512 --steps 2000         the logs of a long run
+    python -m benchmarks.many_files --only snapshots --ranks 64 --snapshot 100000
 
 One rank is the planted culprit: it loads data slowly, computes slowly, leaks, or never joins an operation. Prints the
 processor seconds of all processes, and the peak memory of the main process and of the largest child, the first time
@@ -21,15 +23,24 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import hangs, snapshots, steps, traced_job
-from benchmarks.memory import Cost, measure
+from benchmarks import hangs, snapshots, step_files, traced_job
+from benchmarks.cost import Cost, measure
 
 TRACE_S = 20 / 300
 """Target: the processor seconds of a small trace, of which a fresh interpreter for each file took 0.33."""
 FAR = 100_000
 """The number of ranks for which the model is asked."""
-FILES, SLOW, STEPS = 5, 1.5, 300
-"""Snapshots have FILES thousand entries; the kernels of a slow rank take SLOW times as long; logs have STEPS steps."""
+SLOW = 1.5
+"""How many times as long the kernels of a slow rank take."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of each file: the entries of a snapshot, the steps of a log, the entries of a dump."""
+
+    snapshot: int = 5000
+    steps: int = 300
+    dump: int = 100
 
 
 def culprit(ranks: int) -> int:
@@ -37,27 +48,27 @@ def culprit(ranks: int) -> int:
     return 643 % ranks
 
 
-def step_logs(folder: Path, ranks: int) -> None:
+def step_logs(folder: Path, ranks: int, size: Size) -> None:
     (folder / "steps").mkdir(parents=True)
-    steps.write_logs(folder, ranks, STEPS, culprit(ranks), STEPS // 2)
+    step_files.write_logs(folder, ranks, size.steps, culprit(ranks), size.steps // 2)
 
 
-def traces(folder: Path, ranks: int) -> None:
+def traces(folder: Path, ranks: int, _size: Size = Size()) -> None:
     fault = traced_job.Fault(culprit(ranks), factor=SLOW)
     parts = traced_job.llama(layers=4, shards=8)
     traced_job.job(folder / "profile_traces" / "iteration_10", ranks, 2, parts, faults=[fault])
 
 
-def memory_snapshots(folder: Path, ranks: int) -> None:
+def memory_snapshots(folder: Path, ranks: int, size: Size) -> None:
     home = folder / "memory_snapshot" / "iteration_10"
     home.mkdir(parents=True)
     for rank in range(ranks):
         leak = 64 << 20 if rank == culprit(ranks) else 0
-        snapshots.write(home / f"rank{rank}_memory_snapshot.pickle", FILES * 1000, rank, leak)
+        snapshots.write(home / f"rank{rank}_memory_snapshot.pickle", size.snapshot, rank, leak)
 
 
-def dumps(folder: Path, ranks: int) -> None:
-    hangs.big_set(folder / "dumps", ranks, 100)
+def dumps(folder: Path, ranks: int, size: Size) -> None:
+    hangs.big_set(folder / "dumps", ranks, size.dump)
 
 
 @dataclass(frozen=True)
@@ -65,7 +76,7 @@ class Kind:
     """A kind of files: the command that reads them, how they are written, and the class that the verdict must have."""
 
     command: str
-    write: Callable[[Path, int], None]
+    write: Callable[[Path, int, Size], None]
     verdict: str
 
 
@@ -109,17 +120,17 @@ def ask(kind: Kind, folder: Path, jobs: int) -> tuple[Cost, dict[str, object]]:
         return cost, json.load(output)["verdict"]
 
 
-def measured(kind: Kind, ranks: int, jobs: int, folder: Path) -> Row:
+def measured(kind: Kind, ranks: int, jobs: int, folder: Path, size: Size) -> Row:
     """Write the files of a kind, and return what it costs to answer from them and again from the cache."""
-    kind.write(folder, ranks)
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    kind.write(folder, ranks, size)
+    content = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     (first, verdict), (again, second) = ask(kind, folder, jobs), ask(kind, folder, jobs)
     wrong = f"wrong: {verdict['class']} {verdict['ranks']}"
     if verdict != second:
         wrong = "the cache gives another answer"
     elif (verdict["class"], verdict["ranks"]) == (kind.verdict, [culprit(ranks)]):
         wrong = ""
-    return Row(ranks, size, first, again, wrong)
+    return Row(ranks, content, first, again, wrong)
 
 
 def model(ranks: Sequence[int], values: Sequence[float]) -> tuple[str, float]:
@@ -157,19 +168,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[320], help="multiples of 64")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--snapshot", type=int, default=Size.snapshot, help="entries of a snapshot")
+    parser.add_argument("--steps", type=int, default=Size.steps, help="steps of a log")
+    parser.add_argument("--dump", type=int, default=Size.dump, help="entries of a dump")
     parser.add_argument("--only", nargs="*", choices=KINDS, default=list(KINDS))
     asked = parser.parse_args()
-    failed = False
+    size, failed = Size(asked.snapshot, asked.steps, asked.dump), False
     with tempfile.TemporaryDirectory() as home:
         os.environ |= {"WORKBENCH_CACHE": f"{home}/cache", "PYTHONPYCACHEPREFIX": f"{home}/bytecode"}
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled once, as an installation does
         for name in asked.only:
-            measured(KINDS[name], 64 if name == "dumps" else 4, asked.jobs, Path(home, name))  # compiles the modules
+            measured(
+                KINDS[name], 64 if name == "dumps" else 4, asked.jobs, Path(home, name), Size()
+            )  # compiles modules
             print(f"\n{name}, load {os.getloadavg()[0]:.0f}\n| {' | '.join(HEAD)} |\n|{'--:|' * len(HEAD)}", flush=True)
             rows = []
             for ranks in asked.ranks:
                 folder = Path(home, f"{name} {ranks}")
-                rows.append(measured(KINDS[name], ranks, asked.jobs, folder))
+                rows.append(measured(KINDS[name], ranks, asked.jobs, folder, size))
                 shutil.rmtree(folder)
                 shutil.rmtree(Path(home, "cache"), ignore_errors=True)
                 print(f"| {' | '.join(rows[-1].cells())} |", flush=True)

@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import hangs, snapshots, traced_job
-from benchmarks.memory import Cost, measure
-from benchmarks.traces import bounds, swept
+from benchmarks.cost import Cost, measure
 
 LIMIT_S = "300"
 """The seconds of wall time after which a tool is stopped; it then has no answer."""
@@ -35,6 +34,8 @@ TOLERANCE = 0.001
 
 Truth = Mapping[str, Any]
 Judge = Callable[[str, Truth], str]
+
+FIELDS = ("span_ns", "busy_ns", "compute_ns", "communication_ns", "exposed_communication_ns", "device_events")
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,30 @@ def judge_torchfrtrace(output: str, truth: Truth) -> str:
 
 
 # Where does the time of a device go?
+
+
+def bounds(event: dict) -> list[tuple[int, int, str]]:
+    """Return the start and end of an event as (time in ns, 1 or -1, kind of work); empty if it is no device work."""
+    if event.get("cat") not in ("kernel", "gpu_memcpy", "gpu_memset"):
+        return []
+    kind = "memory" if event["cat"] != "kernel" else "communication" if "nccl" in event["name"] else "compute"
+    start, dur = (int(event[name] * 1000) for name in ("ts", "dur"))
+    return [(start, 1, kind), (start + dur, -1, kind)]
+
+
+def swept(changes: list[tuple[int, int, str]]) -> dict[str, int]:
+    """Return the busy and idle times of a device, by walking over the starts and ends of its work one by one."""
+    changes.sort()
+    sums = dict.fromkeys(FIELDS, 0) | {"span_ns": changes[-1][0] - changes[0][0], "device_events": len(changes) // 2}
+    running, before = {"compute": 0, "communication": 0, "memory": 0}, changes[0][0]
+    for at, change, kind in changes:
+        on = {name for name, count in running.items() if count}
+        for name in (*on, "busy" * bool(on), "exposed_communication" * ("communication" in on and "compute" not in on)):
+            if f"{name}_ns" in sums:
+                sums[f"{name}_ns"] += at - before
+        running[kind] += change
+        before = at
+    return sums
 
 
 def write_trace(path: Path, events: int) -> Truth:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks import many_files
 from benchmarks.core import dump_files, snapshot_files, trace_files
-from benchmarks.memory import measure
+from benchmarks.cost import measure
 
 FILES = {"snapshots": snapshot_files, "traces": trace_files, "dumps": dump_files}
 PICKLE = "import gc, pickle, sys; gc.disable(); pickle.load(open(sys.argv[1], 'rb'))"
