@@ -1,6 +1,8 @@
 """Define the fixtures that all tests share, and the order in which test files start."""
 
 import importlib.util
+import os
+import re
 import sys
 from pathlib import Path
 
@@ -21,6 +23,15 @@ LONGEST = (
 
 A long file that starts last would keep one core busy while the others have nothing to do.
 """
+
+OF_THE_SHELL = re.compile(
+    r"((LOCAL|GROUP|ROLE|NODE)_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|ROLE_NAME|(SLURM(?!_CONF)|PMIX?|OMPI)_\w+"
+    r"|(TORCH|TORCHELASTIC|TORCHINDUCTOR|PYTORCH|NCCL|GLOO|KINETO|TEXTUAL|WANDB)_\w+|WORKBENCH_(?!NATIVE)\w+"
+    r"|NGPU|CONFIG_FILE|MODULE|CONFIG|COMM_MODE|LOG_RANK|TRAIN_FILE|(NO|FORCE)_COLOR|COLUMNS|LINES"
+)
+"""Variables with which a shell, a launcher or a scheduler changes what programs do: tests set those that they mean."""
+for variable in filter(OF_THE_SHELL.fullmatch, list(os.environ)):
+    del os.environ[variable]
 
 
 def pytest_collection_modifyitems(items):

@@ -6,6 +6,8 @@ import pickle
 import resource
 import subprocess
 import sys
+import tempfile
+import uuid
 from pathlib import Path
 
 import pytest
@@ -75,9 +77,13 @@ def test_a_pending_free_is_still_allocated(maker):
     assert (device.end_allocated_bytes, device.consistent) == (1000, True)
 
 
+EXECUTED = Path(tempfile.gettempdir(), f"executed-{uuid.uuid4()}")
+"""The file that a hostile pickle makes if its code runs."""
+
+
 class Evil:
     def __reduce__(self):
-        return os.system, ("touch /tmp/should-never-exist",)
+        return os.system, (f"touch {EXECUTED}",)
 
 
 def nested(depth):
@@ -150,7 +156,7 @@ def test_hostile_files_are_refused_within_bounds(maker, sample):
     assert "Traceback" not in caught.value.message
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - began.ru_utime < 30
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1100 << 10, "KiB of the largest child so far"
-    assert not Path("/tmp/should-never-exist").exists()
+    assert not EXECUTED.exists()
 
 
 def test_code_is_called_hostile(maker):
