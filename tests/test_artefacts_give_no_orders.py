@@ -186,7 +186,7 @@ WALK = {
         ("inspect", "{run}", "--prove"),
         ("inspect", "{run}/memory_snapshot", "--prove"),
     ],
-    "hang": [("hang", "{run}"), ("hang", "{run}/dumps")],
+    "hang": [("hang", "{run}"), ("hang", "{run}/dumps"), ("hang", "--run", "{run}")],
     "trace": [("trace", "{run}")],
     "steps": [("steps", "{run}")],
     "compare": [("compare", "{run}", "{run}")],
